@@ -1,0 +1,1 @@
+//! What may go wrong and what a client is told of it.

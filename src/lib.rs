@@ -1,0 +1,41 @@
+//! pgsluice: an async PostgreSQL proxy that pools, protects and pours.
+//!
+//! This page is the map of the house. A room imports only from rooms below its own;
+//! `tests/house.rs` holds that.
+//!
+//! ```text
+//! main
+//! proxy        listeners, accept, workers, reload, drain; builds all
+//! admin        the console (SHOW, PAUSE, ...)
+//! client       one client: handshake, session, relay   config   the file -> Settings
+//! coalesce     many INSERTs, one COPY (lane: the task)
+//! pool  cancel which server connection, when           quickstart
+//! server       one connection to PostgreSQL
+//! net  auth    sockets and TLS; who is this
+//! telemetry    logs and counters
+//! -------------------------------------------------------- below: no tokio, no clock, no log
+//! policy   coalesce::{batch, plan, catalog}
+//! proto        who may say what next, answers owed, prepared names, session variables
+//! wire   sql   the protocol's bytes; what can be known of a text
+//! settings     what the operator chose, validated
+//! limits   error
+//! ```
+
+pub mod admin;
+pub mod auth;
+pub mod cancel;
+pub mod client;
+pub mod coalesce;
+pub mod config;
+pub mod error;
+pub mod limits;
+pub mod net;
+pub mod policy;
+pub mod pool;
+pub mod proto;
+pub mod proxy;
+pub mod server;
+pub mod settings;
+pub mod sql;
+pub mod telemetry;
+pub mod wire;

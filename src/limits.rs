@@ -1,0 +1,45 @@
+//! Every hard bound, named, with its reason. A length from the wire is compared with one of these
+//! before it is used. What an operator may choose stands in [`crate::settings`] instead.
+
+/// Longest startup packet, as PostgreSQL's own `MAX_STARTUP_PACKET_LENGTH` (bytes, length word included).
+pub const STARTUP_BYTES_MAX: usize = 10_000;
+
+/// Longest message PostgreSQL itself takes or sends (bytes, length word included): just below 1 GiB.
+pub const MESSAGE_BYTES_MAX: usize = 0x3fff_ffff;
+
+/// Longest message accepted from a client before it has logged in (bytes): PostgreSQL's `PG_MAX_AUTH_TOKEN_LENGTH`.
+pub const AUTH_MESSAGE_BYTES_MAX: usize = 65_535;
+
+/// Longest message of the small kinds that must be whole to be understood (ReadyForQuery,
+/// ParameterStatus, names in Bind, Describe, Close ...), in bytes.
+pub const SMALL_MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// One read buffer (bytes). Larger messages stream through it in pieces.
+pub const READ_BUFFER_BYTES: usize = 16 << 10;
+
+/// A side is not read while this much waits to be written to the other (bytes).
+pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// Largest Query or Parse text that is held whole to be understood (bytes). A longer one streams
+/// through; it counts as "may have changed anything", and strict policy levels refuse it.
+pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
+
+/// Answers owed to one client at a time; when reached, the client is not read.
+pub const PIPELINE_MAX: usize = 16_384;
+
+/// Longest cancel key we hand out or accept from a server (bytes, protocol 3.2).
+pub const CANCEL_KEY_BYTES_MAX: usize = 256;
+
+/// Longest user, database or parameter name and value in a startup packet is bounded by the packet;
+/// a name longer than this is cut in logs (bytes).
+pub const LOG_NAME_BYTES_MAX: usize = 128;
+
+/// Most SCRAM iterations a server may ask of us; a hostile one would otherwise hold a core.
+pub const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
+
+/// Longest nonce, salt or attribute in a SASL message from either side (bytes).
+pub const SASL_ATTRIBUTE_BYTES_MAX: usize = 1024;
+
+const _: () = assert!(STATEMENT_BYTES_MAX <= MESSAGE_BYTES_MAX);
+const _: () = assert!(READ_BUFFER_BYTES <= WRITE_BUFFER_BYTES_MAX);
+const _: () = assert!(AUTH_MESSAGE_BYTES_MAX <= SMALL_MESSAGE_BYTES_MAX);

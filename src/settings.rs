@@ -1,0 +1,561 @@
+//! What the operator chose, validated: plain data that every room may read.
+//!
+//! Owns: the types, their defaults (PgBouncer's where the meaning is the same) and nothing else.
+//! [`crate::config`] fills them from a file; a reload is a new value.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything one process runs with.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// `[general]`
+    pub general: General,
+    /// `[databases.NAME]` by name; `*` is in `fallback`.
+    pub databases: BTreeMap<String, Arc<Database>>,
+    /// `[databases."*"]`
+    pub fallback: Option<Arc<Database>>,
+    /// `[users.NAME]`
+    pub users: HashMap<String, Arc<User>>,
+    /// `auth_file`, read: name -> secret.
+    pub userlist: HashMap<String, Secret>,
+    /// Rules of `auth_hba_file`, in file order; used when `auth_type = "hba"`.
+    pub hba: Vec<HbaRule>,
+    /// `[policy]`, the global one.
+    pub policy: Policy,
+    /// `[coalesce]`, the global one.
+    pub coalesce: Coalesce,
+}
+
+impl Settings {
+    /// The entry that serves database `name`: its own, or the fallback.
+    pub fn database(&self, name: &str) -> Option<&Arc<Database>> {
+        self.databases.get(name).or(self.fallback.as_ref())
+    }
+}
+
+/// `[general]`. Names, meanings and defaults are PgBouncer's unless a line says otherwise. Zero
+/// durations and zero counts mean "no limit", as there.
+#[derive(Debug, Clone)]
+pub struct General {
+    /// Addresses to accept TCP on; empty: Unix socket only; `*`: all.
+    pub listen_addr: Vec<String>,
+    /// TCP port, also part of the Unix socket's file name.
+    pub listen_port: u16,
+    /// Kernel accept queue length.
+    pub listen_backlog: u32,
+    /// Directory of the Unix socket; `None`: no Unix socket.
+    pub unix_socket_dir: Option<PathBuf>,
+    /// Mode of the Unix socket's file.
+    pub unix_socket_mode: u32,
+    /// Worker threads; 0: one for each core. Ours.
+    pub workers: usize,
+
+    /// session, transaction or statement.
+    pub pool_mode: PoolMode,
+    /// Total client connections.
+    pub max_client_conn: usize,
+    /// Server connections for one (database, user) pair.
+    pub default_pool_size: usize,
+    /// Server connections kept open while a pool is in use.
+    pub min_pool_size: usize,
+    /// Extra connections for a pool whose clients waited `reserve_pool_timeout`.
+    pub reserve_pool_size: usize,
+    /// See `reserve_pool_size`.
+    pub reserve_pool_timeout: Duration,
+    /// Server connections for one database over all users; 0: no limit.
+    pub max_db_connections: usize,
+    /// Client connections for one database; 0: no limit.
+    pub max_db_client_connections: usize,
+    /// Server connections for one user over all databases; 0: no limit.
+    pub max_user_connections: usize,
+    /// Client connections for one user; 0: no limit.
+    pub max_user_client_connections: usize,
+    /// Oldest idle server first instead of the newest.
+    pub server_round_robin: bool,
+    /// Prepared statements kept on one server connection; 0: names pass through untouched.
+    pub max_prepared_statements: usize,
+    /// Bytes of statement text remembered in all, over all clients. Ours.
+    pub prepared_statement_bytes_max: usize,
+    /// Startup parameters to accept and drop.
+    pub ignore_startup_parameters: Vec<String>,
+    /// What happens with session state that can't be carried: pin, reject or allow. Ours.
+    pub session_state: SessionState,
+    /// Append client address and port to application_name.
+    pub application_name_add_host: bool,
+
+    /// How clients prove who they are.
+    pub auth_type: AuthType,
+    /// The userlist's path, kept for reload and for messages.
+    pub auth_file: Option<PathBuf>,
+    /// The HBA file's path.
+    pub auth_hba_file: Option<PathBuf>,
+    /// Iterations used when a SCRAM secret is made from a plain one.
+    pub scram_iterations: u32,
+    /// Console rights.
+    pub admin_users: Vec<String>,
+    /// Read-only console rights.
+    pub stats_users: Vec<String>,
+
+    /// Run on a server when a client leaves it, in session mode.
+    pub server_reset_query: String,
+    /// Run `server_reset_query` in every mode.
+    pub server_reset_query_always: bool,
+    /// A statement that proves an idle server alive; empty: an empty query.
+    pub server_check_query: String,
+    /// Idle time after which the check is due.
+    pub server_check_delay: Duration,
+    /// Age after which an unused server is closed; 0: after each use.
+    pub server_lifetime: Duration,
+    /// Idle time after which a server is closed.
+    pub server_idle_timeout: Duration,
+    /// Time for connect and login.
+    pub server_connect_timeout: Duration,
+    /// Longest pause between tries while a server can't be reached (tries begin at 100 ms).
+    pub server_login_retry: Duration,
+
+    /// Time for a client's login.
+    pub client_login_timeout: Duration,
+    /// Close clients that send nothing.
+    pub client_idle_timeout: Duration,
+    /// Close clients idle inside a transaction.
+    pub idle_transaction_timeout: Duration,
+    /// Close clients whose transaction lasts longer.
+    pub transaction_timeout: Duration,
+    /// Close clients whose query lasts longer.
+    pub query_timeout: Duration,
+    /// Longest wait for a server.
+    pub query_wait_timeout: Duration,
+    /// Longest wait of a cancel request for a slot.
+    pub cancel_wait_timeout: Duration,
+    /// Longest drain after SIGTERM before what is left is closed. Ours.
+    pub shutdown_timeout: Duration,
+
+    /// Largest message accepted (bytes).
+    pub max_packet_size: usize,
+    /// TCP keepalive on both sides.
+    pub tcp_keepalive: bool,
+    /// Idle seconds before probing; 0: the system's default.
+    pub tcp_keepidle: Duration,
+    /// Between probes; 0: the system's default.
+    pub tcp_keepintvl: Duration,
+    /// Probes; 0: the system's default.
+    pub tcp_keepcnt: u32,
+
+    /// TLS toward clients.
+    pub client_tls: Tls,
+    /// TLS toward servers.
+    pub server_tls: Tls,
+
+    /// Log successful logins.
+    pub log_connections: bool,
+    /// Log closes with the reason.
+    pub log_disconnections: bool,
+    /// Log errors that are sent to clients.
+    pub log_pooler_errors: bool,
+    /// Log line form. Ours.
+    pub log_format: LogFormat,
+    /// error, warn, info, debug or trace. Ours.
+    pub log_level: String,
+    /// Seconds between averages of SHOW STATS.
+    pub stats_period: Duration,
+    /// Where the process id is written.
+    pub pidfile: Option<PathBuf>,
+}
+
+impl Default for General {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            listen_addr: vec!["127.0.0.1".into()],
+            listen_port: 6432,
+            listen_backlog: 128,
+            unix_socket_dir: None,
+            unix_socket_mode: 0o777,
+            workers: 0,
+            pool_mode: PoolMode::Transaction,
+            max_client_conn: 10_000,
+            default_pool_size: 20,
+            min_pool_size: 0,
+            reserve_pool_size: 0,
+            reserve_pool_timeout: s(5),
+            max_db_connections: 0,
+            max_db_client_connections: 0,
+            max_user_connections: 0,
+            max_user_client_connections: 0,
+            server_round_robin: false,
+            max_prepared_statements: 200,
+            prepared_statement_bytes_max: 64 << 20,
+            ignore_startup_parameters: Vec::new(),
+            session_state: SessionState::Pin,
+            application_name_add_host: false,
+            auth_type: AuthType::ScramSha256,
+            auth_file: None,
+            auth_hba_file: None,
+            scram_iterations: 4096,
+            admin_users: Vec::new(),
+            stats_users: Vec::new(),
+            server_reset_query: "DISCARD ALL".into(),
+            server_reset_query_always: false,
+            server_check_query: String::new(),
+            server_check_delay: s(30),
+            server_lifetime: s(3600),
+            server_idle_timeout: s(600),
+            server_connect_timeout: s(15),
+            server_login_retry: s(15),
+            client_login_timeout: s(60),
+            client_idle_timeout: s(0),
+            idle_transaction_timeout: s(0),
+            transaction_timeout: s(0),
+            query_timeout: s(0),
+            query_wait_timeout: s(120),
+            cancel_wait_timeout: s(10),
+            shutdown_timeout: s(60),
+            max_packet_size: crate::limits::MESSAGE_BYTES_MAX,
+            tcp_keepalive: true,
+            tcp_keepidle: s(0),
+            tcp_keepintvl: s(0),
+            tcp_keepcnt: 0,
+            client_tls: Tls::default(),
+            server_tls: Tls { sslmode: SslMode::Prefer, ..Tls::default() },
+            log_connections: true,
+            log_disconnections: true,
+            log_pooler_errors: true,
+            log_format: LogFormat::Text,
+            log_level: "info".into(),
+            stats_period: s(60),
+            pidfile: None,
+        }
+    }
+}
+
+/// `[databases.NAME]`.
+#[derive(Debug, Clone)]
+pub struct Database {
+    /// The name clients ask for (`*` for the fallback).
+    pub name: String,
+    /// Where the server is: host names, addresses or socket directories, tried in order.
+    pub host: Vec<String>,
+    /// The server's port.
+    pub port: u16,
+    /// Name on the server; `None`: the name the client asked for.
+    pub dbname: Option<String>,
+    /// A fixed server login for all clients.
+    pub user: Option<String>,
+    /// The fixed login's secret (or of the client's user, for servers that ask).
+    pub password: Option<Secret>,
+    /// Overrides of `[general]`.
+    pub pool_mode: Option<PoolMode>,
+    /// Overrides `default_pool_size`.
+    pub pool_size: Option<usize>,
+    /// Overrides of `[general]`.
+    pub min_pool_size: Option<usize>,
+    /// Overrides of `[general]`.
+    pub reserve_pool_size: Option<usize>,
+    /// Overrides of `[general]`.
+    pub max_db_connections: Option<usize>,
+    /// Overrides of `[general]`.
+    pub max_db_client_connections: Option<usize>,
+    /// Overrides of `[general]`.
+    pub query_wait_timeout: Option<Duration>,
+    /// Overrides of `[general]`.
+    pub server_lifetime: Option<Duration>,
+    /// Overrides of `[general]`.
+    pub session_state: Option<SessionState>,
+    /// Run on each new server connection.
+    pub connect_query: Option<String>,
+    /// `[databases.NAME.policy]`
+    pub policy: Policy,
+    /// `[databases.NAME.coalesce]` merged over `[coalesce]`: effective.
+    pub coalesce: Coalesce,
+}
+
+/// `[users.NAME]`.
+#[derive(Debug, Clone, Default)]
+pub struct User {
+    /// Overrides of `[general]`.
+    pub pool_mode: Option<PoolMode>,
+    /// Overrides `default_pool_size`.
+    pub pool_size: Option<usize>,
+    /// Overrides of `[general]`.
+    pub max_user_connections: Option<usize>,
+    /// Overrides of `[general]`.
+    pub max_user_client_connections: Option<usize>,
+    /// Overrides of `[general]`.
+    pub query_timeout: Option<Duration>,
+    /// Overrides of `[general]`.
+    pub idle_transaction_timeout: Option<Duration>,
+    /// Overrides of `[general]`.
+    pub transaction_timeout: Option<Duration>,
+    /// Overrides of `[general]`.
+    pub client_idle_timeout: Option<Duration>,
+    /// `[users.NAME.policy]`
+    pub policy: Policy,
+}
+
+/// When a server connection goes back to the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PoolMode {
+    /// When the client leaves.
+    Session,
+    /// After each transaction.
+    #[default]
+    Transaction,
+    /// After each statement; transaction blocks are refused.
+    Statement,
+}
+
+impl PoolMode {
+    /// PgBouncer's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Transaction => "transaction",
+            Self::Statement => "statement",
+        }
+    }
+}
+
+/// What happens with session state that can't be carried to another server connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionState {
+    /// The client keeps its server connection while the state lasts.
+    #[default]
+    Pin,
+    /// The statement is refused (0A000).
+    Reject,
+    /// It is let through, as PgBouncer does; it may surface in another client's session.
+    Allow,
+}
+
+/// How clients prove who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AuthType {
+    /// Anyone who names a user of the userlist (any user if there is no userlist).
+    Trust,
+    /// The password in clear.
+    Plain,
+    /// The MD5 exchange (a SCRAM verifier in the userlist is answered with SCRAM).
+    Md5,
+    /// SCRAM-SHA-256, and -PLUS over TLS.
+    #[default]
+    ScramSha256,
+    /// A client certificate whose CN is the user.
+    Cert,
+    /// By the rules of `auth_hba_file`.
+    Hba,
+}
+
+/// A secret of the userlist. Debug prints no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// In clear.
+    Plain(String),
+    /// `md5` and 32 hex digits.
+    Md5(String),
+    /// `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
+    Scram(String),
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Plain(_) => "Plain(..)",
+            Self::Md5(_) => "Md5(..)",
+            Self::Scram(_) => "Scram(..)",
+        })
+    }
+}
+
+/// One line of the HBA file.
+#[derive(Debug, Clone)]
+pub struct HbaRule {
+    /// Line in the file, for messages.
+    pub line: usize,
+    /// local, host, hostssl, hostnossl.
+    pub transport: HbaTransport,
+    /// Databases; empty: all.
+    pub databases: Vec<String>,
+    /// Users; empty: all.
+    pub users: Vec<String>,
+    /// Address and prefix length; `None`: any (and for `local`).
+    pub address: Option<(IpAddr, u8)>,
+    /// The method; `None` is `reject`.
+    pub method: Option<AuthType>,
+}
+
+/// First word of an HBA line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HbaTransport {
+    /// Unix socket.
+    Local,
+    /// TCP, with or without TLS.
+    Host,
+    /// TCP with TLS.
+    HostSsl,
+    /// TCP without TLS.
+    HostNoSsl,
+}
+
+/// TLS of one side. `sslmode` as PgBouncer's `client_tls_sslmode` / `server_tls_sslmode`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// disable, allow, prefer, require, verify-ca, verify-full.
+    pub sslmode: SslMode,
+    /// PEM private key.
+    pub key_file: Option<PathBuf>,
+    /// PEM certificate chain.
+    pub cert_file: Option<PathBuf>,
+    /// PEM authorities; server side `None`: the machine's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// PgBouncer's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SslMode {
+    /// No TLS.
+    #[default]
+    Disable,
+    /// TLS if the other side wants it (client side: same as prefer).
+    Allow,
+    /// TLS if the other side can.
+    Prefer,
+    /// TLS or nothing; certificates are not checked.
+    Require,
+    /// The certificate must be signed by `ca_file`.
+    VerifyCa,
+    /// And its name must match (server side); same as verify-ca toward clients.
+    VerifyFull,
+}
+
+/// Log line form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[policy]` and its per-database and per-user forms. `None`: not said here. The strictest of
+/// global, database and user rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// The rule for Query messages.
+    pub simple_query: Option<SimpleQuery>,
+    /// The rule for FunctionCall messages.
+    pub function_call: Option<Switch>,
+    /// Refuse, or let pass and record.
+    pub enforce: Option<Enforce>,
+}
+
+/// The rule for Query messages, from open to strict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum SimpleQuery {
+    /// Passed.
+    #[default]
+    Allow,
+    /// Passed if it holds one statement.
+    Single,
+    /// Passed if it is one statement of transaction control or session state.
+    Control,
+    /// Refused.
+    Deny,
+}
+
+/// allow or deny.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Switch {
+    /// Passed.
+    Allow,
+    /// Refused.
+    Deny,
+}
+
+/// reject or report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enforce {
+    /// Let pass, write the same audit event.
+    Report,
+    /// Refuse.
+    Reject,
+}
+
+/// `[coalesce]`, effective for one database.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Coalesce {
+    /// on, shadow or off.
+    pub mode: CoalesceMode,
+    /// From this many rows on a flush is a COPY.
+    pub copy_min_rows: usize,
+    /// Most rows of one flush.
+    pub max_rows: usize,
+    /// Most bytes of one flush.
+    pub max_bytes: usize,
+    /// Flushes in flight for one table.
+    pub max_flushes_per_table: usize,
+    /// Extra wait for more rows; 0: none.
+    pub linger: Duration,
+    /// `lock_timeout` of a flush.
+    pub lock_timeout: Duration,
+    /// Total life of a flush on the server (`statement_timeout`); below deadlock_timeout.
+    pub flush_timeout: Duration,
+    /// Longest value that is poured (bytes).
+    pub max_value_bytes: usize,
+    /// Bytes waiting in all lanes together; beyond it everything passes through.
+    pub budget_bytes: usize,
+    /// T1: one client's pipeline.
+    pub pipeline: bool,
+    /// T2: many clients, one row each.
+    pub group: bool,
+    /// T3: deferral inside explicit blocks.
+    pub deferred: bool,
+    /// Tables (`schema.table`) with a mode of their own.
+    pub tables: BTreeMap<String, CoalesceTable>,
+}
+
+/// `[databases.NAME.coalesce.tables."schema.table"]`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CoalesceTable {
+    /// Overrides the database's.
+    pub mode: Option<CoalesceMode>,
+    /// Overrides the database's.
+    pub deferred: Option<bool>,
+}
+
+/// on, shadow or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CoalesceMode {
+    /// Pour.
+    #[default]
+    On,
+    /// Say what would have been poured, pour nothing.
+    Shadow,
+    /// Nothing.
+    Off,
+}
+
+impl Default for Coalesce {
+    fn default() -> Self {
+        Self {
+            mode: CoalesceMode::On,
+            copy_min_rows: 2,
+            max_rows: 10_000,
+            max_bytes: 4 << 20,
+            max_flushes_per_table: 2,
+            linger: Duration::ZERO,
+            lock_timeout: Duration::from_millis(50),
+            flush_timeout: Duration::from_millis(500),
+            max_value_bytes: 64 << 10,
+            budget_bytes: 64 << 20,
+            pipeline: true,
+            group: true,
+            deferred: false,
+            tables: BTreeMap::new(),
+        }
+    }
+}

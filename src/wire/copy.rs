@@ -1,0 +1,1 @@
+//! COPY's text and binary rows: encoders and their inverse.

@@ -1,0 +1,1 @@
+//! Startup packets: StartupMessage, SSLRequest, GSSENCRequest, CancelRequest.
