@@ -61,7 +61,7 @@ impl<'a> Parse<'a> {
         let name = f.cstr("statement name")?;
         let query = f.cstr("query string")?;
         let count = f.i16("number of parameter types")?;
-        let count = usize::try_from(count as u16).unwrap_or_default();
+        let count = count as u16 as usize;
         let types = f.bytes(count * 4, "parameter types")?;
         f.end()?;
         Ok(Self { name, query, types })
