@@ -1,0 +1,41 @@
+# Each target installs what it needs and is missing (Debian 12; as root, or as a user of sudo).
+
+SHELL := /bin/sh
+# Where rustup puts cargo, also before the next login.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help setup drivers test lint demo bench clean
+
+help:
+	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
+	@echo 'make test    all tests, the driver compatibility tests too'
+	@echo 'make lint    formatting and clippy'
+	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; writes docs/benchmarks.md'
+	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4)'
+
+setup:
+	@tests/setup.sh base
+
+# Toolchains and libraries of the driver compatibility tests, and a newer PostgreSQL.
+drivers: setup
+	@tests/setup.sh drivers
+	@tests/drivers/prepare.sh all
+
+test: setup
+	cargo test --no-fail-fast
+
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --all-targets -- -D warnings
+
+demo: setup
+	cargo build --release --quiet
+	@$${CARGO_TARGET_DIR:-target}/release/pgsluice quickstart --once
+
+bench: setup
+	@tests/setup.sh bench
+	@QUICK='$(QUICK)' REPS='$(REPS)' SECS='$(SECS)' cargo bench --quiet --bench e2e -- $(CELLS)
+
+clean:
+	cargo clean

@@ -1,0 +1,97 @@
+#!/bin/sh
+# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench`.
+# Looks for the tools themselves, so what came from elsewhere is left alone. Run as root, or as a user of sudo.
+set -eu
+
+# The oldest Rust that builds pgsluice.
+rust_min=1.88
+
+missing=""
+need() { # need PACKAGE TEST...: remembers PACKAGE unless TEST succeeds
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+has() { command -v "$1"; }
+any() { # any FILE...: whether one of them exists (the shell has expanded a pattern)
+    for file in "$@"; do
+        [ -e "$file" ] && return 0
+    done
+    return 1
+}
+
+install_missing() {
+    [ -n "$missing" ] || return 0
+    echo "setup: installing$missing"
+    if [ "$(id -u)" = 0 ]; then
+        as_root=""
+    elif command -v sudo >/dev/null; then
+        as_root="sudo"
+    else
+        echo "setup: not root and no sudo; install these packages first:$missing" >&2
+        exit 1
+    fi
+    # shellcheck disable=SC2086
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    # shellcheck disable=SC2086
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    missing=""
+}
+
+rust_new_enough() {
+    version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
+    [ -n "$version" ] && [ "$(printf '%s\n%s\n' "$rust_min" "$version" | sort -V | head -n1)" = "$rust_min" ]
+}
+
+setup_base() {
+    need build-essential has cc
+    need cmake has cmake
+    need curl has curl
+    need ca-certificates any /etc/ssl/certs/ca-certificates.crt
+    need git has git
+    # pg_query's C sources are read by bindgen.
+    need libclang-dev any /usr/lib/llvm-*/lib/libclang.so* /usr/lib/x86_64-linux-gnu/libclang*.so* /usr/lib/aarch64-linux-gnu/libclang*.so*
+    need clang has clang
+    need postgresql any /usr/lib/postgresql/*/bin/initdb
+    install_missing
+    if ! rust_new_enough; then
+        echo "setup: installing the stable Rust toolchain"
+        if command -v rustup >/dev/null; then
+            rustup toolchain install stable --profile minimal -c rustfmt -c clippy
+            rustup default stable
+        else
+            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+                sh -s -- -y -q --profile minimal -c rustfmt -c clippy --default-toolchain stable
+        fi
+    fi
+}
+
+setup_drivers() {
+    need python3 has python3
+    need python3-venv python3 -c 'import ensurepip, venv'
+    need xz-utils has xz
+    need default-jdk-headless has javac
+    need maven has mvn
+    need golang-go has go
+    need nodejs has node
+    need npm has npm
+    install_missing
+    for tool in python3 xz javac mvn go node npm; do
+        command -v "$tool" >/dev/null || { echo "setup: $tool is still missing" >&2; exit 1; }
+    done
+}
+
+setup_bench() {
+    need pgbouncer any /usr/sbin/pgbouncer
+    install_missing
+}
+
+case "${1:-}" in
+base) setup_base ;;
+drivers) setup_drivers ;;
+bench) setup_bench ;;
+*)
+    echo "usage: $0 base|drivers|bench" >&2
+    exit 2
+    ;;
+esac
