@@ -536,10 +536,11 @@ fn may_import(from: &str, to: &str) -> Result<(), String> {
 fn find_word(line: &str, word: &str) -> Option<usize> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let (first, last) = (word.chars().next()?, word.chars().next_back()?);
+    let goes_on = |own: char, beside: Option<char>| is_word(own) && beside.is_some_and(is_word);
     line.match_indices(word).map(|(i, _)| i).find(|&i| {
         let before = line[..i].chars().next_back();
         let after = line[i + word.len()..].chars().next();
-        !(is_word(first) && before.is_some_and(is_word)) && !(is_word(last) && after.is_some_and(is_word))
+        !goes_on(first, before) && !goes_on(last, after)
     })
 }
 
