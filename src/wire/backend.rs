@@ -72,13 +72,16 @@ pub fn parameter_status(body: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     Ok((name, value))
 }
 
-/// BackendKeyData: process id and secret.
+/// BackendKeyData: process id and secret (4 to [`crate::limits::CANCEL_KEY_BYTES_MAX`] bytes).
 pub fn backend_key_data(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
     let mut f = Fields::new(BACKEND_KEY_DATA, body);
     let pid = f.i32("process id")?;
     let key = f.rest();
     if key.len() < 4 || key.len() > crate::limits::CANCEL_KEY_BYTES_MAX {
-        return Err(DecodeError::Malformed { tag: BACKEND_KEY_DATA, what: "length of the secret key" });
+        return Err(DecodeError::Malformed {
+            tag: BACKEND_KEY_DATA,
+            what: "secret key is not of 4 to 256 bytes",
+        });
     }
     Ok((pid, key))
 }
@@ -216,7 +219,7 @@ pub fn put_data_row<'a>(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item =
     });
 }
 
-/// DataRow: the values in order; `None` is NULL.
+/// DataRow: the values in order; `None` is NULL. A length below -1 is malformed.
 pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, DecodeError> {
     let mut f = Fields::new(DATA_ROW, body);
     let count = f.i16("number of columns")? as u16 as usize;
@@ -225,10 +228,147 @@ pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, DecodeError> {
     for _ in 0..count {
         let len = f.i32("value length")?;
         values.push(match usize::try_from(len) {
-            Err(_) => None,
             Ok(len) => Some(f.bytes(len, "value")?),
+            Err(_) if len == -1 => None,
+            Err(_) => return Err(DecodeError::Malformed { tag: DATA_ROW, what: "value length" }),
         });
     }
     f.end()?;
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limits::{CANCEL_KEY_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+    use crate::wire::frame::whole;
+
+    /// The one message in `buf`: its tag and body.
+    fn only(buf: &[u8]) -> (u8, &[u8]) {
+        let (head, body) = whole(buf, SMALL_MESSAGE_BYTES_MAX).expect("a good header").expect("whole");
+        assert_eq!(head.total(), buf.len(), "one message and nothing behind it");
+        (head.tag, body)
+    }
+
+    /// Bytes as they may stand in a zero-terminated string.
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(1u8..=255, 0..40)
+    }
+
+    #[test]
+    fn ready_for_query_knows_three_bytes_only() {
+        for byte in 0..=255u8 {
+            let status = ready_for_query(&[byte]);
+            assert_eq!(status.is_ok(), b"ITE".contains(&byte), "{byte}");
+            if let Ok(status) = status {
+                let mut out = Vec::new();
+                put_ready_for_query(&mut out, status);
+                assert_eq!(only(&out), (READY_FOR_QUERY, &[byte][..]));
+            }
+        }
+        assert!(ready_for_query(b"").is_err());
+        assert!(ready_for_query(b"II").is_err());
+    }
+
+    #[test]
+    fn a_key_outside_the_bounds_is_refused_by_name() {
+        for (len, good) in [
+            (0, false),
+            (3, false),
+            (4, true),
+            (CANCEL_KEY_BYTES_MAX, true),
+            (CANCEL_KEY_BYTES_MAX + 1, false),
+        ] {
+            let mut out = Vec::new();
+            put_backend_key_data(&mut out, 7, &vec![1; len]);
+            match backend_key_data(only(&out).1) {
+                Ok((pid, key)) => assert_eq!((good, pid, key.len()), (true, 7, len)),
+                Err(e) => {
+                    assert!(!good, "{len}");
+                    assert!(e.to_string().contains(&CANCEL_KEY_BYTES_MAX.to_string()), "{e}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_lies_about_its_columns_is_refused() {
+        let row = |count: u16, values: &[u8]| [&count.to_be_bytes()[..], values].concat();
+        assert_eq!(data_row(&row(0, b"")), Ok(vec![]));
+        assert_eq!(data_row(&row(1, &(-1i32).to_be_bytes())), Ok(vec![None]));
+        for count in [1, 2, 0x7fff, 0x8000, 0xffff] {
+            assert!(data_row(&row(count, b"")).is_err(), "{count}");
+        }
+        for len in [1u32, 4, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe] {
+            assert!(data_row(&row(1, &len.to_be_bytes())).is_err(), "{len}");
+        }
+        assert!(data_row(&row(0, b"x")).is_err(), "bytes behind the last value");
+    }
+
+    #[test]
+    fn fields_of_a_truncated_report_are_read_short() {
+        let mut out = Vec::new();
+        let report =
+            Report { severity: "ERROR", sqlstate: "42501", message: "no", detail: None, hint: Some("Ask.") };
+        put_report(&mut out, ERROR_RESPONSE, &report);
+        let body = only(&out).1;
+        for end in 0..body.len() {
+            let fields: Vec<_> = ErrorFields::new(&body[..end]).collect();
+            assert!(fields.len() <= 5);
+            assert_eq!(ErrorFields::new(&body[..end]).sqlstate().len(), 5);
+        }
+        assert_eq!(ErrorFields::new(b"C42\0\0").sqlstate(), b"XX000", "an SQLSTATE has five characters");
+        assert_eq!(ErrorFields::new(b"M").next(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn reports_come_back(message in "[^\0]{0,60}", detail in proptest::option::of("[^\0]{0,60}"), hint in proptest::option::of("[^\0]{0,60}")) {
+            let report = Report { severity: "FATAL", sqlstate: "08P01", message: &message, detail: detail.as_deref(), hint: hint.as_deref() };
+            let mut out = Vec::new();
+            put_report(&mut out, NOTICE_RESPONSE, &report);
+            let (tag, body) = only(&out);
+            let fields = ErrorFields::new(body);
+            prop_assert_eq!(tag, NOTICE_RESPONSE);
+            prop_assert_eq!(fields.sqlstate(), b"08P01");
+            prop_assert_eq!(fields.field(b'S'), Some(&b"FATAL"[..]));
+            prop_assert_eq!(fields.field(b'M'), Some(message.as_bytes()));
+            prop_assert_eq!(fields.field(b'D'), detail.as_ref().map(|d| d.as_bytes()));
+            prop_assert_eq!(fields.field(b'H'), hint.as_ref().map(|h| h.as_bytes()));
+        }
+
+        #[test]
+        fn parameters_and_tags_come_back(name in text(), value in text()) {
+            let mut out = Vec::new();
+            put_parameter_status(&mut out, &name, &value);
+            prop_assert_eq!(parameter_status(only(&out).1), Ok((&name[..], &value[..])));
+            out.clear();
+            put_command_complete(&mut out, &name);
+            prop_assert_eq!(only(&out), (COMMAND_COMPLETE, &[&name[..], b"\0"].concat()[..]));
+        }
+
+        #[test]
+        fn rows_come_back(values in proptest::collection::vec(proptest::option::of(proptest::collection::vec(any::<u8>(), 0..30)), 0..20)) {
+            let mut out = Vec::new();
+            put_data_row(&mut out, values.iter().map(|v| v.as_deref()));
+            let body = only(&out).1;
+            let back: Vec<_> = values.iter().map(|v| v.as_deref()).collect();
+            prop_assert_eq!(data_row(body), Ok(back));
+            for end in 0..body.len() {
+                prop_assert!(data_row(&body[..end]).is_err(), "cut at {}", end);
+            }
+        }
+
+        #[test]
+        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ready_for_query(&body);
+            let _ = parameter_status(&body);
+            let _ = backend_key_data(&body);
+            let _ = data_row(&body);
+            // Each field takes a byte at least, so a report never has more fields than bytes.
+            prop_assert!(ErrorFields::new(&body).count() <= body.len());
+        }
+    }
 }

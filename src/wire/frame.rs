@@ -129,3 +129,122 @@ impl<'a> Fields<'a> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.missing("bytes after the last field")) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limits::{AUTH_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+
+    fn with_len(len: u32) -> [u8; HEADER_BYTES] {
+        let [a, b, c, d] = len.to_be_bytes();
+        [b'Q', a, b, c, d]
+    }
+
+    #[test]
+    fn lying_lengths_are_refused_and_the_error_names_the_bound() {
+        for len in [0, 1, 2, 3] {
+            let error = DecodeError::LengthTooSmall { tag: b'Q', len: len as i32 };
+            assert_eq!(header(&with_len(len), MESSAGE_BYTES_MAX), Err(error));
+        }
+        for max in [AUTH_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX] {
+            let bound = max as u32;
+            for len in [4, 5, bound - 1, bound] {
+                let body = len as usize - 4;
+                assert_eq!(header(&with_len(len), max), Ok(Some(Header { tag: b'Q', body })));
+            }
+            for len in [bound + 1, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff] {
+                let error = header(&with_len(len), max).expect_err("above the bound");
+                assert_eq!(error, DecodeError::LengthTooLarge { tag: b'Q', len, max });
+                assert!(error.to_string().contains(&max.to_string()), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_needs_all_its_bytes_and_a_body_too() {
+        let bytes = [b'Q', 0, 0, 0, 6, b'a', 0];
+        for end in 0..HEADER_BYTES {
+            assert_eq!(header(&bytes[..end], MESSAGE_BYTES_MAX), Ok(None));
+        }
+        for end in 0..bytes.len() {
+            assert_eq!(whole(&bytes[..end], MESSAGE_BYTES_MAX), Ok(None));
+        }
+        let (head, body) = whole(&bytes, MESSAGE_BYTES_MAX).expect("good").expect("whole");
+        assert_eq!((head.tag, head.total(), body), (b'Q', 7, &b"a\0"[..]));
+    }
+
+    #[test]
+    fn fields_never_read_past_the_body() {
+        let mut f = Fields::new(b'x', &[1, 2, 3]);
+        for len in [4, usize::MAX / 2, usize::MAX] {
+            assert!(f.bytes(len, "value").is_err(), "{len}");
+        }
+        assert!(f.i32("number").is_err());
+        assert!(f.cstr("name").is_err(), "no zero byte");
+        assert_eq!(f.rest(), [1, 2, 3], "a read that fails takes nothing");
+        assert_eq!(f.i16("number"), Ok(0x0102));
+        assert_eq!(f.end(), Err(DecodeError::Malformed { tag: b'x', what: "bytes after the last field" }));
+        assert_eq!(f.u8("byte"), Ok(3));
+        assert_eq!(f.u8("byte"), Err(DecodeError::Malformed { tag: b'x', what: "byte" }));
+        assert_eq!(f.end(), Ok(()));
+    }
+
+    #[test]
+    fn a_string_ends_at_its_first_zero() {
+        let mut out = Vec::new();
+        put_cstr(&mut out, b"ab\0cd");
+        assert_eq!(out, b"ab\0");
+    }
+
+    /// Frames of a stream that arrives in two pieces, the first of `at` bytes.
+    fn frames(stream: &[u8], at: usize) -> Vec<(u8, Vec<u8>)> {
+        let (mut buf, mut found) = (Vec::new(), Vec::new());
+        for piece in [&stream[..at], &stream[at..]] {
+            buf.extend_from_slice(piece);
+            while let Some((head, body)) = whole(&buf, MESSAGE_BYTES_MAX).expect("good lengths") {
+                found.push((head.tag, body.to_vec()));
+                buf.drain(..head.total());
+            }
+        }
+        assert!(buf.is_empty());
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn every_split_point_gives_the_same_frames(messages in proptest::collection::vec((any::<u8>(), proptest::collection::vec(any::<u8>(), 0..30)), 0..8)) {
+            let mut stream = Vec::new();
+            for (tag, body) in &messages {
+                put(&mut stream, *tag, |out| out.extend_from_slice(body));
+            }
+            for at in 0..=stream.len() {
+                prop_assert_eq!(&frames(&stream, at), &messages);
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic_and_no_header_exceeds_its_bound(buf in proptest::collection::vec(any::<u8>(), 0..64), max in 0usize..=MESSAGE_BYTES_MAX) {
+            if let Ok(Some(head)) = header(&buf, max) {
+                prop_assert!(head.body + 4 <= max);
+                let body = whole(&buf, max).expect("the header was good");
+                prop_assert_eq!(body.is_some(), buf.len() >= head.total());
+            }
+        }
+
+        #[test]
+        fn fields_come_back(a in any::<u8>(), b in any::<i16>(), c in any::<i32>(), text in proptest::collection::vec(1u8..=255, 0..20), rest in proptest::collection::vec(any::<u8>(), 0..20)) {
+            let mut body = vec![a];
+            body.extend_from_slice(&b.to_be_bytes());
+            body.extend_from_slice(&c.to_be_bytes());
+            put_cstr(&mut body, &text);
+            body.extend_from_slice(&rest);
+            let mut f = Fields::new(b'x', &body);
+            prop_assert_eq!((f.u8("a"), f.i16("b"), f.i32("c")), (Ok(a), Ok(b), Ok(c)));
+            prop_assert_eq!(f.cstr("text"), Ok(&text[..]));
+            prop_assert_eq!(f.bytes(rest.len(), "rest"), Ok(&rest[..]));
+            prop_assert_eq!(f.end(), Ok(()));
+        }
+    }
+}
