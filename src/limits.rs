@@ -40,6 +40,10 @@ pub const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
 /// Longest nonce, salt or attribute in a SASL message from either side (bytes).
 pub const SASL_ATTRIBUTE_BYTES_MAX: usize = 1024;
 
+/// Most that a server may send before its first ReadyForQuery (bytes): notices without end stop here.
+pub const LOGIN_BYTES_MAX: usize = 4 << 20;
+
 const _: () = assert!(STATEMENT_BYTES_MAX <= MESSAGE_BYTES_MAX);
 const _: () = assert!(READ_BUFFER_BYTES <= WRITE_BUFFER_BYTES_MAX);
 const _: () = assert!(AUTH_MESSAGE_BYTES_MAX <= SMALL_MESSAGE_BYTES_MAX);
+const _: () = assert!(SMALL_MESSAGE_BYTES_MAX <= LOGIN_BYTES_MAX);

@@ -136,6 +136,18 @@ pub struct Report<'a> {
     pub hint: Option<&'a str>,
 }
 
+impl<'a> From<&'a crate::error::Error> for Report<'a> {
+    fn from(error: &'a crate::error::Error) -> Self {
+        Self {
+            severity: error.severity().as_str(),
+            sqlstate: error.sqlstate(),
+            message: error.message(),
+            detail: error.detail(),
+            hint: error.hint(),
+        }
+    }
+}
+
 /// Appends ErrorResponse (or NoticeResponse, by `tag`).
 pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
     put(out, tag, |out| {

@@ -93,3 +93,9 @@ impl std::fmt::Display for DecodeError {
 }
 
 impl std::error::Error for DecodeError {}
+
+impl From<DecodeError> for crate::error::Error {
+    fn from(error: DecodeError) -> Self {
+        Self::new(crate::error::Kind::ProtocolViolation, error.to_string())
+    }
+}

@@ -1,1 +1,599 @@
 //! Startup packets: StartupMessage, SSLRequest, GSSENCRequest, CancelRequest.
+//!
+//! They have no type byte: a length word (which counts itself), a code, a body. Owns: their grammar,
+//! the grammar of `options`, and the messages of the login that follow them. Never: what a name or a
+//! setting means. See "Start-up" in the message-flow section of the protocol chapter.
+
+use super::DecodeError;
+use super::frame::{Fields, put, put_cstr};
+use super::{backend, frontend};
+use crate::error::{Error, Kind};
+use crate::limits::{CANCEL_KEY_BYTES_MAX, STARTUP_BYTES_MAX};
+
+/// The newest minor of protocol 3 that we speak.
+pub const NEWEST_MINOR: u16 = 2;
+
+/// From this minor on a cancel key may be longer than four bytes.
+pub const LONG_KEY_MINOR: u16 = 2;
+
+/// Length word and code.
+pub const HEADER_BYTES: usize = 8;
+
+const CANCEL_REQUEST: u32 = 1234 << 16 | 5678;
+const SSL_REQUEST: u32 = 1234 << 16 | 5679;
+const GSSENC_REQUEST: u32 = 1234 << 16 | 5680;
+
+/// The first byte of a TLS handshake record, which no startup packet of a valid length can begin with.
+pub const TLS_HANDSHAKE: u8 = 0x16;
+
+/// ALPN's name of the protocol.
+pub const ALPN: &[u8] = b"postgresql";
+
+/// A packet from a client that has not logged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartupPacket<'a> {
+    /// A session is asked for.
+    Startup(StartupMessage<'a>),
+    /// TLS is asked for.
+    SslRequest,
+    /// GSSAPI encryption is asked for.
+    GssEncRequest,
+    /// A query shall be cancelled.
+    CancelRequest {
+        /// Which session.
+        pid: i32,
+        /// Its secret, 4 to 256 bytes.
+        key: &'a [u8],
+    },
+}
+
+/// StartupMessage: the asked-for version and the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartupMessage<'a> {
+    /// Major version.
+    pub major: u16,
+    /// Minor version.
+    pub minor: u16,
+    /// Name and value pairs, checked, without the final zero.
+    params: &'a [u8],
+}
+
+impl<'a> StartupMessage<'a> {
+    /// The parameters in order.
+    pub fn params(&self) -> Params<'a> {
+        Params { rest: self.params }
+    }
+}
+
+/// Parameters of a [`StartupMessage`], in order.
+#[derive(Debug, Clone)]
+pub struct Params<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Params<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut fields = Fields::new(0, self.rest);
+        let name = fields.cstr("parameter name").ok()?;
+        let value = fields.cstr("parameter value").ok()?;
+        self.rest = fields.rest();
+        Some((name, value))
+    }
+}
+
+fn malformed(what: &'static str) -> DecodeError {
+    DecodeError::Malformed { tag: 0, what }
+}
+
+/// The length of the packet that `word` opens (bytes, the word included), within the bounds.
+pub fn length(word: [u8; 4]) -> Result<usize, DecodeError> {
+    let len = u32::from_be_bytes(word);
+    if len < HEADER_BYTES as u32 {
+        return Err(DecodeError::LengthTooSmall { tag: 0, len: len as i32 });
+    }
+    if len as usize > STARTUP_BYTES_MAX {
+        return Err(DecodeError::LengthTooLarge { tag: 0, len, max: STARTUP_BYTES_MAX });
+    }
+    Ok(len as usize)
+}
+
+impl<'a> StartupPacket<'a> {
+    /// The packet at the start of `buf` and its length, or `None` while part of it is missing.
+    pub fn whole(buf: &'a [u8]) -> Result<Option<(Self, usize)>, DecodeError> {
+        let Some(&word) = buf.first_chunk() else { return Ok(None) };
+        let len = length(word)?;
+        match buf.get(4..len) {
+            None => Ok(None),
+            Some(packet) => Ok(Some((Self::decode(packet)?, len))),
+        }
+    }
+
+    /// From what follows the length word: code and body.
+    pub fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut fields = Fields::new(0, packet);
+        let code = fields.i32("protocol version")? as u32;
+        match code {
+            SSL_REQUEST => fields.end().map(|()| Self::SslRequest),
+            GSSENC_REQUEST => fields.end().map(|()| Self::GssEncRequest),
+            CANCEL_REQUEST => cancel_request(fields),
+            _ => {
+                let (major, minor) = ((code >> 16) as u16, code as u16);
+                // Another major's body is not ours to read.
+                let params = if major == 3 { parameters(fields.rest())? } else { &[] };
+                Ok(Self::Startup(StartupMessage { major, minor, params }))
+            }
+        }
+    }
+}
+
+fn cancel_request(mut fields: Fields<'_>) -> Result<StartupPacket<'_>, DecodeError> {
+    let pid = fields.i32("process id")?;
+    let key = fields.rest();
+    if key.len() < 4 || key.len() > CANCEL_KEY_BYTES_MAX {
+        return Err(malformed("length of cancel request packet"));
+    }
+    Ok(StartupPacket::CancelRequest { pid, key })
+}
+
+/// Checks the pairs and the final zero; returns the pairs.
+fn parameters(body: &[u8]) -> Result<&[u8], DecodeError> {
+    let (&last, pairs) = body.split_last().ok_or_else(|| malformed("terminator expected as last byte"))?;
+    if last != 0 {
+        return Err(malformed("terminator expected as last byte"));
+    }
+    let mut fields = Fields::new(0, pairs);
+    while !fields.rest().is_empty() {
+        if fields.cstr("parameter name")?.is_empty() {
+            return Err(malformed("terminator expected as last byte"));
+        }
+        fields.cstr("parameter value")?;
+    }
+    Ok(pairs)
+}
+
+/// What a [`DecodeError`] of a startup packet is called, in PostgreSQL's words.
+pub fn startup_error(error: DecodeError) -> Error {
+    let violation = |message| Error::new(Kind::ProtocolViolation, message);
+    match error {
+        DecodeError::LengthTooSmall { .. } | DecodeError::LengthTooLarge { .. } => {
+            violation("invalid length of startup packet")
+                .with_detail(format!("A startup packet has {HEADER_BYTES} to {STARTUP_BYTES_MAX} bytes."))
+        }
+        DecodeError::Malformed { what, .. } => {
+            Error::new(Kind::ProtocolViolation, format!("invalid startup packet layout: {what}"))
+        }
+    }
+}
+
+// ===== what a StartupMessage asks for =====
+
+/// A StartupMessage, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Startup {
+    /// The minor of protocol 3 that is spoken from here on: what was asked for, or our newest.
+    pub minor: u16,
+    /// Who.
+    pub user: String,
+    /// Where to; the user's name if the client did not say.
+    pub database: String,
+    /// Run-time settings in the order they take effect: those of `options`, then the packet's own.
+    pub params: Vec<(String, String)>,
+    /// `options` as sent.
+    pub options: Option<String>,
+    /// Said before authentication if the client asked for more than we have.
+    pub negotiate: Option<Negotiate>,
+}
+
+/// What NegotiateProtocolVersion says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Negotiate {
+    /// The minor that is spoken.
+    pub minor: u16,
+    /// Protocol options (`_pq_.*`) that were asked for and are not known.
+    pub unrecognized: Vec<String>,
+}
+
+impl Startup {
+    /// The last value of setting `name` (compared as PostgreSQL does, without regard to case).
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.params.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+    }
+
+    /// Reads what the packet asks for.
+    pub fn read(message: &StartupMessage<'_>) -> Result<Self, Error> {
+        supported(message)?;
+        let mut asked = Asked::default();
+        for (name, value) in message.params() {
+            asked.take(text("parameter name", name)?, value)?;
+        }
+        asked.finish(message.minor)
+    }
+}
+
+fn supported(message: &StartupMessage<'_>) -> Result<(), Error> {
+    if message.major == 3 {
+        return Ok(());
+    }
+    let (major, minor) = (message.major, message.minor);
+    let what =
+        format!("unsupported frontend protocol {major}.{minor}: pgsluice supports 3.0 to 3.{NEWEST_MINOR}");
+    Err(Error::new(Kind::UnsupportedProtocol, what))
+}
+
+fn text<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, Error> {
+    std::str::from_utf8(bytes).map_err(|_| {
+        Error::new(Kind::InvalidEncoding, format!("invalid byte sequence for encoding \"UTF8\" in {what}"))
+    })
+}
+
+/// What was found in the packet so far.
+#[derive(Default)]
+struct Asked {
+    user: Option<String>,
+    database: Option<String>,
+    options: Option<String>,
+    params: Vec<(String, String)>,
+    unrecognized: Vec<String>,
+}
+
+impl Asked {
+    fn take(&mut self, name: &str, value: &[u8]) -> Result<(), Error> {
+        match name {
+            "user" => self.user = Some(text("user", value)?.to_owned()),
+            "database" => self.database = Some(text("database", value)?.to_owned()),
+            "options" => self.options = Some(text("options", value)?.to_owned()),
+            "replication" => refuse_replication(text(name, value)?)?,
+            "application_name" => self.params.push((name.to_owned(), clean_ascii(value))),
+            _ if name.starts_with("_pq_.") => self.unrecognized.push(name.to_owned()),
+            _ => self.params.push((name.to_owned(), text(name, value)?.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn finish(self, asked_minor: u16) -> Result<Startup, Error> {
+        let user = self.user.filter(|user| !user.is_empty()).ok_or_else(|| {
+            Error::new(Kind::InvalidAuthorization, "no PostgreSQL user name specified in startup packet")
+        })?;
+        let database = self.database.filter(|name| !name.is_empty()).unwrap_or_else(|| user.clone());
+        let mut params = self.options.as_deref().map(parse_options).transpose()?.unwrap_or_default();
+        params.extend(self.params);
+        let minor = asked_minor.min(NEWEST_MINOR);
+        let negotiate = (asked_minor > NEWEST_MINOR || !self.unrecognized.is_empty())
+            .then_some(Negotiate { minor, unrecognized: self.unrecognized });
+        Ok(Startup { minor, user, database, params, options: self.options, negotiate })
+    }
+}
+
+/// `replication` is a boolean in PostgreSQL's spelling, or `database`.
+fn refuse_replication(value: &str) -> Result<(), Error> {
+    let lower = value.to_ascii_lowercase();
+    let prefix_of = |word: &str| !lower.is_empty() && word.starts_with(lower.as_str());
+    let no = prefix_of("false") || prefix_of("no") || lower == "off" || lower == "of" || lower == "0";
+    if no {
+        return Ok(());
+    }
+    if prefix_of("true") || prefix_of("yes") || lower == "on" || lower == "1" || lower == "database" {
+        return Err(Error::new(Kind::NotSupported, "replication connections are not supported")
+            .with_hint("Connect to the server itself for replication."));
+    }
+    let what = format!("invalid value for parameter \"replication\": \"{}\"", name_for_message(value));
+    Err(Error::new(Kind::InvalidOptions, what)
+        .with_hint("Valid values are: \"false\", 0, \"true\", 1, \"database\"."))
+}
+
+/// As PostgreSQL cleans application_name: what is not printable ASCII becomes `\x` and two hex digits.
+fn clean_ascii(value: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut clean = String::with_capacity(value.len());
+    for &byte in value {
+        if (0x20..0x7f).contains(&byte) {
+            clean.push(char::from(byte));
+        } else {
+            let _ = write!(clean, "\\x{byte:02x}");
+        }
+    }
+    clean
+}
+
+/// A name from the wire, cut to what a message may hold.
+fn name_for_message(name: &str) -> &str {
+    let mut end = name.len().min(crate::limits::LOG_NAME_BYTES_MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+// ===== options =====
+
+/// The settings that `options` asks for, in order: `-c name=value`, `--name=value` and the short
+/// switches that PostgreSQL allows a session to set.
+///
+/// Words end at white space; a backslash takes the next character as it is.
+pub fn parse_options(options: &str) -> Result<Vec<(String, String)>, Error> {
+    let words = split_options(options);
+    let mut words = words.iter().map(String::as_str);
+    let mut settings = Vec::new();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            break;
+        }
+        match word.strip_prefix('-') {
+            None | Some("") => return Err(invalid_option(word)),
+            Some(switches) => read_switches(switches, &mut words, &mut settings)?,
+        }
+    }
+    // Behind `--`, or without a dash, nothing has a meaning for a session.
+    words.next().map_or(Ok(settings), |word| Err(invalid_option(word)))
+}
+
+fn invalid_option(word: &str) -> Error {
+    let what = format!("invalid command-line argument for server process: {}", name_for_message(word));
+    Error::new(Kind::InvalidOptions, what).with_hint("Use -c name=value or --name=value in options.")
+}
+
+/// Words of `options`; the inverse of putting a backslash before each space and backslash.
+fn split_options(options: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = options.chars();
+    while let Some(c) = chars.next() {
+        if matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c') {
+            words.extend(word.take());
+            continue;
+        }
+        let word = word.get_or_insert_default();
+        match c {
+            // A backslash at the very end stands for nothing, as in PostgreSQL.
+            '\\' => word.extend(chars.next()),
+            _ => word.push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// One word behind its dash: switches without a value may be followed by more switches.
+fn read_switches<'a>(
+    switches: &'a str,
+    words: &mut impl Iterator<Item = &'a str>,
+    settings: &mut Vec<(String, String)>,
+) -> Result<(), Error> {
+    let mut rest = switches.chars();
+    while let Some(switch) = rest.next() {
+        if let Some((name, value)) = flag(switch) {
+            settings.push((name.to_owned(), value.to_owned()));
+            continue;
+        }
+        if !matches!(switch, 'c' | '-' | 'S' | 'f' | 't' | 'W') {
+            return Err(invalid_option(&format!("-{switch}")));
+        }
+        let value = match rest.as_str() {
+            "" => words.next().ok_or_else(|| invalid_option(&format!("-{switch}")))?,
+            value => value,
+        };
+        settings.push(with_value(switch, value)?);
+        return Ok(());
+    }
+    Ok(())
+}
+
+/// Switches without a value.
+fn flag(switch: char) -> Option<(&'static str, &'static str)> {
+    Some(match switch {
+        'e' => ("datestyle", "euro"),
+        'O' => ("allow_system_table_mods", "true"),
+        'P' => ("ignore_system_indexes", "true"),
+        's' => ("log_statement_stats", "true"),
+        _ => return None,
+    })
+}
+
+/// Switches with a value.
+fn with_value(switch: char, value: &str) -> Result<(String, String), Error> {
+    let named = |name: &str, value: &str| Ok((name.to_owned(), value.to_owned()));
+    match (switch, value) {
+        ('S', kilobytes) => named("work_mem", kilobytes),
+        ('W', seconds) => named("post_auth_delay", seconds),
+        ('t', "pa" | "parser") => named("log_parser_stats", "true"),
+        ('t', "pl" | "planner") => named("log_planner_stats", "true"),
+        ('t', "e" | "ex" | "executor") => named("log_executor_stats", "true"),
+        ('f', method) => named(planner_method(method)?, "false"),
+        ('c' | '-', setting) => name_and_value(switch, setting),
+        _ => Err(invalid_option(&format!("-{switch} {value}"))),
+    }
+}
+
+fn planner_method(method: &str) -> Result<&'static str, Error> {
+    Ok(match method {
+        "s" => "enable_seqscan",
+        "i" => "enable_indexscan",
+        "o" => "enable_indexonlyscan",
+        "b" => "enable_bitmapscan",
+        "t" => "enable_tidscan",
+        "n" => "enable_nestloop",
+        "m" => "enable_mergejoin",
+        "h" => "enable_hashjoin",
+        _ => return Err(invalid_option(&format!("-f {method}"))),
+    })
+}
+
+/// `name=value`; a dash in the name stands for an underscore.
+fn name_and_value(switch: char, setting: &str) -> Result<(String, String), Error> {
+    let Some((name, value)) = setting.split_once('=') else {
+        let word = name_for_message(setting);
+        let what = if switch == 'c' {
+            format!("-c {word} requires a value")
+        } else {
+            format!("--{word} requires a value")
+        };
+        return Err(Error::new(Kind::InvalidOptions, what));
+    };
+    if name.is_empty() {
+        return Err(Error::new(Kind::UndefinedParameter, "unrecognized configuration parameter \"\"")
+            .with_hint("Use -c name=value or --name=value in options."));
+    }
+    Ok((name.replace('-', "_"), value.to_owned()))
+}
+
+// ===== encoders =====
+
+/// Appends a packet without a type byte.
+fn put_packet(out: &mut Vec<u8>, code: u32, body: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&code.to_be_bytes());
+    body(out);
+    let len = (out.len() - at) as u32;
+    out[at..at + 4].copy_from_slice(&len.to_be_bytes());
+}
+
+/// Appends SSLRequest.
+pub fn put_ssl_request(out: &mut Vec<u8>) {
+    put_packet(out, SSL_REQUEST, |_| {});
+}
+
+/// Appends GSSENCRequest.
+pub fn put_gssenc_request(out: &mut Vec<u8>) {
+    put_packet(out, GSSENC_REQUEST, |_| {});
+}
+
+/// Appends CancelRequest.
+pub fn put_cancel_request(out: &mut Vec<u8>, pid: i32, key: &[u8]) {
+    put_packet(out, CANCEL_REQUEST, |out| {
+        out.extend_from_slice(&pid.to_be_bytes());
+        out.extend_from_slice(key);
+    });
+}
+
+/// Appends StartupMessage of protocol 3.`minor`. Names are not empty.
+pub fn put_startup<'a>(
+    out: &mut Vec<u8>,
+    minor: u16,
+    params: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+) {
+    put_packet(out, 3 << 16 | u32::from(minor), |out| {
+        for (name, value) in params {
+            put_cstr(out, name);
+            put_cstr(out, value);
+        }
+        out.push(0);
+    });
+}
+
+// ===== authentication messages =====
+
+/// Authentication... codes.
+pub mod authentication {
+    /// AuthenticationOk
+    pub const OK: i32 = 0;
+    /// AuthenticationCleartextPassword
+    pub const CLEARTEXT_PASSWORD: i32 = 3;
+    /// AuthenticationMD5Password
+    pub const MD5_PASSWORD: i32 = 5;
+    /// AuthenticationSASL
+    pub const SASL: i32 = 10;
+    /// AuthenticationSASLContinue
+    pub const SASL_CONTINUE: i32 = 11;
+    /// AuthenticationSASLFinal
+    pub const SASL_FINAL: i32 = 12;
+}
+
+/// Appends Authentication... with what follows its code.
+pub fn put_authentication(out: &mut Vec<u8>, code: i32, data: &[u8]) {
+    put(out, backend::AUTHENTICATION, |out| {
+        out.extend_from_slice(&code.to_be_bytes());
+        out.extend_from_slice(data);
+    });
+}
+
+/// Appends AuthenticationSASL with the mechanisms offered.
+pub fn put_sasl_mechanisms(out: &mut Vec<u8>, mechanisms: &[&str]) {
+    put(out, backend::AUTHENTICATION, |out| {
+        out.extend_from_slice(&authentication::SASL.to_be_bytes());
+        for mechanism in mechanisms {
+            put_cstr(out, mechanism.as_bytes());
+        }
+        out.push(0);
+    });
+}
+
+/// Appends NegotiateProtocolVersion.
+pub fn put_negotiate(out: &mut Vec<u8>, negotiate: &Negotiate) {
+    put(out, backend::NEGOTIATE_PROTOCOL_VERSION, |out| {
+        out.extend_from_slice(&(3 << 16 | u32::from(negotiate.minor)).to_be_bytes());
+        out.extend_from_slice(&(negotiate.unrecognized.len() as u32).to_be_bytes());
+        for option in &negotiate.unrecognized {
+            put_cstr(out, option.as_bytes());
+        }
+    });
+}
+
+/// Authentication...: the code, and what follows it.
+pub fn authentication(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
+    let mut fields = Fields::new(backend::AUTHENTICATION, body);
+    let code = fields.i32("authentication code")?;
+    Ok((code, fields.rest()))
+}
+
+/// NegotiateProtocolVersion: the minor that is spoken, and how many options were not recognised.
+pub fn negotiate(body: &[u8]) -> Result<(u16, u32), DecodeError> {
+    let tag = backend::NEGOTIATE_PROTOCOL_VERSION;
+    let mut fields = Fields::new(tag, body);
+    let version = fields.i32("protocol version")? as u32;
+    let count = fields.i32("number of options")? as u32;
+    let mut found = 0u32;
+    while !fields.rest().is_empty() {
+        fields.cstr("option name")?;
+        found += 1;
+    }
+    if found != count {
+        return Err(DecodeError::Malformed { tag, what: "number of options" });
+    }
+    // A bare number is the minor alone, as the manual once had it; a whole version is what servers send.
+    match (version >> 16, version as u16) {
+        (0 | 3, minor) => Ok((minor, count)),
+        _ => Err(DecodeError::Malformed { tag, what: "protocol version" }),
+    }
+}
+
+/// SASLInitialResponse: the mechanism and the first message, if one was sent along.
+pub fn sasl_initial(body: &[u8]) -> Result<(&[u8], Option<&[u8]>), DecodeError> {
+    let tag = frontend::PASSWORD;
+    let mut fields = Fields::new(tag, body);
+    let mechanism = fields.cstr("SASL mechanism")?;
+    let response = match fields.i32("length of the SASL response")? {
+        -1 => None,
+        len => {
+            let what = "length of the SASL response";
+            let len = usize::try_from(len).map_err(|_| DecodeError::Malformed { tag, what })?;
+            Some(fields.bytes(len, what)?)
+        }
+    };
+    fields.end()?;
+    Ok((mechanism, response))
+}
+
+/// Appends SASLInitialResponse.
+pub fn put_sasl_initial(out: &mut Vec<u8>, mechanism: &str, response: &[u8]) {
+    put(out, frontend::PASSWORD, |out| {
+        put_cstr(out, mechanism.as_bytes());
+        out.extend_from_slice(&(response.len() as u32).to_be_bytes());
+        out.extend_from_slice(response);
+    });
+}
+
+/// PasswordMessage: the password. It is the whole body and has no zero inside.
+pub fn password(body: &[u8]) -> Result<&[u8], DecodeError> {
+    let mut fields = Fields::new(frontend::PASSWORD, body);
+    let password = fields.cstr("password")?;
+    fields.end()?;
+    Ok(password)
+}
+
+/// Appends PasswordMessage (`data` with its zero) or SASLResponse (without).
+pub fn put_password(out: &mut Vec<u8>, data: &[u8]) {
+    put(out, frontend::PASSWORD, |out| out.extend_from_slice(data));
+}

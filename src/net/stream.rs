@@ -1,0 +1,315 @@
+//! One byte stream: TCP, Unix, or TLS over TCP.
+//!
+//! Owns: reading, writing, readiness, socket options, moving a socket between runtimes.
+//! Never: buffers; a caller that waits for readiness first needs none while idle.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsStream;
+
+use crate::settings::General;
+
+/// Where the other side is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Over TCP.
+    Tcp(SocketAddr),
+    /// Over a Unix socket.
+    Unix,
+}
+
+impl Peer {
+    /// The address, an IPv4 one if it is an IPv4 address in IPv6 clothes.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip().to_canonical()),
+            Self::Unix => None,
+        }
+    }
+
+    /// The port; 0 over a Unix socket.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Tcp(address) => address.port(),
+            Self::Unix => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => SocketAddr::new(address.ip().to_canonical(), address.port()).fmt(f),
+            Self::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// TCP keepalive, from `tcp_keepalive`, `tcp_keepidle`, `tcp_keepintvl`, `tcp_keepcnt`. A zero is the
+/// system's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keepalive {
+    /// On at all.
+    pub on: bool,
+    /// Idle time before the first probe.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Probes before the connection counts as dead.
+    pub count: u32,
+}
+
+impl From<&General> for Keepalive {
+    fn from(general: &General) -> Self {
+        Self {
+            on: general.tcp_keepalive,
+            idle: general.tcp_keepidle,
+            interval: general.tcp_keepintvl,
+            count: general.tcp_keepcnt,
+        }
+    }
+}
+
+impl Keepalive {
+    fn apply(&self, tcp: &TcpStream) -> io::Result<()> {
+        if !self.on {
+            return Ok(());
+        }
+        let mut options = socket2::TcpKeepalive::new();
+        if !self.idle.is_zero() {
+            options = options.with_time(self.idle);
+        }
+        if !self.interval.is_zero() {
+            options = options.with_interval(self.interval);
+        }
+        if self.count > 0 {
+            options = options.with_retries(self.count);
+        }
+        socket2::SockRef::from(tcp).set_tcp_keepalive(&options)
+    }
+}
+
+/// A connection to a client or to a server.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP in clear.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+    /// TLS over TCP, either side of it.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Takes an accepted or connected TCP socket: no delay, keepalive as chosen.
+    ///
+    /// # Errors
+    /// What the operating system says to the socket options.
+    pub fn tcp(tcp: TcpStream, keepalive: &Keepalive) -> io::Result<Self> {
+        tcp.set_nodelay(true)?;
+        keepalive.apply(&tcp)?;
+        Ok(Self::Tcp(tcp))
+    }
+
+    /// Is it encrypted?
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// Is it a Unix socket?
+    pub fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+
+    /// Our address and the peer's; `None` over a Unix socket or when the system no longer knows.
+    pub fn addrs(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let tcp = match self {
+            Self::Tcp(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+            Self::Unix(_) => return None,
+        };
+        Some((tcp.local_addr().ok()?, tcp.peer_addr().ok()?))
+    }
+
+    /// Hot path. Ready when the socket has bytes, or its end, so that no buffer need be held before.
+    ///
+    /// TLS may hold decrypted bytes that the socket knows nothing of, so it is always ready: poll it
+    /// with a buffer. Cancel safe; may be ready for nothing.
+    pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(tcp) => tcp.poll_read_ready(cx),
+            Self::Unix(unix) => unix.poll_read_ready(cx),
+            Self::Tls(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Moves the socket to the runtime of the current thread. TLS stays with the runtime it was made
+    /// on (its state can't be taken apart) and is returned as it is.
+    ///
+    /// # Errors
+    /// What the operating system says; the connection is closed then.
+    pub fn rehome(self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(tcp) => TcpStream::from_std(tcp.into_std()?).map(Self::Tcp),
+            Self::Unix(unix) => UnixStream::from_std(unix.into_std()?).map(Self::Unix),
+            tls @ Self::Tls(_) => Ok(tls),
+        }
+    }
+
+    /// Has the peer sent anything, or gone away, that was not read yet? Says so without waiting.
+    ///
+    /// What it finds is lost, so it is only for moments when nothing may be there: the stream is
+    /// unusable if the answer is true.
+    pub fn spoke_early(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let found = match self {
+            Self::Tcp(tcp) => tcp.try_read(&mut byte),
+            Self::Unix(unix) => unix.try_read(&mut byte),
+            Self::Tls(_) => return false,
+        };
+        !matches!(found, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The certificates that the peer showed in the TLS handshake, its own first.
+    pub fn peer_certificates(&self) -> Option<&[rustls::pki_types::CertificateDer<'static>]> {
+        match self {
+            Self::Tls(tls) => tls.get_ref().1.peer_certificates(),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
+    /// The application protocol agreed on in the TLS handshake.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::Tls(tls) => tls.get_ref().1.alpn_protocol(),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+}
+
+macro_rules! each {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Stream::Tcp($stream) => $call,
+            Stream::Unix($stream) => $call,
+            Stream::Tls($stream) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, stream => Pin::new(stream).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => tcp.is_write_vectored(),
+            Self::Unix(unix) => unix.is_write_vectored(),
+            Self::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}
+
+/// Waits until `tcp` has a byte and returns it without taking it; `None` is the end.
+///
+/// Cancel safety: nothing is taken.
+pub async fn first_byte(tcp: &TcpStream) -> io::Result<Option<u8>> {
+    let mut byte = [0u8; 1];
+    let read = tcp.peek(&mut byte).await?;
+    Ok((read > 0).then_some(byte[0]))
+}
+
+/// [`Stream::poll_read_ready`] as a future.
+///
+/// Cancel safety: nothing is taken.
+pub async fn readable(stream: &Stream) -> io::Result<()> {
+    std::future::poll_fn(|cx| {
+        ready!(stream.poll_read_ready(cx))?;
+        Poll::Ready(Ok(()))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn pair() -> (Stream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let near = listener.accept().await.unwrap().0;
+        let keepalive =
+            Keepalive { on: true, idle: Duration::from_secs(7), count: 3, ..Keepalive::default() };
+        (Stream::tcp(near, &keepalive).unwrap(), far)
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn socket_options_are_set() {
+        runtime().block_on(async {
+            let (near, _far) = pair().await;
+            let Stream::Tcp(tcp) = &near else { panic!("not TCP") };
+            let socket = socket2::SockRef::from(tcp);
+            assert!(tcp.nodelay().unwrap());
+            assert!(socket.keepalive().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(7));
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        });
+    }
+
+    #[test]
+    fn a_stream_moves_to_another_runtime_and_still_reads_and_writes() {
+        let home = runtime();
+        let (near, mut far) = home.block_on(pair());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                runtime().block_on(async {
+                    let mut near = near.rehome().unwrap();
+                    let mut buf = [0; 4];
+                    readable(&near).await.unwrap();
+                    near.read_exact(&mut buf).await.unwrap();
+                    near.write_all(&buf).await.unwrap();
+                });
+            });
+            home.block_on(async {
+                far.write_all(b"ping").await.unwrap();
+                let mut buf = [0; 4];
+                far.read_exact(&mut buf).await.unwrap();
+                assert_eq!(&buf, b"ping");
+            });
+        });
+    }
+}

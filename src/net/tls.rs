@@ -1,0 +1,451 @@
+//! TLS on both sides, from `client_tls_*` and `server_tls_*`.
+//!
+//! Owns: certificates, the meaning of each sslmode, channel binding data, the name in a client's
+//! certificate. Never: the decision whether a connection without TLS is good enough (the handshakes
+//! ask [`Acceptor`] and [`Connector`]). A reload builds new values; live connections keep theirs.
+//! See "SSL Session Encryption" in the message-flow section of the protocol chapter.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use sha2::Digest;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::Stream;
+use crate::settings::{SslMode, Tls};
+use crate::wire::startup::ALPN;
+
+/// A TLS setting that can't be used: which, its file, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsError {
+    /// The setting's name.
+    pub setting: String,
+    /// The file it names, if it names one.
+    pub file: Option<PathBuf>,
+    /// What is wrong: lower case, no full stop.
+    pub what: String,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "{}: \"{}\": {}", self.setting, file.display(), self.what),
+            None => write!(f, "{}: {}", self.setting, self.what),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// Which half of the settings an error names.
+#[derive(Clone, Copy)]
+struct Side(&'static str);
+
+const TOWARD_CLIENTS: Side = Side("client_tls");
+const TOWARD_SERVERS: Side = Side("server_tls");
+
+impl Side {
+    fn error(self, key: &str, file: Option<&Path>, what: impl fmt::Display) -> TlsError {
+        TlsError {
+            setting: format!("{}_{key}", self.0),
+            file: file.map(Path::to_owned),
+            what: what.to_string(),
+        }
+    }
+
+    fn certificates(self, key: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let certificates = CertificateDer::pem_file_iter(file)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|e| self.error(key, Some(file), e))?;
+        if certificates.is_empty() {
+            return Err(self.error(key, Some(file), "the file holds no certificate in PEM form"));
+        }
+        Ok(certificates)
+    }
+
+    fn roots(self, file: &Path) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in self.certificates("ca_file", file)? {
+            roots.add(certificate).map_err(|e| self.error("ca_file", Some(file), e))?;
+        }
+        Ok(roots)
+    }
+
+    /// Certificate chain and key; both or neither must be set.
+    fn identity(self, tls: &Tls) -> Result<Option<Identity>, TlsError> {
+        match (&tls.cert_file, &tls.key_file) {
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.error("key_file", None, "must be set when the certificate is set")),
+            (None, Some(_)) => Err(self.error("cert_file", None, "must be set when the key is set")),
+            (Some(cert), Some(key)) => {
+                let chain = self.certificates("cert_file", cert)?;
+                let key = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|e| self.error("key_file", Some(key), format!("no usable private key: {e}")))?;
+                Ok(Some(Identity { chain, key }))
+            }
+        }
+    }
+}
+
+struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+// ===== toward clients =====
+
+/// TLS toward clients.
+#[derive(Clone, Default)]
+pub struct Acceptor {
+    sslmode: SslMode,
+    config: Option<Arc<ServerConfig>>,
+    end_point: Option<Arc<[u8]>>,
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").field("sslmode", &self.sslmode).finish_non_exhaustive()
+    }
+}
+
+impl Acceptor {
+    /// Builds it from `client_tls_*`. Reads the files; blocks for that.
+    ///
+    /// Certificates of clients are checked against `client_tls_ca_file` where it is set, and asked
+    /// for without fail from `verify-ca` on.
+    ///
+    /// # Errors
+    /// A file that can't be read or used, or a setting that is missing.
+    pub fn new(tls: &Tls) -> Result<Self, TlsError> {
+        if tls.sslmode == SslMode::Disable {
+            return Ok(Self::default());
+        }
+        let side = TOWARD_CLIENTS;
+        let identity = side.identity(tls)?.ok_or_else(|| {
+            side.error(
+                "cert_file",
+                None,
+                "must be set, with client_tls_key_file, unless client_tls_sslmode = disable",
+            )
+        })?;
+        let end_point = end_point(&identity.chain[0]).map(Arc::from);
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| side.error("sslmode", None, e))?;
+        let builder = match client_verifier(tls)? {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder
+            .with_single_cert(identity.chain, identity.key)
+            .map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), end_point })
+    }
+
+    /// Is TLS offered?
+    pub fn offers(&self) -> bool {
+        self.config.is_some()
+    }
+
+    /// Must a client over TCP use TLS?
+    pub fn requires(&self) -> bool {
+        matches!(self.sslmode, SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull)
+    }
+
+    /// Channel binding data (`tls-server-end-point`) of our own certificate.
+    pub fn end_point(&self) -> Option<&[u8]> {
+        self.end_point.as_deref()
+    }
+
+    /// The TLS handshake with a client.
+    ///
+    /// Cancel safety: the connection is closed if the future is dropped.
+    ///
+    /// # Errors
+    /// What rustls or the socket says; the connection is closed.
+    pub async fn accept(&self, tcp: TcpStream) -> io::Result<Stream> {
+        let Some(config) = &self.config else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS is off (client_tls_sslmode)"));
+        };
+        let tls = TlsAcceptor::from(Arc::clone(config)).accept(tcp).await?;
+        Ok(Stream::Tls(Box::new(tls.into())))
+    }
+}
+
+fn client_verifier(
+    tls: &Tls,
+) -> Result<Option<Arc<dyn rustls::server::danger::ClientCertVerifier>>, TlsError> {
+    let side = TOWARD_CLIENTS;
+    let must = matches!(tls.sslmode, SslMode::VerifyCa | SslMode::VerifyFull);
+    let Some(file) = &tls.ca_file else {
+        return if must {
+            Err(side.error("ca_file", None, "must be set for client_tls_sslmode = verify-ca or verify-full"))
+        } else {
+            Ok(None)
+        };
+    };
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(side.roots(file)?), provider());
+    if !must {
+        builder = builder.allow_unauthenticated();
+    }
+    builder.build().map(Some).map_err(|e| side.error("ca_file", Some(file), e))
+}
+
+// ===== toward servers =====
+
+/// TLS toward servers.
+#[derive(Clone, Default)]
+pub struct Connector {
+    sslmode: SslMode,
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("sslmode", &self.sslmode).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Builds it from `server_tls_*`. Reads the files; blocks for that.
+    ///
+    /// # Errors
+    /// A file that can't be read or used, or a setting that is missing.
+    pub fn new(tls: &Tls) -> Result<Self, TlsError> {
+        if tls.sslmode == SslMode::Disable {
+            return Ok(Self::default());
+        }
+        let side = TOWARD_SERVERS;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| side.error("sslmode", None, e))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier::new(tls)?));
+        let mut config = match side.identity(tls)? {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder
+                .with_client_auth_cert(identity.chain, identity.key)
+                .map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?,
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)) })
+    }
+
+    /// `server_tls_sslmode`.
+    pub fn sslmode(&self) -> SslMode {
+        self.sslmode
+    }
+
+    /// The TLS handshake with a server known as `host` (a name or an address).
+    ///
+    /// Cancel safety: the connection is closed if the future is dropped.
+    ///
+    /// # Errors
+    /// What rustls or the socket says; the connection is closed.
+    pub async fn connect(&self, host: &str, tcp: TcpStream) -> io::Result<Stream> {
+        let Some(config) = &self.config else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS is off (server_tls_sslmode)"));
+        };
+        let name = self.server_name(host, &tcp)?;
+        let tls = TlsConnector::from(Arc::clone(config)).connect(name, tcp).await?;
+        Ok(Stream::Tls(Box::new(tls.into())))
+    }
+
+    /// A host that is no DNS name can't be checked; where nothing is checked its address will do.
+    fn server_name(&self, host: &str, tcp: &TcpStream) -> io::Result<ServerName<'static>> {
+        match ServerName::try_from(host.trim_end_matches('.').to_owned()) {
+            Ok(name) => Ok(name),
+            Err(e) if self.sslmode == SslMode::VerifyFull => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, e))
+            }
+            Err(_) => Ok(ServerName::IpAddress(tcp.peer_addr()?.ip().into())),
+        }
+    }
+}
+
+/// Checks a server's certificate as far as sslmode asks; the handshake's signature always.
+#[derive(Debug)]
+struct Verifier {
+    provider: Arc<CryptoProvider>,
+    /// `None`: the chain is not checked.
+    roots: Option<RootCertStore>,
+    names: bool,
+}
+
+impl Verifier {
+    fn new(tls: &Tls) -> Result<Self, TlsError> {
+        let names = tls.sslmode == SslMode::VerifyFull;
+        let roots = match (&tls.ca_file, names || tls.sslmode == SslMode::VerifyCa) {
+            (_, false) => None,
+            (Some(file), true) => Some(TOWARD_SERVERS.roots(file)?),
+            (None, true) => Some(machine_roots()?),
+        };
+        Ok(Self { provider: provider(), roots, names })
+    }
+}
+
+fn machine_roots() -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(TOWARD_SERVERS.error(
+            "ca_file",
+            None,
+            "is not set, and this machine has no trusted authorities",
+        ));
+    }
+    Ok(roots)
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+        if self.names {
+            verify_server_name(&certificate, server_name).or_else(|error| {
+                if common_name_matches(end_entity, server_name) { Ok(()) } else { Err(error) }
+            })?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        if self.roots.is_some() || ParsedCertificate::try_from(cert).is_ok() {
+            return verify_tls13_signature(message, cert, dss, algorithms);
+        }
+        // Unchecked modes meet self-made certificates of X.509 version 1, which webpki can't read.
+        let key = public_key(cert).ok_or(rustls::CertificateError::BadEncoding)?;
+        verify_tls13_signature_with_raw_key(message, &key, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+// ===== certificates =====
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+    X509Certificate::from_der(certificate.as_ref()).ok().map(|(_, parsed)| parsed)
+}
+
+fn public_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    Some(SubjectPublicKeyInfoDer::from(parse(certificate)?.public_key().raw.to_vec()))
+}
+
+/// The last CommonName of the subject: the user in `cert` authentication.
+pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let parsed = parse(certificate)?;
+    let name = parsed.subject().iter_common_name().last()?.as_str().ok()?;
+    // A zero inside is how a certificate pretends to another name.
+    (!name.is_empty() && !name.contains('\0')).then(|| name.to_owned())
+}
+
+/// libpq's rule: a certificate that has no alternative name is judged by its CommonName.
+fn common_name_matches(certificate: &CertificateDer<'_>, server: &ServerName<'_>) -> bool {
+    let Some(parsed) = parse(certificate) else { return false };
+    let Ok(alternatives) = parsed.subject_alternative_name() else { return false };
+    let named = alternatives.is_some_and(|extension| {
+        let names = &extension.value.general_names;
+        names.iter().any(|name| matches!(name, GeneralName::DNSName(_) | GeneralName::IPAddress(_)))
+    });
+    if named {
+        return false;
+    }
+    let Some(pattern) = common_name(certificate) else { return false };
+    match server {
+        ServerName::DnsName(name) => name_matches(&pattern, name.as_ref()),
+        _ => pattern == server.to_str(),
+    }
+}
+
+/// `*.` stands for exactly one label, of a name with at least two more.
+fn name_matches(pattern: &str, host: &str) -> bool {
+    if pattern.eq_ignore_ascii_case(host) {
+        return !pattern.contains('*');
+    }
+    let (Some(suffix), Some((label, rest))) = (pattern.strip_prefix("*."), host.split_once('.')) else {
+        return false;
+    };
+    !label.is_empty() && suffix.contains('.') && suffix.eq_ignore_ascii_case(rest)
+}
+
+/// `tls-server-end-point`: the certificate's hash by the hash of its signature algorithm, SHA-256 in
+/// place of MD5 and SHA-1. `None` where the algorithm has no hash of its own (Ed25519), as in PostgreSQL.
+pub fn end_point(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let der = certificate.as_ref();
+    Some(match signature_hash(&parse(certificate)?)? {
+        Hash::Sha224 => sha2::Sha224::digest(der).to_vec(),
+        Hash::Sha256 => sha2::Sha256::digest(der).to_vec(),
+        Hash::Sha384 => sha2::Sha384::digest(der).to_vec(),
+        Hash::Sha512 => sha2::Sha512::digest(der).to_vec(),
+    })
+}
+
+enum Hash {
+    Sha224,
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+fn signature_hash(certificate: &X509Certificate<'_>) -> Option<Hash> {
+    use x509_parser::signature_algorithm::SignatureAlgorithm as Algorithm;
+    let oid = match Algorithm::try_from(&certificate.signature_algorithm) {
+        Ok(Algorithm::RSASSA_PSS(params)) => params.hash_algorithm_oid().to_id_string(),
+        _ => certificate.signature_algorithm.algorithm.to_id_string(),
+    };
+    Some(match oid.as_str() {
+        // md5WithRSA, sha1WithRSA, ecdsa-with-SHA1, sha1, and the SHA-256 ones.
+        "1.2.840.113549.1.1.4" | "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" | "1.3.14.3.2.26" => {
+            Hash::Sha256
+        }
+        "1.2.840.113549.1.1.11" | "1.2.840.10045.4.3.2" | "2.16.840.1.101.3.4.2.1" => Hash::Sha256,
+        "1.2.840.113549.1.1.14" | "1.2.840.10045.4.3.1" | "2.16.840.1.101.3.4.2.4" => Hash::Sha224,
+        "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" | "2.16.840.1.101.3.4.2.2" => Hash::Sha384,
+        "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" | "2.16.840.1.101.3.4.2.3" => Hash::Sha512,
+        _ => return None,
+    })
+}

@@ -1,0 +1,626 @@
+//! Dialing a server: TCP or Unix socket, TLS, startup, authentication, up to the first ReadyForQuery.
+//!
+//! ```text
+//! dial -> SSLRequest -> StartupMessage -> authentication -> ParameterStatus... -> ReadyForQuery
+//! ```
+//!
+//! Owns: the whole of a login, and sending a CancelRequest. Never: retries over time (the pool's), logs.
+//! The server may be hostile: every message is bounded, at most one authentication exchange is made,
+//! and a password is never sent twice. See "Start-up" in the message-flow section of the protocol chapter.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use crate::auth::scram::{self, Binding, ClientKeys, Derivation, ScramError};
+use crate::auth::{Credential, md5};
+use crate::limits::{LOGIN_BYTES_MAX, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
+use crate::net::tls::end_point;
+use crate::net::{Connector, Keepalive, Stream};
+use crate::settings::SslMode;
+use crate::wire::backend::{self, ErrorFields};
+use crate::wire::frame::{self, Fields};
+use crate::wire::startup::{self, authentication as code};
+use crate::wire::{DecodeError, TransactionStatus};
+
+/// Which server, as whom.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Host names, addresses, or socket directories (beginning with `/`), tried in order.
+    pub hosts: Vec<String>,
+    /// The port, also part of a socket's file name.
+    pub port: u16,
+    /// The database on the server.
+    pub dbname: String,
+    /// The role on the server.
+    pub user: String,
+    /// What proves it.
+    pub credential: Credential,
+    /// TLS and its sslmode.
+    pub tls: Connector,
+    /// TCP keepalive.
+    pub keepalive: Keepalive,
+    /// Startup settings besides user and database, in order.
+    pub startup: Vec<(String, String)>,
+    /// The minor of protocol 3 to ask for; the server may have less.
+    pub minor: u16,
+}
+
+/// Where a connection went; a cancel request must go to the same place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// The name by which the host is known (for TLS), and its address.
+    Tcp(Arc<str>, SocketAddr),
+    /// The socket file.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(_, address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A server connection that is logged in and idle.
+#[derive(Debug)]
+pub struct Login {
+    /// The connection.
+    pub stream: Stream,
+    /// Bytes that came behind ReadyForQuery (a notification, a notice).
+    pub rest: Vec<u8>,
+    /// Where it went.
+    pub address: Address,
+    /// The minor of protocol 3 that is spoken.
+    pub minor: u16,
+    /// The server's process id; 0 if it gave none.
+    pub pid: i32,
+    /// The server's secret for cancel requests, empty or 4 to 256 bytes.
+    pub key: Vec<u8>,
+    /// ParameterStatus name and value pairs in the order they came.
+    pub params: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectError {
+    /// The network.
+    Network(String),
+    /// The TLS handshake.
+    Tls(String),
+    /// The server's own ErrorResponse: its body, for [`ErrorFields`].
+    Server(Vec<u8>),
+    /// The server breaks the protocol.
+    Protocol(String),
+    /// The server asks for a proof that can't be given, or does not prove itself.
+    Auth(String),
+    /// The deadline passed.
+    Timeout,
+}
+
+impl ConnectError {
+    /// The server's SQLSTATE, if the server said anything.
+    pub fn sqlstate(&self) -> Option<&[u8]> {
+        match self {
+            Self::Server(body) => Some(ErrorFields::new(body).sqlstate()),
+            _ => None,
+        }
+    }
+
+    /// Will trying again give the same answer, until someone changes something? So it is with a server
+    /// that knows us not (class 28) or the database not (3D000), and with secrets that don't fit.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Server(_) => {
+                self.sqlstate().is_some_and(|code| code.starts_with(b"28") || code == b"3D000")
+            }
+            Self::Auth(_) => true,
+            Self::Network(_) | Self::Tls(_) | Self::Protocol(_) | Self::Timeout => false,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(what) | Self::Tls(what) => write!(f, "cannot connect to the server: {what}"),
+            Self::Server(body) => {
+                let message = ErrorFields::new(body).field(b'M').unwrap_or(b"(no message)");
+                write!(f, "the server refused the login: {}", String::from_utf8_lossy(message))
+            }
+            Self::Protocol(what) => write!(f, "protocol violation by the server during login: {what}"),
+            Self::Auth(what) => write!(f, "cannot authenticate to the server: {what}"),
+            Self::Timeout => {
+                f.write_str("the server did not complete the login in time (server_connect_timeout)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
+        Self::Network(error.to_string())
+    }
+}
+
+impl From<DecodeError> for ConnectError {
+    fn from(error: DecodeError) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+impl From<ScramError> for ConnectError {
+    fn from(error: ScramError) -> Self {
+        match error {
+            ScramError::Malformed(_) => Self::Protocol(error.to_string()),
+            _ => Self::Auth(error.to_string()),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, ConnectError>;
+
+/// Connects and logs in. Hosts are tried in order, and each host's addresses; the time that is left is
+/// shared out evenly, so that one that swallows packets can't use up the whole.
+///
+/// A server that answers with an error ends the search, but for "not yet" and "not any more" (57P03).
+/// Cancel safety: dropping the future closes the connection.
+///
+/// # Errors
+/// That of the last host tried; [`ConnectError::Timeout`] after `timeout` (0: no limit).
+pub async fn connect(target: &Target, timeout: Duration) -> Result<Login> {
+    let deadline = deadline(timeout);
+    // One allocation: callers hold a pointer, not the handshake's whole state.
+    Box::pin(within(deadline, connect_any(target, deadline))).await
+}
+
+/// Sends a CancelRequest to where `login` went, over TLS if the target's connections use it, and waits
+/// until the server closes: it has dealt with the request then.
+///
+/// Cancel safety: dropping the future may leave the request sent or unsent.
+///
+/// # Errors
+/// The network's; [`ConnectError::Timeout`] after `timeout` (0: no limit).
+pub async fn cancel(
+    target: &Target,
+    address: &Address,
+    pid: i32,
+    key: &[u8],
+    timeout: Duration,
+) -> Result<()> {
+    Box::pin(within(deadline(timeout), async {
+        let mut stream = open(target, address, target.tls.sslmode()).await?;
+        let mut packet = Vec::with_capacity(16 + key.len());
+        startup::put_cancel_request(&mut packet, pid, key);
+        stream.write_all(&packet).await?;
+        stream.flush().await?;
+        // No answer comes; what comes all the same is not read further than this.
+        let mut byte = [0u8; 1];
+        let _ = stream.read(&mut byte).await;
+        Ok(())
+    }))
+    .await
+}
+
+/// Zero is no limit, as everywhere in the settings; a year is as good as that.
+fn deadline(timeout: Duration) -> Instant {
+    const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + if timeout.is_zero() { NO_LIMIT } else { timeout.min(NO_LIMIT) }
+}
+
+async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout_at(deadline, work).await.unwrap_or(Err(ConnectError::Timeout))
+}
+
+// ===== dial =====
+
+async fn connect_any(target: &Target, deadline: Instant) -> Result<Login> {
+    let mut last = ConnectError::Network("no host is configured (host)".into());
+    for (i, host) in target.hosts.iter().enumerate() {
+        let share = share(deadline, target.hosts.len() - i);
+        match within(share, connect_host(target, host, share)).await {
+            Err(error) if tries_next(&error) => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+async fn connect_host(target: &Target, host: &str, deadline: Instant) -> Result<Login> {
+    let addresses = resolve(host, target.port).await?;
+    let mut last = ConnectError::Network(format!("host \"{host}\" has no address"));
+    for (i, address) in addresses.iter().enumerate() {
+        let share = share(deadline, addresses.len() - i);
+        match within(share, login(target, address)).await {
+            Err(error) if tries_next(&error) => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+/// An even part of what is left until `deadline`, for the first of `among`.
+fn share(deadline: Instant, among: usize) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now) / u32::try_from(among.max(1)).unwrap_or(u32::MAX)
+}
+
+fn tries_next(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Network(_) | ConnectError::Tls(_) | ConnectError::Timeout => true,
+        ConnectError::Server(_) => error.sqlstate() == Some(b"57P03"),
+        ConnectError::Protocol(_) | ConnectError::Auth(_) => false,
+    }
+}
+
+async fn resolve(host: &str, port: u16) -> Result<Vec<Address>> {
+    if host.starts_with('/') {
+        return Ok(vec![Address::Unix(Path::new(host).join(format!(".s.PGSQL.{port}")))]);
+    }
+    let found = tokio::net::lookup_host((host, port)).await;
+    let found = found.map_err(|e| ConnectError::Network(format!("host \"{host}\": {e}")))?;
+    let name: Arc<str> = host.into();
+    Ok(found.map(|address| Address::Tcp(Arc::clone(&name), address)).collect())
+}
+
+/// A connection as `sslmode` wants it, before anything but SSLRequest was said.
+async fn open(target: &Target, address: &Address, sslmode: SslMode) -> Result<Stream> {
+    let at = |e: io::Error| ConnectError::Network(format!("{address}: {e}"));
+    match address {
+        // As everywhere in PostgreSQL, TLS is not for Unix sockets.
+        Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await.map_err(at)?)),
+        Address::Tcp(host, socket) => {
+            let tcp = TcpStream::connect(socket).await.map_err(at)?;
+            let stream = Stream::tcp(tcp, &target.keepalive).map_err(at)?;
+            match sslmode {
+                SslMode::Disable | SslMode::Allow => Ok(stream),
+                _ => negotiate_tls(target, host, stream, sslmode).await,
+            }
+        }
+    }
+}
+
+async fn negotiate_tls(target: &Target, host: &str, mut stream: Stream, sslmode: SslMode) -> Result<Stream> {
+    let mut packet = Vec::with_capacity(startup::HEADER_BYTES);
+    startup::put_ssl_request(&mut packet);
+    stream.write_all(&packet).await?;
+    let answer = stream.read_u8().await?;
+    // Whatever came in clear along with the answer would pass for encrypted later (CVE-2021-43767).
+    if stream.spoke_early() {
+        return Err(ConnectError::Protocol("unencrypted data behind the answer to SSLRequest".into()));
+    }
+    match (answer, stream) {
+        (b'S', Stream::Tcp(tcp)) => {
+            let tls = target.tls.connect(host, tcp).await;
+            tls.map_err(|e| ConnectError::Tls(format!("TLS with \"{host}\": {e}")))
+        }
+        (b'N', stream) if sslmode == SslMode::Prefer => Ok(stream),
+        (b'N', _) => Err(ConnectError::Network(format!(
+            "\"{host}\" does not support TLS, which server_tls_sslmode requires"
+        ))),
+        // An 'E' begins an error that anyone could have sent: not worth reading (CVE-2024-10977).
+        _ => Err(ConnectError::Protocol("the answer to SSLRequest is neither 'S' nor 'N'".into())),
+    }
+}
+
+// ===== login =====
+
+/// One address, with the second try that sslmode and the protocol's minor may need.
+async fn login(target: &Target, address: &Address) -> Result<Login> {
+    let sslmode = target.tls.sslmode();
+    let first = login_minor(target, address, sslmode).await;
+    let tcp = matches!(address, Address::Tcp(..));
+    match (&first, sslmode) {
+        // `allow`: in clear, unless the server does not want that.
+        (Err(error), SslMode::Allow) if tcp && error.sqlstate() == Some(b"28000") => {
+            login_minor(target, address, SslMode::Require).await
+        }
+        // `prefer`: what can't be had over TLS (protocol too old, odd certificate) is had without.
+        (Err(ConnectError::Tls(_)), SslMode::Prefer) => login_minor(target, address, SslMode::Disable).await,
+        _ => first,
+    }
+}
+
+/// A server from before NegotiateProtocolVersion is asked again for 3.0.
+async fn login_minor(target: &Target, address: &Address, sslmode: SslMode) -> Result<Login> {
+    let first = login_once(target, address, sslmode, target.minor).await;
+    match &first {
+        Err(ConnectError::Server(body)) if target.minor > 0 && refuses_minor(body) => {
+            login_once(target, address, sslmode, 0).await
+        }
+        _ => first,
+    }
+}
+
+/// "unsupported frontend protocol", under whatever SQLSTATE servers and poolers give it.
+fn refuses_minor(body: &[u8]) -> bool {
+    let fields = ErrorFields::new(body);
+    let message = fields.field(b'M').unwrap_or_default();
+    matches!(fields.sqlstate(), b"0A000" | b"08P01")
+        && memchr::memmem::find(message, b"unsupported").is_some()
+        && memchr::memmem::find(message, b"protocol").is_some()
+}
+
+async fn login_once(target: &Target, address: &Address, sslmode: SslMode, minor: u16) -> Result<Login> {
+    let stream = open(target, address, sslmode).await?;
+    let mut talk = Talk { stream, buf: Vec::new(), start: 0, seen: 0 };
+    let mut packet = Vec::with_capacity(256);
+    let own = [("user", target.user.as_str()), ("database", target.dbname.as_str())];
+    let given = target.startup.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let all = own.into_iter().chain(given).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    startup::put_startup(&mut packet, minor, all);
+    talk.send(&packet).await?;
+    let minor = authenticate(&mut talk, target, minor).await?;
+    read_info(talk, address.clone(), minor).await
+}
+
+/// The messages of one login.
+struct Talk {
+    stream: Stream,
+    buf: Vec<u8>,
+    /// Bytes of `buf` that were consumed.
+    start: usize,
+    /// Bytes received in all.
+    seen: usize,
+}
+
+/// One message; its body lies in the [`Talk`]'s buffer.
+#[derive(Clone, Copy)]
+struct Message {
+    tag: u8,
+    at: usize,
+    end: usize,
+}
+
+impl Talk {
+    async fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes).await?;
+        Ok(self.stream.flush().await?)
+    }
+
+    fn body(&self, message: Message) -> &[u8] {
+        &self.buf[message.at..message.end]
+    }
+
+    /// The next message that means something: notices are dropped, an ErrorResponse is an error.
+    async fn next(&mut self) -> Result<Message> {
+        loop {
+            let message = self.any().await?;
+            match message.tag {
+                backend::NOTICE_RESPONSE => {}
+                backend::ERROR_RESPONSE => return Err(ConnectError::Server(self.body(message).to_vec())),
+                _ => return Ok(message),
+            }
+        }
+    }
+
+    async fn any(&mut self) -> Result<Message> {
+        loop {
+            let unread = &self.buf[self.start..];
+            if let Some((head, _)) = frame::whole(unread, SMALL_MESSAGE_BYTES_MAX)? {
+                let at = self.start + frame::HEADER_BYTES;
+                self.start += head.total();
+                return Ok(Message { tag: head.tag, at, end: self.start });
+            }
+            self.fill().await?;
+        }
+    }
+
+    async fn fill(&mut self) -> Result<()> {
+        self.buf.drain(..self.start);
+        self.start = 0;
+        let room = READ_BUFFER_BYTES.min(LOGIN_BYTES_MAX - self.seen);
+        if room == 0 {
+            let what = format!("more than {LOGIN_BYTES_MAX} bytes before the first ReadyForQuery");
+            return Err(ConnectError::Protocol(what));
+        }
+        let len = self.buf.len();
+        self.buf.resize(len + room, 0);
+        let read = self.stream.read(&mut self.buf[len..]).await?;
+        self.buf.truncate(len + read);
+        self.seen += read;
+        if read == 0 {
+            return Err(ConnectError::Network("the server closed the connection during login".into()));
+        }
+        Ok(())
+    }
+
+    fn unexpected(message: Message, wanted: &str) -> ConnectError {
+        let tag = char::from(message.tag);
+        ConnectError::Protocol(format!("message {tag:?} where {wanted} is expected"))
+    }
+}
+
+// ===== authentication =====
+
+/// Up to AuthenticationOk; returns the minor that is spoken. One exchange at most: a server that asks
+/// again is after the password.
+async fn authenticate(talk: &mut Talk, target: &Target, asked: u16) -> Result<u16> {
+    let mut message = talk.next().await?;
+    let mut minor = asked;
+    if message.tag == backend::NEGOTIATE_PROTOCOL_VERSION {
+        minor = negotiated(talk.body(message), asked)?;
+        message = talk.next().await?;
+    }
+    let (what, data) = authentication(talk, message)?;
+    match what {
+        code::OK => return Ok(minor),
+        code::CLEARTEXT_PASSWORD => cleartext(talk, &target.credential).await?,
+        code::MD5_PASSWORD => {
+            let salt = Fields::new(backend::AUTHENTICATION, data).bytes(4, "salt")?;
+            let salt = [salt[0], salt[1], salt[2], salt[3]];
+            md5_password(talk, target, salt).await?;
+        }
+        code::SASL => {
+            let mechanisms = data.to_vec();
+            sasl(talk, &target.credential, &mechanisms).await?;
+        }
+        other => {
+            return Err(ConnectError::Auth(format!(
+                "the server asks for authentication method {other}, which pgsluice does not have"
+            )));
+        }
+    }
+    let message = talk.next().await?;
+    match authentication(talk, message)? {
+        (code::OK, _) => Ok(minor),
+        _ => Err(ConnectError::Auth("the server asks for a second authentication".into())),
+    }
+}
+
+fn authentication(talk: &Talk, message: Message) -> Result<(i32, &[u8])> {
+    if message.tag != backend::AUTHENTICATION {
+        return Err(Talk::unexpected(message, "an authentication request"));
+    }
+    Ok(startup::authentication(talk.body(message))?)
+}
+
+fn negotiated(body: &[u8], asked: u16) -> Result<u16> {
+    match startup::negotiate(body)? {
+        (minor, 0) if minor <= asked => Ok(minor),
+        (minor, 0) => Err(ConnectError::Protocol(format!(
+            "the server wants protocol 3.{minor}, 3.{asked} was asked for"
+        ))),
+        _ => {
+            Err(ConnectError::Protocol("the server refuses protocol options that were not asked for".into()))
+        }
+    }
+}
+
+fn lacks(method: &str) -> ConnectError {
+    ConnectError::Auth(format!(
+        "the server asks for {method}, and there is no secret that can answer it (password of the database entry, or auth_file)"
+    ))
+}
+
+async fn cleartext(talk: &mut Talk, credential: &Credential) -> Result<()> {
+    let Credential::Plain(password) = credential else { return Err(lacks("a password in clear")) };
+    send_password(talk, password).await
+}
+
+async fn md5_password(talk: &mut Talk, target: &Target, salt: [u8; 4]) -> Result<()> {
+    let answer = match &target.credential {
+        Credential::Plain(password) => md5::answer(&md5::stored(&target.user, password), salt),
+        Credential::Md5(stored) => md5::answer(stored, salt),
+        Credential::Scram(_) | Credential::None => return Err(lacks("MD5 authentication")),
+    };
+    send_password(talk, &answer).await
+}
+
+async fn send_password(talk: &mut Talk, password: &str) -> Result<()> {
+    let zero_terminated = Zeroizing::new([password.as_bytes(), &[0]].concat());
+    let mut message = Zeroizing::new(Vec::with_capacity(zero_terminated.len() + frame::HEADER_BYTES));
+    startup::put_password(&mut message, &zero_terminated);
+    talk.send(&message).await
+}
+
+/// From AuthenticationSASL to AuthenticationSASLFinal.
+async fn sasl(talk: &mut Talk, credential: &Credential, mechanisms: &[u8]) -> Result<()> {
+    if !matches!(credential, Credential::Plain(_) | Credential::Scram(_)) {
+        return Err(lacks("SCRAM authentication"));
+    }
+    let binding = binding(&talk.stream, mechanisms)?;
+    let mut message = Vec::new();
+    let mechanism = binding.mechanism();
+    let client = scram::Client::new(binding);
+    startup::put_sasl_initial(&mut message, mechanism, &client.first());
+    talk.send(&message).await?;
+
+    let challenge = client.challenge(expect(talk, code::SASL_CONTINUE).await?)?;
+    let keys = match credential {
+        Credential::Scram(keys) => Arc::clone(keys),
+        Credential::Plain(password) => Arc::new(derive(challenge.derivation(password)).await?),
+        Credential::Md5(_) | Credential::None => return Err(lacks("SCRAM authentication")),
+    };
+    let (answer, proven) = challenge.answer(&keys)?;
+    message.clear();
+    startup::put_password(&mut message, &answer);
+    talk.send(&message).await?;
+    Ok(proven.check(expect(talk, code::SASL_FINAL).await?)?)
+}
+
+async fn expect(talk: &mut Talk, wanted: i32) -> Result<&[u8]> {
+    let message = talk.next().await?;
+    match authentication(talk, message)? {
+        (found, data) if found == wanted => Ok(data),
+        // AuthenticationOk here would be a server that never showed it knows the secret.
+        (found, _) => Err(ConnectError::Auth(format!(
+            "the server left the SCRAM exchange (authentication request {found})"
+        ))),
+    }
+}
+
+/// Many rounds of PBKDF2 are done on a thread that may block.
+async fn derive(derivation: Derivation) -> Result<ClientKeys> {
+    if !derivation.is_slow() {
+        return Ok(derivation.run());
+    }
+    let keys = tokio::task::spawn_blocking(|| derivation.run()).await;
+    keys.map_err(|_| ConnectError::Auth("deriving the SCRAM keys failed".into()))
+}
+
+/// Picks the mechanism: with channel binding wherever both sides can.
+fn binding(stream: &Stream, mechanisms: &[u8]) -> Result<Binding> {
+    let mut fields = Fields::new(backend::AUTHENTICATION, mechanisms);
+    let (mut scram, mut plus) = (false, false);
+    loop {
+        match fields.cstr("SASL mechanism")? {
+            b"" => break,
+            name => {
+                scram |= name == scram::SCRAM_SHA_256.as_bytes();
+                plus |= name == scram::SCRAM_SHA_256_PLUS.as_bytes();
+            }
+        }
+    }
+    let end_point = stream.peer_certificates().and_then(|chain| chain.first()).and_then(end_point);
+    match (end_point, scram, plus) {
+        (Some(hash), _, true) => Ok(Binding::EndPoint(hash)),
+        (Some(_), true, false) => Ok(Binding::NotOffered),
+        (None, true, _) => Ok(Binding::Unable),
+        _ => Err(ConnectError::Auth("the server offers no SASL mechanism that pgsluice has".into())),
+    }
+}
+
+// ===== after AuthenticationOk =====
+
+async fn read_info(mut talk: Talk, address: Address, minor: u16) -> Result<Login> {
+    let (mut pid, mut key, mut params) = (0, Vec::new(), Vec::new());
+    loop {
+        let message = talk.next().await?;
+        let body = talk.body(message);
+        match message.tag {
+            backend::PARAMETER_STATUS => {
+                let (name, value) = backend::parameter_status(body)?;
+                params.push((name.to_vec(), value.to_vec()));
+            }
+            backend::BACKEND_KEY_DATA => {
+                let (id, secret) = backend::backend_key_data(body)?;
+                (pid, key) = (id, secret.to_vec());
+            }
+            backend::NOTIFICATION_RESPONSE => {}
+            backend::READY_FOR_QUERY => break ready(body)?,
+            _ => return Err(Talk::unexpected(message, "ParameterStatus, BackendKeyData or ReadyForQuery")),
+        }
+    }
+    let rest = talk.buf[talk.start..].to_vec();
+    Ok(Login { stream: talk.stream, rest, address, minor, pid, key, params })
+}
+
+fn ready(body: &[u8]) -> Result<()> {
+    match backend::ready_for_query(body)? {
+        TransactionStatus::Idle => Ok(()),
+        _ => Err(ConnectError::Protocol("the first ReadyForQuery is not idle".into())),
+    }
+}
