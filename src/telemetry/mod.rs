@@ -1,1 +1,19 @@
-//! telemetry
+//! Logs and counters: what happened, for people and for machines. Nothing decides on them.
+
+use tracing::level_filters::LevelFilter;
+
+use crate::settings::LogFormat;
+
+/// Starts the structured log on standard error; call it once, before any room logs.
+///
+/// `level` is `log_level`: error, warn, info, debug or trace; any other word is info. A second call, or one
+/// in a process that has a subscriber already, changes nothing.
+pub fn init(format: LogFormat, level: &str) {
+    let level: LevelFilter = level.parse().unwrap_or(LevelFilter::INFO);
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false);
+    // Already set: the embedding process has its own log, which is as good.
+    let _ = match format {
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
+}

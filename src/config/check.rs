@@ -1,0 +1,284 @@
+//! What must hold between keys, and between the file and the machine.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::value::{shorten, word};
+use super::{At, Draft, join};
+use crate::settings::{AuthType, Coalesce, Database, HbaTransport, Secret, SslMode, Tls};
+
+/// Longest path of a Unix socket (bytes): `sockaddr_un` less its closing zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Names that belong to the console.
+const CONSOLE_NAMES: [&str; 2] = ["pgsluice", "pgbouncer"];
+
+/// Reports everything that does not fit together.
+pub(super) fn check(draft: &mut Draft) {
+    listening(draft);
+    pools(draft);
+    auth(draft);
+    hba(draft);
+    client_tls(draft);
+    server_tls(draft);
+    let coalesce = draft.settings.coalesce.clone();
+    check_coalesce(draft, "coalesce", &coalesce);
+    databases(draft);
+}
+
+fn listening(draft: &mut Draft) {
+    let general = draft.settings.general.clone();
+    if general.listen_addr.is_empty() && general.unix_socket_dir.is_none() {
+        draft.object("listen_addr", "nothing to listen on; set listen_addr, or unix_socket_dir, or both");
+    }
+    for addr in general.listen_addr.iter().filter(|addr| *addr != "*" && !is_host(addr)) {
+        let addr = shorten(addr);
+        draft.object("listen_addr", format!("\"{addr}\" is no address; write an address, a host name, or *"));
+    }
+    if let Some(dir) = &general.unix_socket_dir {
+        directory(draft, "unix_socket_dir", dir);
+        let bytes = dir.join(format!(".s.PGSQL.{}", general.listen_port)).as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            let message = format!(
+                "the socket's path would have {bytes} bytes, a socket's path has at most {SOCKET_PATH_BYTES_MAX}; \
+                 choose a shorter directory"
+            );
+            draft.object("unix_socket_dir", message);
+        }
+    }
+    if let Some(dir) = general.pidfile.as_deref().and_then(Path::parent) {
+        directory(draft, "pidfile", dir);
+    }
+}
+
+fn directory(draft: &mut Draft, key: &str, dir: &Path) {
+    if !dir.is_dir() {
+        draft.object(key, format!("directory {} does not exist; create it or name another", dir.display()));
+    }
+}
+
+fn file(draft: &mut Draft, key: &str, file: Option<&Path>) {
+    let Some(file) = file else { return };
+    if let Err(error) = std::fs::File::open(file) {
+        let message =
+            format!("{} cannot be read ({error}); check the path and its permissions", file.display());
+        draft.object(key, message);
+    } else if !file.is_file() {
+        draft.object(key, format!("{} is not a regular file; name a PEM file", file.display()));
+    }
+}
+
+fn pools(draft: &mut Draft) {
+    let general = &draft.settings.general;
+    let (min, size) = (general.min_pool_size, general.default_pool_size);
+    pool_sizes(draft, "min_pool_size", min, size, "default_pool_size");
+}
+
+fn pool_sizes(draft: &mut Draft, key: &str, min: usize, size: usize, size_key: &str) {
+    if size > 0 && min > size {
+        let message = format!("{min} is more than {size_key} ({size}); lower {key} or raise {size_key}");
+        draft.object_ours(key, message);
+    }
+}
+
+fn auth(draft: &mut Draft) {
+    let general = &draft.settings.general;
+    let (auth_type, verified) = (general.auth_type, verifies_clients(&general.client_tls));
+    let has_list = general.auth_file.is_some();
+    let has_hba = general.auth_hba_file.is_some();
+    let name = word(auth_type);
+    match auth_type {
+        AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 if !has_list => {
+            draft.object(
+                "auth_type",
+                format!("\"{name}\" needs the users' secrets; set auth_file to a userlist (or auth_type to trust)"),
+            );
+        }
+        AuthType::Cert if !verified => draft.object(
+            "auth_type",
+            "\"cert\" needs checked client certificates; set client_tls_sslmode to verify-full and client_tls_ca_file",
+        ),
+        AuthType::Hba if !has_hba => {
+            draft.object("auth_type", "\"hba\" needs rules; set auth_hba_file to a file with them");
+        }
+        _ => {}
+    }
+    if auth_type == AuthType::ScramSha256 {
+        let md5 = draft.settings.userlist.values().filter(|secret| matches!(secret, Secret::Md5(_))).count();
+        if md5 > 0 {
+            let at = draft.set.get("auth_file").cloned().unwrap_or_else(|| At::file(&draft.file));
+            let message = format!(
+                "{md5} users have an md5 secret and cannot log in with auth_type \"scram-sha-256\"; \
+                 give them SCRAM verifiers, or set auth_type to md5"
+            );
+            draft.notice(&at, "auth_file", message);
+        }
+    }
+}
+
+/// Rules that could never let anyone in as they are meant to.
+fn hba(draft: &mut Draft) {
+    let general = draft.settings.general.clone();
+    if general.auth_type != AuthType::Hba {
+        return;
+    }
+    let Some(file) = general.auth_hba_file else { return };
+    let verified = verifies_clients(&general.client_tls);
+    for rule in draft.settings.hba.clone() {
+        let at = At::line(&file, rule.line);
+        match rule.method {
+            Some(AuthType::Cert) if !verified => draft.problem(
+                &at,
+                "auth_hba_file",
+                "method cert needs client_tls_sslmode verify-ca or verify-full; set it and client_tls_ca_file",
+            ),
+            Some(AuthType::Cert) if rule.transport != HbaTransport::HostSsl => {
+                draft.problem(&at, "auth_hba_file", "method cert needs TLS; make the rule a hostssl rule");
+            }
+            Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256) if general.auth_file.is_none() => draft
+                .problem(&at, "auth_hba_file", "this method needs the users' secrets; set auth_file to a userlist"),
+            _ => {}
+        }
+        if rule.transport == HbaTransport::HostSsl && general.client_tls.sslmode == SslMode::Disable {
+            let message =
+                "no client can match hostssl while client_tls_sslmode is disable; set it to allow or more";
+            draft.notice(&at, "auth_hba_file", message);
+        }
+    }
+}
+
+fn verifies_clients(tls: &Tls) -> bool {
+    matches!(tls.sslmode, SslMode::VerifyCa | SslMode::VerifyFull)
+}
+
+fn client_tls(draft: &mut Draft) {
+    let tls = draft.settings.general.client_tls.clone();
+    tls_files(draft, "client", &tls);
+    if tls.sslmode == SslMode::Disable {
+        return;
+    }
+    let mode = word(tls.sslmode);
+    for (key, set) in
+        [("client_tls_key_file", tls.key_file.is_some()), ("client_tls_cert_file", tls.cert_file.is_some())]
+    {
+        if !set {
+            draft.object(
+                key,
+                format!("is not set, but client_tls_sslmode \"{mode}\" needs it; set it to a PEM file"),
+            );
+        }
+    }
+    if verifies_clients(&tls) && tls.ca_file.is_none() {
+        draft.object(
+            "client_tls_ca_file",
+            format!(
+                "is not set, but client_tls_sslmode \"{mode}\" needs the authorities; set it to a PEM file"
+            ),
+        );
+    }
+}
+
+fn server_tls(draft: &mut Draft) {
+    let tls = draft.settings.general.server_tls.clone();
+    tls_files(draft, "server", &tls);
+    match (&tls.key_file, &tls.cert_file) {
+        (Some(_), None) => draft
+            .object("server_tls_cert_file", "is not set, but server_tls_key_file is; set both or neither"),
+        (None, Some(_)) => draft
+            .object("server_tls_key_file", "is not set, but server_tls_cert_file is; set both or neither"),
+        _ => {}
+    }
+}
+
+/// Files are looked at even where the mode does not use them: a path that is there should be right.
+fn tls_files(draft: &mut Draft, side: &str, tls: &Tls) {
+    file(draft, &format!("{side}_tls_key_file"), tls.key_file.as_deref());
+    file(draft, &format!("{side}_tls_cert_file"), tls.cert_file.as_deref());
+    file(draft, &format!("{side}_tls_ca_file"), tls.ca_file.as_deref());
+}
+
+fn check_coalesce(draft: &mut Draft, path: &str, coalesce: &Coalesce) {
+    let c = coalesce;
+    let mut at_most = |key: &str, value: usize, bound: &str, max: usize| {
+        if value > max {
+            let message = format!("{value} is more than {bound} ({max}); lower {key} or raise {bound}");
+            draft.object(&join(path, key), message);
+        }
+    };
+    at_most("copy_min_rows", c.copy_min_rows, "max_rows", c.max_rows);
+    at_most("max_value_bytes", c.max_value_bytes, "max_bytes", c.max_bytes);
+    at_most("max_bytes", c.max_bytes, "budget_bytes", c.budget_bytes);
+    if c.lock_timeout >= c.flush_timeout {
+        let (lock, flush) = (milliseconds(c.lock_timeout), milliseconds(c.flush_timeout));
+        let message =
+            format!("{lock} ms is not below flush_timeout ({flush} ms); lower lock_timeout or raise it");
+        draft.object(&join(path, "lock_timeout"), message);
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn databases(draft: &mut Draft) {
+    if draft.databases.is_empty() {
+        let at = At::file(&draft.file);
+        draft.problem(
+            &at,
+            "databases",
+            "no database is configured; add [databases.NAME], or \"*\" for any name",
+        );
+    }
+    for database in std::mem::take(&mut draft.databases) {
+        check_database(draft, &database);
+        draft.databases.push(database);
+    }
+}
+
+fn check_database(draft: &mut Draft, database: &Database) {
+    let path = join("databases", &database.name);
+    if CONSOLE_NAMES.contains(&database.name.as_str()) {
+        draft.object(&path, "this name is the console's; choose another and set dbname to the server's");
+    }
+    if database.name.is_empty() {
+        draft.object(&path, "the name is empty; write [databases.NAME]");
+    }
+    let host = join(&path, "host");
+    if database.host.is_empty() {
+        let near = if draft.ini { "set host=, or unix_socket_dir in [pgbouncer]" } else { "set host" };
+        draft.object_or_section(&host, &path, format!("is not set; {near} to where the server is"));
+    }
+    for name in database.host.iter().filter(|name| !is_host(name) && !Path::new(name).is_absolute()) {
+        let name = shorten(name);
+        let message =
+            format!("\"{name}\" is no host; write an address, a host name, or a socket's directory");
+        draft.object(&host, message);
+    }
+    let general = &draft.settings.general;
+    let min = database.min_pool_size.unwrap_or(general.min_pool_size);
+    let size = database.pool_size.unwrap_or(general.default_pool_size);
+    if database.min_pool_size.is_some() || database.pool_size.is_some() {
+        let key = if database.min_pool_size.is_some() { "min_pool_size" } else { "pool_size" };
+        if size > 0 && min > size {
+            let message =
+                format!("min_pool_size {min} is more than pool_size {size}; lower one or raise the other");
+            draft.object_ours(&join(&path, key), message);
+        }
+    }
+    if database.coalesce != draft.settings.coalesce {
+        check_coalesce(draft, &join(&path, "coalesce"), &database.coalesce);
+    }
+}
+
+/// An address or a name that could be a host's.
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    let digits = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let name = text.strip_suffix('.').unwrap_or(text);
+    text.parse::<IpAddr>().is_ok() || (!digits && text.len() <= 253 && name.split('.').all(label))
+}

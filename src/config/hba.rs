@@ -1,0 +1,286 @@
+//! `auth_hba_file`: who may come in from where, and how, as in PostgreSQL's `pg_hba.conf`.
+//!
+//! Understood: local, host, hostssl, hostnossl; databases and users as `all`, lists and `@file`; addresses as
+//! `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert.
+//! Anything else is an error: a rule that is not understood must not be skipped.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use super::value::shorten;
+use super::{At, CONFIG_BYTES_MAX, Draft};
+use crate::settings::{AuthType, HbaRule, HbaTransport};
+
+/// Most names one rule may hold, with those of its `@file`s.
+const NAMES_MAX: usize = 100_000;
+
+const KEY: &str = "auth_hba_file";
+
+/// A word of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Token {
+    text: String,
+    /// In quotes: never a keyword.
+    quoted: bool,
+    /// A comma follows: the next word is of the same list.
+    comma: bool,
+}
+
+impl Token {
+    fn is(&self, keyword: &str) -> bool {
+        !self.quoted && self.text == keyword
+    }
+}
+
+/// What a line says.
+enum Line {
+    Rule(HbaRule),
+    /// For replication connections only, which no rule here matches.
+    Replication,
+}
+
+/// Reads the whole file; what is wrong goes to `draft`.
+pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> Vec<HbaRule> {
+    let mut rules = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let at = At::line(file, index + 1);
+        let rule = match tokens(line) {
+            Ok(tokens) if tokens.is_empty() => continue,
+            Ok(tokens) => rule(draft, index + 1, &at, &tokens),
+            Err(message) => Err(message.into()),
+        };
+        match rule {
+            Ok(Line::Rule(rule)) => rules.push(rule),
+            Ok(Line::Replication) => {
+                draft.notice(&at, KEY, "ignored, because no rule here matches replication")
+            }
+            Err(message) => draft.problem(&at, KEY, message),
+        }
+    }
+    rules
+}
+
+fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
+    let mut tokens: Vec<Token> = Vec::new();
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '#' => break,
+            ',' => match tokens.last_mut() {
+                Some(last) => last.comma = true,
+                None => return Err("begins with a comma; write TYPE DATABASE USER ADDRESS METHOD"),
+            },
+            c if c.is_whitespace() => {}
+            c => {
+                let mut text = String::new();
+                let mut quoted = false;
+                let mut open = c == '"';
+                if open {
+                    quoted = true
+                } else {
+                    text.push(c)
+                }
+                while let Some(c) = chars.next_if(|c| open || !(c.is_whitespace() || *c == ',' || *c == '#'))
+                {
+                    match c {
+                        '"' if open && chars.peek() == Some(&'"') => text.extend(chars.next()),
+                        '"' => (open, quoted) = (!open, true),
+                        c => text.push(c),
+                    }
+                }
+                if open {
+                    return Err("a double quote is not closed on its line");
+                }
+                tokens.push(Token { text, quoted, comma: false });
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// The words up to and with the first that no comma follows.
+fn list<'t>(rest: &mut &'t [Token], what: &str) -> Result<&'t [Token], String> {
+    let end = rest.iter().position(|token| !token.comma).map_or(rest.len(), |last| last + 1);
+    let (list, after) = rest.split_at(end);
+    *rest = after;
+    if list.is_empty() {
+        return Err(format!(
+            "ends before its {what}; write TYPE DATABASE USER ADDRESS METHOD (local has no ADDRESS)"
+        ));
+    }
+    Ok(list)
+}
+
+/// The next field, which must be one word.
+fn word<'t>(rest: &mut &'t [Token], what: &str) -> Result<&'t Token, String> {
+    match list(rest, what)? {
+        [word] => Ok(word),
+        _ => Err(format!("a list stands where one {what} must; write a line for each")),
+    }
+}
+
+fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Line, String> {
+    let mut rest = tokens;
+    let transport = transport(word(&mut rest, "type")?)?;
+    let databases = list(&mut rest, "database")?;
+    if matches!(databases, [only] if only.is("replication")) {
+        return Ok(Line::Replication);
+    }
+    let databases = names(draft, at, databases, "database")?;
+    let users = list(&mut rest, "user")?;
+    let users = names(draft, at, users, "user")?;
+    let address = match transport {
+        HbaTransport::Local => None,
+        _ => address(&mut rest)?,
+    };
+    let method = method(word(&mut rest, "method")?)?;
+    match rest.first() {
+        Some(option) => Err(format!("option \"{}\" is not understood; remove it", shorten(&option.text))),
+        None => Ok(Line::Rule(HbaRule { line, transport, databases, users, address, method })),
+    }
+}
+
+fn transport(word: &Token) -> Result<HbaTransport, String> {
+    Ok(match word.text.as_str() {
+        "local" => HbaTransport::Local,
+        "host" => HbaTransport::Host,
+        "hostssl" => HbaTransport::HostSsl,
+        "hostnossl" => HbaTransport::HostNoSsl,
+        other => {
+            let other = shorten(other);
+            return Err(format!("found type \"{other}\"; expected local, host, hostssl or hostnossl"));
+        }
+    })
+}
+
+fn method(word: &Token) -> Result<Option<AuthType>, String> {
+    Ok(Some(match word.text.as_str() {
+        "reject" => return Ok(None),
+        "trust" => AuthType::Trust,
+        "md5" => AuthType::Md5,
+        "password" => AuthType::Plain,
+        "scram-sha-256" => AuthType::ScramSha256,
+        "cert" => AuthType::Cert,
+        other => {
+            let other = shorten(other);
+            return Err(format!(
+                "found method \"{other}\"; expected trust, reject, md5, password, scram-sha-256 or cert"
+            ));
+        }
+    }))
+}
+
+/// Names of databases or users; empty is `all`.
+fn names(draft: &mut Draft, at: &At, list: &[Token], what: &str) -> Result<Vec<String>, String> {
+    const KEYWORDS: [&str; 4] = ["sameuser", "samerole", "samegroup", "replication"];
+    let mut names = Vec::new();
+    let mut all = false;
+    for token in list {
+        if token.is("all") {
+            all = true;
+        } else if !token.quoted && token.text.starts_with('@') {
+            names.extend(names_of_file(at, &token.text[1..])?);
+        } else if what == "database" && KEYWORDS.iter().any(|keyword| token.is(keyword)) {
+            return Err(format!("{what} \"{}\" is not understood; write the names", token.text));
+        } else if !token.quoted && token.text.starts_with(['+', '/']) {
+            let text = shorten(&token.text);
+            return Err(format!(
+                "{what} \"{text}\" is not understood (no groups, no patterns); write the names"
+            ));
+        } else if token.text.is_empty() {
+            return Err(format!("the {what} is empty; write a name or all"));
+        } else {
+            names.push(token.text.clone());
+        }
+        if names.len() > NAMES_MAX {
+            return Err(format!("holds more than {NAMES_MAX} names; write all, or several lines"));
+        }
+    }
+    if all {
+        names.clear();
+    } else if names.is_empty() {
+        // An empty list would mean all: a file without names must not open the door.
+        let message =
+            format!("the file that is named for the {what} holds no names; write at least one, or all");
+        draft.problem(at, KEY, message);
+    }
+    Ok(names)
+}
+
+/// The names in `@file`: words with spaces, commas or line ends between, `#` comments.
+fn names_of_file(at: &At, name: &str) -> Result<Vec<String>, String> {
+    let file = at.file.parent().unwrap_or(Path::new("")).join(name);
+    let text = super::read_bounded(&file, CONFIG_BYTES_MAX)
+        .and_then(super::into_text)
+        .map_err(|(_, message)| format!("@{}: {message}", shorten(name)))?;
+    let mut names = Vec::new();
+    for line in text.lines() {
+        let words = tokens(line).map_err(|message| format!("@{}: {message}", shorten(name)))?;
+        names.extend(words.into_iter().map(|word| word.text));
+    }
+    // In PostgreSQL a name file may say all or name further files; here it only names.
+    match names.iter().find(|name| name.as_str() == "all" || name.starts_with(['@', '+', '/'])) {
+        Some(odd) => Err(format!("@{}: \"{}\" is not a name; write names only", shorten(name), shorten(odd))),
+        None => Ok(names),
+    }
+}
+
+fn address(rest: &mut &[Token]) -> Result<Option<(IpAddr, u8)>, String> {
+    let first = word(rest, "address")?;
+    if first.is("all") {
+        return Ok(None);
+    }
+    let found = shorten(&first.text);
+    let form =
+        || format!("found address \"{found}\"; expected all, or an address such as 10.0.0.0/8 or ::1/128");
+    if let Some((ip, length)) = first.text.split_once('/') {
+        let ip: IpAddr = ip.parse().map_err(|_| form())?;
+        let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+        let length = length.parse().ok().filter(|length| digits && *length <= bits(ip)).ok_or_else(form)?;
+        return Ok(Some((network(ip, length), length)));
+    }
+    let ip: IpAddr = first.text.parse().map_err(|_| form())?;
+    let mask = rest.first().and_then(|token| token.text.parse::<IpAddr>().ok());
+    let Some(mask) = mask else {
+        return Err(format!("address {ip} has no mask; write {ip}/{} for this one address", bits(ip)));
+    };
+    *rest = &rest[1..];
+    let length = mask_length(ip, mask)
+        .ok_or_else(|| format!("{mask} is not a mask for {ip}; write {ip}/LENGTH instead"))?;
+    Ok(Some((network(ip, length), length)))
+}
+
+fn bits(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// The length of a mask that is ones first and zeros after, of the same family as `ip`.
+fn mask_length(ip: IpAddr, mask: IpAddr) -> Option<u8> {
+    let (ones, whole) = match (ip, mask) {
+        (IpAddr::V4(_), IpAddr::V4(mask)) => {
+            let mask = mask.to_bits();
+            (mask.leading_ones(), mask.count_ones() == mask.leading_ones())
+        }
+        (IpAddr::V6(_), IpAddr::V6(mask)) => {
+            let mask = mask.to_bits();
+            (mask.leading_ones(), mask.count_ones() == mask.leading_ones())
+        }
+        _ => return None,
+    };
+    u8::try_from(ones).ok().filter(|_| whole)
+}
+
+/// `ip` with everything behind the first `length` bits zero.
+fn network(ip: IpAddr, length: u8) -> IpAddr {
+    let length = u32::from(length);
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - length.min(32)).unwrap_or(0);
+            IpAddr::V4((ip.to_bits() & mask).into())
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+            IpAddr::V6((ip.to_bits() & mask).into())
+        }
+    }
+}

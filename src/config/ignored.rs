@@ -1,0 +1,86 @@
+//! PgBouncer's settings that have no counterpart here, and why.
+//!
+//! In an ini file each is a notice; in our own format it is an error that says the same.
+
+use super::keys::Section;
+
+const TLS: &str = "TLS 1.2 and 1.3 with modern ciphers are always what is offered";
+const LOGGING: &str = "the log goes to standard error, where the service manager picks it up";
+const LOOKUP: &str = "users come from auth_file only";
+const PEERS: &str = "one process serves all cores, and no cancel request is passed between processes";
+const DNS: &str = "host names are looked up by the system for each new connection";
+
+/// Settings of `[pgbouncer]`.
+const GENERAL: &[(&str, &str)] = &[
+    ("unix_socket_group", "the socket's group is the process's"),
+    ("so_reuseport", "one process uses all cores (see workers)"),
+    ("user", "the service manager chooses the account"),
+    ("job_name", "it names a service that pgsluice does not register"),
+    ("service_name", "it names a service that pgsluice does not register"),
+    ("conffile", "RELOAD reads the file that was given at start"),
+    ("peer_id", PEERS),
+    ("track_extra_parameters", "every session setting is carried from server to server"),
+    ("auth_ident_file", "names are not mapped"),
+    ("auth_user", LOOKUP),
+    ("auth_query", LOOKUP),
+    ("auth_dbname", LOOKUP),
+    ("auth_ldap_options", "LDAP is not an authentication method here"),
+    ("logfile", LOGGING),
+    ("syslog", LOGGING),
+    ("syslog_ident", LOGGING),
+    ("syslog_facility", LOGGING),
+    ("log_stats", "the numbers are on the console"),
+    ("verbose", "log_level says what is logged"),
+    ("server_fast_close", "RECONNECT replaces a server connection when its client leaves it"),
+    ("autodb_idle_timeout", "the fallback database costs nothing while unused"),
+    ("pool_idle_timeout", "a pool without connections costs next to nothing"),
+    ("query_wait_notify", "a waiting client gets no notices"),
+    ("login_notify_message", "clients get no notice at login"),
+    ("suspend_timeout", "there is no SUSPEND"),
+    ("dns_max_ttl", DNS),
+    ("dns_nxdomain_ttl", DNS),
+    ("dns_zone_check_period", DNS),
+    ("resolv_conf", DNS),
+    ("client_tls_protocols", TLS),
+    ("client_tls_ciphers", TLS),
+    ("client_tls13_ciphers", TLS),
+    ("client_tls_ecdhcurve", TLS),
+    ("client_tls_dheparams", TLS),
+    ("server_tls_protocols", TLS),
+    ("server_tls_ciphers", TLS),
+    ("server_tls13_ciphers", TLS),
+    ("pkt_buf", "an idle connection holds no buffer, a busy one a fixed one"),
+    ("sbuf_loopcnt", "fairness between connections is the scheduler's"),
+    ("tcp_defer_accept", "the kernel's default is kept"),
+    ("tcp_socket_buffer", "the kernel sizes socket buffers"),
+    ("tcp_user_timeout", "tcp_keepalive finds lost connections"),
+];
+
+/// Keys of a database line.
+const DATABASE: &[(&str, &str)] = &[
+    ("auth_user", LOOKUP),
+    ("auth_query", LOOKUP),
+    ("auth_dbname", LOOKUP),
+    ("load_balance_hosts", "hosts are tried in order"),
+    ("client_encoding", "the client's own choice is carried to the server"),
+    ("datestyle", "the client's own choice is carried to the server"),
+    ("timezone", "the client's own choice is carried to the server"),
+    ("application_name", "the client's own choice is carried to the server"),
+];
+
+/// Keys of a user line.
+const USER: &[(&str, &str)] = &[
+    ("reserve_pool_size", "the reserve is set for all, or for a database"),
+    ("query_wait_timeout", "it is set for all, or for a database"),
+];
+
+/// Why PgBouncer's `name` has no effect; `None` if it is not one of those.
+pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {
+    let table = match section {
+        Section::General => GENERAL,
+        Section::Database => DATABASE,
+        Section::User => USER,
+        Section::Policy | Section::Coalesce | Section::CoalesceTable => return None,
+    };
+    table.iter().find(|(key, _)| *key == name).map(|(_, because)| *because)
+}

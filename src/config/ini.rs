@@ -1,0 +1,281 @@
+//! PgBouncer's format: `pgbouncer.ini`.
+//!
+//! Sections `[pgbouncer]`, `[databases]`, `[users]`, and our own `[policy]` and `[coalesce]`; `%include`;
+//! comments on lines of their own. Where PgBouncer's defaults differ from ours, a file in its format has its.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::keys::{self, Section};
+use super::userlist::quoted;
+use super::value::{Raw, shorten};
+use super::{At, CONFIG_BYTES_MAX, Draft, join};
+use crate::limits;
+use crate::settings::{AuthType, General, PoolMode, User};
+
+/// Most `%include` lines that are followed in all.
+const INCLUDES_MAX: usize = 64;
+
+/// Deepest nesting of `%include`.
+const INCLUDE_DEPTH_MAX: usize = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Before any section, or in one that is not understood.
+    Nowhere,
+    General,
+    Databases,
+    Users,
+    Peers,
+    Policy,
+    Coalesce,
+}
+
+#[derive(Debug)]
+struct Reader<'d> {
+    draft: &'d mut Draft,
+    place: Place,
+    includes: usize,
+}
+
+/// Reads the whole file, and those it includes, into `draft`.
+pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) {
+    draft.settings.general = defaults();
+    let mut reader = Reader { draft, place: Place::Nowhere, includes: 0 };
+    reader.file(file, text, 0);
+    finish(draft);
+}
+
+/// PgBouncer's defaults where ours differ.
+fn defaults() -> General {
+    General {
+        listen_addr: Vec::new(),
+        unix_socket_dir: Some(PathBuf::from("/tmp")),
+        pool_mode: PoolMode::Session,
+        max_client_conn: 100,
+        auth_type: AuthType::Md5,
+        ..General::default()
+    }
+}
+
+/// What is only known at the end: the base of each database's coalescing, and where a server without host is.
+fn finish(draft: &mut Draft) {
+    let socket_dir = draft.settings.general.unix_socket_dir.as_ref().map(|dir| dir.display().to_string());
+    for database in &mut draft.databases {
+        database.coalesce = draft.settings.coalesce.clone();
+        if database.host.is_empty() {
+            database.host.extend(socket_dir.clone());
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn file(&mut self, file: &Path, text: &str, depth: usize) {
+        for (index, line) in text.lines().enumerate() {
+            let at = At::line(file, index + 1);
+            let line = line.trim();
+            if line.is_empty() || line.starts_with([';', '#']) {
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix("%include") {
+                self.include(&at, rest.trim(), depth);
+            } else if let Some(rest) = line.strip_prefix('[') {
+                self.section(&at, rest);
+            } else {
+                self.line(&at, line);
+            }
+        }
+    }
+
+    fn include(&mut self, at: &At, name: &str, depth: usize) {
+        self.includes += 1;
+        if self.includes > INCLUDES_MAX || depth >= INCLUDE_DEPTH_MAX {
+            let message = format!(
+                "too many files: at most {INCLUDES_MAX} in all and {INCLUDE_DEPTH_MAX} deep; does one include itself?"
+            );
+            self.draft.broken = true;
+            return self.draft.problem(at, "%include", message);
+        }
+        if name.is_empty() {
+            return self.draft.problem(at, "%include", "no file is named; write %include FILE");
+        }
+        let dir = at.file.parent().unwrap_or(Path::new(""));
+        let file = dir.join(name);
+        self.draft.set.insert("%include".into(), at.clone());
+        if let Some(text) = self.draft.text(&file, CONFIG_BYTES_MAX, "%include") {
+            self.file(&file, &text, depth + 1);
+        }
+    }
+
+    fn section(&mut self, at: &At, rest: &str) {
+        let name = rest.strip_suffix(']').unwrap_or(rest).trim();
+        self.place = match name {
+            "pgbouncer" | "pgsluice" => Place::General,
+            "databases" => Place::Databases,
+            "users" => Place::Users,
+            "policy" => Place::Policy,
+            "coalesce" => Place::Coalesce,
+            "peers" => {
+                let because = "no cancel request is passed between processes";
+                self.draft.notice(at, "[peers]", format!("not understood: ignored, because {because}"));
+                Place::Peers
+            }
+            name => {
+                let message = "unknown section; the sections are [pgbouncer], [databases], [users], [policy] and [coalesce]";
+                self.draft.problem(at, &format!("[{}]", shorten(name)), message);
+                Place::Nowhere
+            }
+        };
+        if !rest.ends_with(']') {
+            self.draft.problem(at, "", "the section's name does not end; write [name] on a line of its own");
+        }
+    }
+
+    fn line(&mut self, at: &At, line: &str) {
+        let Some((name, value)) = pair(line) else {
+            let message = format!(
+                "found \"{}\"; expected key = value, [section], %include FILE or a comment",
+                shorten(line)
+            );
+            return self.draft.problem(at, "", message);
+        };
+        match self.place {
+            Place::General => self.general(at, &name, value),
+            Place::Databases => self.database(at, &name, value),
+            Place::Users => self.user(at, &name, value),
+            Place::Policy => {
+                let mut policy = std::mem::take(&mut self.draft.settings.policy);
+                let raw = Raw::Text(value.to_owned());
+                self.draft.apply((keys::POLICY, Section::Policy), &mut policy, "policy", at, (&name, &raw));
+                self.draft.settings.policy = policy;
+            }
+            Place::Coalesce => {
+                let mut coalesce = std::mem::take(&mut self.draft.settings.coalesce);
+                let raw = Raw::Text(value.to_owned());
+                self.draft.apply(
+                    (keys::COALESCE, Section::Coalesce),
+                    &mut coalesce,
+                    "coalesce",
+                    at,
+                    (&name, &raw),
+                );
+                self.draft.settings.coalesce = coalesce;
+            }
+            Place::Peers => {}
+            Place::Nowhere => {
+                self.draft.problem(at, &shorten(&name), "stands in no section; put it under [pgbouncer]");
+            }
+        }
+    }
+
+    fn general(&mut self, at: &At, name: &str, value: &str) {
+        let mut raw = Raw::Text(value.to_owned());
+        match name {
+            "disable_pqexec" => return self.draft.set_disable_pqexec(at, &raw),
+            "auth_type" if value == "any" => self.draft.notice(
+                at,
+                name,
+                "taken as trust: with an auth_file only the users named there are let in",
+            ),
+            // PgBouncer's default and bound; PostgreSQL itself sends and takes no more than ours.
+            "max_packet_size" if value.parse::<u64>().is_ok_and(|n| n <= i32::MAX as u64) => {
+                let bytes = value.parse::<usize>().unwrap_or(limits::MESSAGE_BYTES_MAX);
+                raw = Raw::Text(bytes.min(limits::MESSAGE_BYTES_MAX).to_string());
+            }
+            _ => {}
+        }
+        let mut general = std::mem::take(&mut self.draft.settings.general);
+        self.draft.apply((keys::GENERAL, Section::General), &mut general, "", at, (name, &raw));
+        self.draft.settings.general = general;
+    }
+
+    fn database(&mut self, at: &At, name: &str, value: &str) {
+        let path = join("databases", name);
+        if self.draft.databases.iter().any(|database| database.name == name) {
+            return self.draft.problem(at, &path, "stands here twice; keep one of the two lines");
+        }
+        self.draft.set.insert(path.clone(), at.clone());
+        let mut database = keys::blank_database(name);
+        let Some(pairs) = self.pairs(at, &path, value) else { return };
+        for (key, value) in pairs {
+            let raw = Raw::Text(value);
+            self.draft.apply((keys::DATABASE, Section::Database), &mut database, &path, at, (&key, &raw));
+        }
+        self.draft.databases.push(database);
+    }
+
+    fn user(&mut self, at: &At, name: &str, value: &str) {
+        let path = join("users", name);
+        if self.draft.settings.users.contains_key(name) {
+            return self.draft.problem(at, &path, "stands here twice; keep one of the two lines");
+        }
+        let mut user = User::default();
+        let Some(pairs) = self.pairs(at, &path, value) else { return };
+        for (key, value) in pairs {
+            let raw = Raw::Text(value);
+            self.draft.apply((keys::USER, Section::User), &mut user, &path, at, (&key, &raw));
+        }
+        self.draft.settings.users.insert(name.to_owned(), Arc::new(user));
+    }
+
+    fn pairs(&mut self, at: &At, path: &str, value: &str) -> Option<Vec<(String, String)>> {
+        let pairs = connection_string(value);
+        if pairs.is_none() {
+            // The line may hold a password: it is not shown.
+            let message = "not a connection string; write key=value pairs with spaces between, \
+                 values with spaces in single quotes, a single quote in them doubled";
+            self.draft.problem(at, path, message);
+        }
+        pairs
+    }
+}
+
+/// `key = value`; the key may be in double quotes.
+fn pair(line: &str) -> Option<(String, &str)> {
+    let (name, rest) = match quoted(line) {
+        Some((name, rest)) => (name, rest.trim_start().strip_prefix('=')?),
+        None => {
+            let (name, rest) = line.split_once('=')?;
+            (name.trim_end().to_owned(), rest)
+        }
+    };
+    let plain = |c: char| c.is_alphanumeric() || "-_.*".contains(c);
+    let named = !name.is_empty() && (line.starts_with('"') || name.chars().all(plain));
+    named.then(|| (name, rest.trim()))
+}
+
+/// `key=value key='va''lue'`, as PgBouncer reads it.
+fn connection_string(text: &str) -> Option<Vec<(String, String)>> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (key, after) = rest.split_once('=')?;
+        let key = key.trim_end();
+        if key.is_empty() || key.contains(char::is_whitespace) {
+            return None;
+        }
+        let (value, after) = connection_value(after.trim_start())?;
+        pairs.push((key.to_owned(), value));
+        rest = after.trim_start();
+    }
+    Some(pairs)
+}
+
+fn connection_value(text: &str) -> Option<(String, &str)> {
+    let Some(mut rest) = text.strip_prefix('\'') else {
+        let end = text.find(char::is_whitespace).unwrap_or(text.len());
+        return Some((text.get(..end)?.to_owned(), text.get(end..)?));
+    };
+    let mut out = String::new();
+    loop {
+        let (part, after) = rest.split_once('\'')?;
+        out.push_str(part);
+        match after.strip_prefix('\'') {
+            Some(more) => {
+                out.push('\'');
+                rest = more;
+            }
+            None => return Some((out, after)),
+        }
+    }
+}

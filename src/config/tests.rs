@@ -1,0 +1,747 @@
+//! Good files, bad files with what is said of them, and files of noise.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::settings::*;
+
+const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$\
+    MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=:MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
+
+/// A directory with these files.
+fn files(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).expect("a file");
+    }
+    dir
+}
+
+fn read_in(dir: &TempDir, name: &str) -> Result<Loaded, Vec<Problem>> {
+    read(&dir.path().join(name))
+}
+
+fn loaded(name: &str, text: &str) -> Loaded {
+    let users = format!("\"app\" \"{VERIFIER}\"\n");
+    let dir = files(&[(name, text), ("userlist.txt", &users)]);
+    read_in(&dir, name).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"))
+}
+
+fn toml(text: &str) -> Settings {
+    loaded("a.toml", text).settings
+}
+
+/// The problems of a file that must be refused.
+fn refused(name: &str, text: &str, others: &[(&str, &str)]) -> Vec<Problem> {
+    let mut all = vec![(name, text), ("userlist.txt", "\"app\" \"secret\"\n")];
+    all.extend_from_slice(others);
+    let dir = files(&all);
+    match read_in(&dir, name) {
+        Ok(_) => panic!("accepted:\n{text}"),
+        Err(problems) => problems,
+    }
+}
+
+/// There is exactly one problem: in this file, line, key, saying this.
+fn assert_one(problems: &[Problem], (file, line, key, says): (&str, Option<usize>, &str, &str)) {
+    let [problem] = problems else { panic!("expected one problem with {key}, found {problems:#?}") };
+    assert_eq!(problem.file.file_name().and_then(|name| name.to_str()), Some(file), "{problem}");
+    assert_eq!(problem.line, line, "{problem}");
+    assert_eq!(problem.key, key, "{problem}");
+    assert!(problem.message.contains(says), "{problem}\ndoes not say: {says}");
+}
+
+const BASE: &str = "[general]\nauth_type = \"trust\"\n";
+const DATABASE: &str = "[databases.app]\nhost = \"127.0.0.1\"\n";
+
+#[test]
+fn the_designs_example_loads() {
+    let settings = toml(
+        r#"
+[general]
+listen_addr = "127.0.0.1"
+listen_port = 6432
+auth_type = "scram-sha-256"          # trust, plain, md5, scram-sha-256, cert, hba
+auth_file = "userlist.txt"           # PgBouncer's format
+admin_users = ["ops"]
+pool_mode = "transaction"
+default_pool_size = 20
+max_client_conn = 10000
+
+[databases.app]                      # "*" is the fallback
+host = "127.0.0.1"
+port = 5432
+dbname = "app"
+
+[policy]                             # also [databases.NAME.policy] and [users.NAME.policy]; the strictest wins
+simple_query = "allow"               # allow | single | control | deny
+function_call = "deny"
+enforce = "reject"                   # reject | report
+
+[coalesce]                           # also [databases.NAME.coalesce], and per table
+mode = "on"                          # on | shadow | off
+"#,
+    );
+    assert_eq!(settings.general.listen_addr, ["127.0.0.1"]);
+    assert_eq!(settings.general.admin_users, ["ops"]);
+    assert_eq!(settings.databases["app"].dbname.as_deref(), Some("app"));
+    assert_eq!(settings.policy.function_call, Some(Switch::Deny));
+    assert_eq!(settings.policy.enforce, Some(Enforce::Reject));
+    assert_eq!(settings.userlist["app"], Secret::Scram(VERIFIER.into()));
+}
+
+#[test]
+fn every_form_of_a_value_is_understood() {
+    let settings = toml(
+        r#"
+[general]
+auth_type = "any"
+listen_addr = ["127.0.0.1", "::1"]
+unix_socket_mode = 0o770
+admin_users = "ops, root"
+query_wait_timeout = 1.5
+server_idle_timeout = "5min"
+client_idle_timeout = "10s"
+transaction_timeout = 7
+server_round_robin = 1
+log_connections = false
+max_packet_size = "64MB"
+prepared_statement_bytes_max = 1_048_576
+server_check_query = "<empty>"
+disable_pqexec = true
+[databases."*"]
+host = "a.example,b.example"
+pool_mode = "session"
+password = "s3cret"
+[databases.app]
+host = "/run"
+policy.simple_query = "single"
+[users.app]
+query_timeout = "250ms"
+[users.app.policy]
+enforce = "report"
+"#,
+    );
+    let general = &settings.general;
+    assert_eq!(general.auth_type, AuthType::Trust);
+    assert_eq!(general.listen_addr, ["127.0.0.1", "::1"]);
+    assert_eq!(general.unix_socket_mode, 0o770);
+    assert_eq!(general.admin_users, ["ops", "root"]);
+    assert_eq!(general.query_wait_timeout, Duration::from_millis(1500));
+    assert_eq!(general.server_idle_timeout, Duration::from_secs(300));
+    assert_eq!(general.client_idle_timeout, Duration::from_secs(10));
+    assert_eq!(general.transaction_timeout, Duration::from_secs(7));
+    assert!(general.server_round_robin);
+    assert!(!general.log_connections);
+    assert_eq!(general.max_packet_size, 64 << 20);
+    assert_eq!(general.prepared_statement_bytes_max, 1 << 20);
+    assert_eq!(general.server_check_query, "");
+    assert_eq!(settings.policy.simple_query, Some(SimpleQuery::Deny));
+    let fallback = settings.database("anything").expect("a fallback");
+    assert_eq!(fallback.host, ["a.example", "b.example"]);
+    assert_eq!(fallback.pool_mode, Some(PoolMode::Session));
+    assert_eq!(fallback.password, Some(Secret::Plain("s3cret".into())));
+    assert_eq!(settings.databases["app"].policy.simple_query, Some(SimpleQuery::Single));
+    assert_eq!(settings.users["app"].query_timeout, Some(Duration::from_millis(250)));
+    assert_eq!(settings.users["app"].policy.enforce, Some(Enforce::Report));
+}
+
+#[test]
+fn coalescing_is_merged_by_database_and_table() {
+    let settings = toml(
+        r#"
+[general]
+auth_type = "trust"
+[coalesce]
+max_rows = 500
+[coalesce.tables."public.audit"]
+mode = "off"
+[databases.app]
+host = "127.0.0.1"
+[databases.app.coalesce]
+mode = "shadow"
+flush_timeout = "300ms"
+[databases.app.coalesce.tables."public.audit"]
+deferred = true
+[databases.app.coalesce.tables."public.events"]
+mode = "on"
+[databases.other]
+host = "127.0.0.1"
+"#,
+    );
+    let app = &settings.databases["app"].coalesce;
+    assert_eq!((app.mode, app.max_rows), (CoalesceMode::Shadow, 500));
+    assert_eq!(app.flush_timeout, Duration::from_millis(300));
+    let audit = CoalesceTable { mode: Some(CoalesceMode::Off), deferred: Some(true) };
+    assert_eq!(app.tables["public.audit"], audit);
+    assert_eq!(app.tables["public.events"].mode, Some(CoalesceMode::On));
+    assert_eq!(settings.databases["other"].coalesce, settings.coalesce);
+}
+
+#[test]
+fn each_mistake_in_toml_is_named_with_its_remedy() {
+    // What stands in [general], and which line and key it is a problem of. Lines count from [general].
+    let general: &[(&str, &str, &str)] = &[
+        ("listen_port = 70000", "listen_port", "found 70000; expected a whole number from 1 to 65535"),
+        ("listen_port = \"x\"", "listen_port", "found \"x\"; expected a whole number"),
+        ("listen_prt = 6432", "listen_prt", "did you mean listen_port?"),
+        ("pool_size = 5", "pool_size", "it belongs in [databases.NAME]"),
+        ("zzzzzzzzzzzz = 1", "zzzzzzzzzzzz", "docs/config.md lists the keys of [general]"),
+        ("dns_max_ttl = 5", "dns_max_ttl", "is PgBouncer's and has no effect here"),
+        ("pool_mode = \"trasaction\"", "pool_mode", "expected one of session, transaction, statement"),
+        ("default_pool_size = -1", "default_pool_size", "expected a whole number from 0 to 1000000"),
+        ("max_client_conn = 0", "max_client_conn", "expected a whole number from 1 to"),
+        ("query_timeout = \"5 parsecs\"", "query_timeout", "seconds, or a text such as"),
+        ("query_timeout = -1", "query_timeout", "a time from 0s"),
+        ("query_timeout = nan", "query_timeout", "a time from 0s"),
+        ("query_timeout = 1e300", "query_timeout", "a time from 0s"),
+        ("max_packet_size = \"2GB\"", "max_packet_size", "a size from"),
+        ("unix_socket_mode = 770", "unix_socket_mode", "octal"),
+        ("server_round_robin = 2", "server_round_robin", "true or false"),
+        ("admin_users = [1]", "admin_users", "array of texts"),
+        ("log_level = \"loud\"", "log_level", "error, warn, info, debug, trace"),
+        ("listen_addr = \"127.0.0.300\"", "listen_addr", "write an address, a host name, or *"),
+        ("listen_addr = \"\"", "listen_addr", "set listen_addr, or unix_socket_dir"),
+        ("unix_socket_dir = \"nowhere\"", "unix_socket_dir", "create it or name another"),
+        ("min_pool_size = 30", "min_pool_size", "lower min_pool_size or raise default_pool_size"),
+        ("auth_file = \"missing.txt\"", "auth_file", "check the path and its permissions"),
+        ("auth_hba_file = \"missing\"", "auth_hba_file", "check the path and its permissions"),
+        ("server_tls_ca_file = \"missing.pem\"", "server_tls_ca_file", "check the path"),
+        ("server_tls_key_file = \"userlist.txt\"", "server_tls_cert_file", "set both or neither"),
+        ("disable_pqexec = \"maybe\"", "disable_pqexec", "true or false"),
+    ];
+    for (line, key, says) in general {
+        let text = format!("[general]\nauth_type = \"trust\"\n{line}\n{DATABASE}");
+        let problems = refused("a.toml", &text, &[]);
+        // What is missing has no line of its own.
+        let line = (*says != "set both or neither").then_some(3);
+        assert_one(&problems, ("a.toml", line, key, says));
+    }
+    let types: &[(&str, &str, &str)] = &[
+        ("auth_type = \"scram-sha-256\"", "auth_type", "set auth_file to a userlist"),
+        ("auth_type = \"md5\"", "auth_type", "set auth_file to a userlist"),
+        ("auth_type = \"cert\"", "auth_type", "set client_tls_sslmode to verify-full and client_tls_ca_file"),
+        ("auth_type = \"hba\"", "auth_type", "set auth_hba_file"),
+        ("auth_type = \"pam\"", "auth_type", "expected one of trust"),
+    ];
+    for (line, key, says) in types {
+        let problems = refused("a.toml", &format!("[general]\n{line}\n{DATABASE}"), &[]);
+        // An unknown word leaves the default, which has no line.
+        let one: Vec<Problem> = problems.into_iter().filter(|problem| problem.line.is_some()).collect();
+        assert_one(&one, ("a.toml", Some(2), key, says));
+    }
+    let sections: &[(&str, usize, &str, &str)] = &[
+        ("[databases.app]\nport = 1\n", 3, "databases.app.host", "set host to where the server is"),
+        ("[databases.app]\nhost = \"a b\"\n", 4, "databases.app.host", "write an address, a host name"),
+        ("[databases.pgbouncer]\nhost = \"a\"\n", 3, "databases.pgbouncer", "choose another"),
+        ("[databases.app]\nhost = \"a\"\nport = 0\n", 5, "databases.app.port", "from 1 to 65535"),
+        (
+            "[databases.app]\nhost = \"a\"\npool_siz = 1\n",
+            5,
+            "databases.app.pool_siz",
+            "did you mean pool_size?",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\nauth_query = \"x\"\n",
+            5,
+            "databases.app.auth_query",
+            "auth_file only",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\nmin_pool_size = 30\n",
+            5,
+            "databases.app.min_pool_size",
+            "lower one or raise the other",
+        ),
+        ("[databases]\napp = 1\n", 4, "databases.app", "expected the section [databases.app]"),
+        ("[database.app]\nhost = \"a\"\n", 3, "database", "did you mean [databases]?"),
+        ("[users.app]\npassword = \"x\"\n", 4, "users.app.password", "auth_file"),
+        ("[policy]\nsimple_query = \"none\"\n", 4, "policy.simple_query", "allow, single, control, deny"),
+        ("[policy]\nfunction_cal = \"deny\"\n", 4, "policy.function_cal", "did you mean function_call?"),
+        ("[coalesce]\ncopy_min_rows = 1\n", 4, "coalesce.copy_min_rows", "from 2 to"),
+        ("[coalesce]\nflush_timeout = 1\n", 4, "coalesce.flush_timeout", "from 1ms to 999ms"),
+        (
+            "[coalesce]\nlock_timeout = \"600ms\"\n",
+            4,
+            "coalesce.lock_timeout",
+            "below flush_timeout (500 ms)",
+        ),
+        ("[coalesce]\nmax_rows = 5\ncopy_min_rows = 6\n", 5, "coalesce.copy_min_rows", "raise max_rows"),
+        ("[coalesce]\nmax_bytes = \"32kB\"\n", 0, "coalesce.max_value_bytes", "raise max_bytes"),
+        ("[coalesce]\nbudget_bytes = \"1MB\"\n", 0, "coalesce.max_bytes", "raise budget_bytes"),
+        ("[coalesce.tables.events]\nmode = \"off\"\n", 3, "coalesce.tables.\"events\"", "schema.table"),
+    ];
+    for (text, line, key, says) in sections {
+        let database = if text.starts_with("[databases") { "" } else { DATABASE };
+        let mut problems = refused("a.toml", &format!("{BASE}{text}{database}"), &[]);
+        if text.starts_with("[databases]\n") {
+            problems.retain(|problem| problem.key != "databases");
+        }
+        assert_one(&problems, ("a.toml", (*line > 0).then_some(*line), key, says));
+    }
+}
+
+#[test]
+fn tls_needs_its_files() {
+    let text = format!("{BASE}client_tls_sslmode = \"verify-full\"\n{DATABASE}");
+    let problems = refused("a.toml", &text, &[]);
+    let keys: Vec<&str> = problems.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(keys, ["client_tls_key_file", "client_tls_cert_file", "client_tls_ca_file"]);
+    assert!(
+        problems[0].message.contains("client_tls_sslmode \"verify-full\" needs it; set it to a PEM file")
+    );
+}
+
+#[test]
+fn all_problems_are_reported_at_once_in_the_order_of_lines() {
+    let text = "[general]\nlisten_port = 0\npool_mode = 3\n[coalesce]\nmax_rows = 0\n[nonsense]\n";
+    let problems = refused("a.toml", text, &[]);
+    let lines: Vec<Option<usize>> = problems.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [None, None, Some(2), Some(3), Some(5), Some(6)], "{problems:#?}");
+}
+
+#[test]
+fn a_problem_is_shown_as_file_line_key_and_remedy() {
+    let problem = Problem {
+        file: PathBuf::from("/etc/a.toml"),
+        line: Some(7),
+        key: "listen_port".into(),
+        message: "found 0; expected more".into(),
+    };
+    assert_eq!(problem.to_string(), "/etc/a.toml:7: listen_port: found 0; expected more");
+}
+
+#[test]
+fn broken_toml_names_the_line_and_nothing_that_follows_from_it() {
+    for (text, line) in [
+        ("[general\n", 1),
+        ("[general]\nlisten_port = 1\nlisten_port = 2\n", 3),
+        ("[general]\nauth_file = \"x\n", 2),
+    ] {
+        let problems = refused("a.toml", text, &[]);
+        assert!(
+            problems.iter().any(|p| p.line == Some(line) && p.message.contains("not TOML")),
+            "{problems:#?}"
+        );
+        assert!(!problems.iter().any(|p| p.key == "databases"), "{problems:#?}");
+    }
+}
+
+#[test]
+fn files_that_are_none_are_refused() {
+    let dir = files(&[("a.conf", ""), ("latin.toml", "")]);
+    std::fs::write(dir.path().join("latin.toml"), b"[general]\n# caf\xe9\n").expect("a file");
+    std::fs::create_dir(dir.path().join("dir.toml")).expect("a directory");
+    for (name, line, says) in [
+        ("a.conf", None, "name the file .toml"),
+        ("absent.toml", None, "check the path"),
+        ("dir.toml", None, "not a regular file; name a file"),
+        ("latin.toml", Some(2), "save the file as UTF-8"),
+    ] {
+        let problems = read_in(&dir, name).expect_err(name);
+        assert!(problems[0].message.contains(says), "{problems:#?}");
+        assert_eq!(problems[0].line, line, "{problems:#?}");
+    }
+}
+
+#[test]
+fn a_pgbouncer_ini_loads_with_pgbouncers_defaults() {
+    let loaded = loaded(
+        "pgbouncer.ini",
+        r#"
+;; comment
+# comment
+[databases]
+app = host=10.0.0.1 port=5433 dbname='my app' password='it''s' pool_size=5 reserve_pool=2
+"odd name" = host=/run connect_query='select 1'
+local =
+* = host=db1,db2 auth_user=lookup
+
+[users]
+app = pool_mode=statement max_user_connections=7
+
+[pgbouncer]
+listen_addr = *
+listen_port = 6433
+auth_type = md5
+auth_file = userlist.txt
+logfile = /var/log/pgbouncer.log
+admin_users = ops, root
+max_packet_size = 2147483647
+server_lifetime = 0.5
+tcp_keepalive = 1
+ignore_startup_parameters = extra_float_digits, options
+disable_pqexec = 1
+
+[peers]
+1 = host=other
+
+[coalesce]
+mode = shadow
+"#,
+    );
+    let settings = &loaded.settings;
+    assert_eq!(settings.general.listen_addr, ["*"]);
+    assert_eq!(settings.general.pool_mode, PoolMode::Session);
+    assert_eq!(settings.general.max_client_conn, 100);
+    assert_eq!(settings.general.max_packet_size, crate::limits::MESSAGE_BYTES_MAX);
+    assert_eq!(settings.general.server_lifetime, Duration::from_millis(500));
+    assert_eq!(settings.general.ignore_startup_parameters, ["extra_float_digits", "options"]);
+    assert_eq!(settings.policy.simple_query, Some(SimpleQuery::Deny));
+    let app = &settings.databases["app"];
+    assert_eq!((app.host[0].as_str(), app.port, app.dbname.as_deref()), ("10.0.0.1", 5433, Some("my app")));
+    assert_eq!(app.password, Some(Secret::Plain("it's".into())));
+    assert_eq!((app.pool_size, app.reserve_pool_size), (Some(5), Some(2)));
+    assert_eq!(app.coalesce.mode, CoalesceMode::Shadow);
+    assert_eq!(settings.databases["odd name"].connect_query.as_deref(), Some("select 1"));
+    assert_eq!(settings.databases["local"].host, ["/tmp"]);
+    assert_eq!(settings.fallback.as_ref().expect("a fallback").host, ["db1", "db2"]);
+    assert_eq!(settings.users["app"].pool_mode, Some(PoolMode::Statement));
+    assert_eq!(settings.users["app"].max_user_connections, Some(7));
+    let notices: Vec<(&str, Option<usize>)> =
+        loaded.notices.iter().map(|n| (n.key.as_str(), n.line)).collect();
+    assert_eq!(notices, [("databases.*.auth_user", Some(8)), ("logfile", Some(18)), ("[peers]", Some(26))]);
+    assert!(loaded.notices.iter().all(|notice| notice.message.contains("ignored, because")));
+}
+
+#[test]
+fn each_mistake_in_an_ini_is_named_with_its_remedy() {
+    // Each stands in line 4.
+    let cases: &[(&str, &str, &str)] = &[
+        ("listen_prt = 1", "listen_prt", "did you mean listen_port?"),
+        ("listen_port = 0", "listen_port", "expected a whole number from 1 to 65535"),
+        ("auth_type = pam", "auth_type", "expected one of trust"),
+        ("pool_mode = sesion", "pool_mode", "session, transaction, statement"),
+        ("what is this", "", "expected key = value"),
+        ("%include missing.ini", "%include", "check the path"),
+        ("%include", "%include", "write %include FILE"),
+        ("[nonsense]", "[nonsense]", "the sections are [pgbouncer]"),
+        ("[databases", "", "write [name]"),
+        ("[databases]\nx = host='unclosed", "databases.x", "key=value pairs"),
+        ("[databases]\nx = nonsense", "databases.x", "key=value pairs"),
+        ("[databases]\nx = hots=a", "databases.x.hots", "did you mean host?"),
+        ("[databases]\nx = password=SCRAM-SHA-256$1", "databases.x.password", "expected a password in clear"),
+        ("[databases]\napp = host=a", "databases.app", "keep one of the two lines"),
+        ("[databases]\npgbouncer = host=a", "databases.pgbouncer", "choose another"),
+        ("[users]\nu = pool_mode=transaction\nu = pool_mode=session", "users.u", "keep one of the two lines"),
+    ];
+    for (text, key, says) in cases {
+        let all =
+            format!("[databases]\napp=host=a\n[pgbouncer]\n{text}\n[pgbouncer]\nauth_file=userlist.txt\n");
+        let problems = refused("a.ini", &all, &[]);
+        let line = 3 + text.lines().count();
+        let (name, line) = if text.contains("unclosed") { ("a.ini", 5) } else { ("a.ini", line) };
+        assert_one(&problems, (name, Some(line), key, says));
+    }
+}
+
+#[test]
+fn secrets_are_not_in_messages() {
+    let problems = refused("a.ini", "[databases]\nx = host=a password='hunter2 port=1\n", &[]);
+    assert!(!format!("{problems:?}").contains("hunter2"));
+    let problems = refused("a.toml", &format!("{BASE}{DATABASE}password = \"SCRAM-SHA-256$hunter2\"\n"), &[]);
+    assert_one(&problems, ("a.toml", Some(5), "databases.app.password", "expected a password in clear"));
+    assert!(!format!("{problems:?}").contains("hunter2"));
+}
+
+#[test]
+fn includes_are_followed_and_bounded() {
+    let dir = files(&[
+        ("a.ini", "[pgbouncer]\nlisten_addr=*\nauth_type=trust\n%include b.ini\n"),
+        ("b.ini", "listen_port=7777\n[databases]\napp=host=a\n"),
+        ("loop.ini", "%include loop.ini\n"),
+    ]);
+    assert_eq!(read_in(&dir, "a.ini").expect("a file").settings.general.listen_port, 7777);
+    let problems = read_in(&dir, "loop.ini").expect_err("a loop");
+    assert!(problems[0].message.contains("does one include itself?"), "{problems:#?}");
+}
+
+/// Runs `parse` on a draft of a file in an empty directory.
+fn with_draft<T>(parse: impl FnOnce(&mut Draft, &Path) -> T) -> (T, Draft) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("file");
+    let mut draft = Draft::new(&file);
+    let value = parse(&mut draft, &file);
+    (value, draft)
+}
+
+#[test]
+fn a_userlist_is_read_as_pgbouncer_reads_it() {
+    let md5 = "md50123456789abcdef0123456789abcdef";
+    let text = format!(
+        "; comment\n# comment\n\n\"plain\" \"pass word\"\n  \"md5\"   \"{md5}\" ignored \"rest\"\n\
+         \"scram\" \"{VERIFIER}\"\n\"quo\"\"te\" \"a\"\"b\"\n\"empty\" \"\"\n\"long\" \"md5tooshort\"\n"
+    );
+    let (users, draft) = with_draft(|draft, file| userlist::parse(draft, file, &text));
+    assert_eq!(draft.problems, []);
+    assert_eq!(users["plain"], Secret::Plain("pass word".into()));
+    assert_eq!(users["md5"], Secret::Md5(md5.into()));
+    assert_eq!(users["scram"], Secret::Scram(VERIFIER.into()));
+    assert_eq!(users["quo\"te"], Secret::Plain("a\"b".into()));
+    assert_eq!(users["empty"], Secret::Plain(String::new()));
+    assert_eq!(users["long"], Secret::Plain("md5tooshort".into()));
+    assert_eq!(users.len(), 6);
+}
+
+#[test]
+fn each_mistake_in_a_userlist_is_named() {
+    let long = format!("\"{}\" \"x\"", "n".repeat(128));
+    let cases: &[(&str, &str)] = &[
+        ("name secret", "write \"name\" \"secret\""),
+        ("\"name\"", "write \"name\" \"secret\""),
+        ("\"name\" \"open", "write \"name\" \"secret\""),
+        ("\"\" \"x\"", "the name is empty"),
+        (&long, "longer than 127 bytes"),
+        ("\"first\" \"x\"", "stands in line 1 already; keep one of the two"),
+        ("\"u\" \"SCRAM-SHA-256$4096:c2FsdA==$short:short\"", "copy rolpassword from pg_authid"),
+        ("\"u\" \"SCRAM-SHA-256$\"", "copy rolpassword from pg_authid"),
+    ];
+    for (line, says) in cases {
+        let text = format!("\"first\" \"x\"\n{line}\n");
+        let ((), draft) = with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
+        assert_one(&draft.problems, ("file", Some(2), "auth_file", says));
+    }
+}
+
+#[test]
+fn hba_rules_are_read_as_postgresql_reads_them() {
+    let dir = files(&[("names", "one, two # three\n\"four\"\n")]);
+    let file = dir.path().join("hba");
+    let text = "# comment\nlocal all all trust\nhost app,\"all\" @names 10.1.2.3/8 md5\n\
+        hostssl all postgres 192.168.0.0 255.255.0.0 scram-sha-256 # comment\n\
+        hostnossl all all ::1/128 reject\nhost all all all password\nhostssl all all 2001:db8:: ffff:ffff:: cert\n\
+        host replication all all peer\n";
+    let mut draft = Draft::new(&file);
+    let rules = hba::parse(&mut draft, &file, text);
+    assert_eq!(draft.problems, []);
+    assert_eq!(draft.notices.len(), 1);
+    let shown: Vec<String> = rules
+        .iter()
+        .map(|rule| {
+            format!(
+                "{} {:?} {:?} {:?} {:?} {:?}",
+                rule.line, rule.transport, rule.databases, rule.users, rule.address, rule.method
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            r#"2 Local [] [] None Some(Trust)"#,
+            r#"3 Host ["app", "all"] ["one", "two", "four"] Some((10.0.0.0, 8)) Some(Md5)"#,
+            r#"4 HostSsl [] ["postgres"] Some((192.168.0.0, 16)) Some(ScramSha256)"#,
+            r#"5 HostNoSsl [] [] Some((::1, 128)) None"#,
+            r#"6 Host [] [] None Some(Plain)"#,
+            r#"7 HostSsl [] [] Some((2001:db8::, 32)) Some(Cert)"#,
+        ]
+    );
+}
+
+#[test]
+fn each_mistake_in_an_hba_file_is_named() {
+    let cases: &[(&str, &str)] = &[
+        ("hots all all all trust", "expected local, host, hostssl or hostnossl"),
+        ("host all all 10.0.0.0/8 pam", "expected trust, reject, md5"),
+        ("host all all 10.0.0.0/33 trust", "expected all, or an address"),
+        ("host all all 10.0.0.0/+8 trust", "expected all, or an address"),
+        ("host all all samehost trust", "expected all, or an address"),
+        ("host all all db.example trust", "expected all, or an address"),
+        ("host all all 10.0.0.1 trust", "write 10.0.0.1/32"),
+        ("host all all 10.0.0.0 255.0.255.0 trust", "is not a mask"),
+        ("host all all 10.0.0.0 ffff:: trust", "is not a mask"),
+        ("host all +group all trust", "no groups"),
+        ("host sameuser all all trust", "write the names"),
+        ("host all @missing all trust", "@missing: cannot be read"),
+        ("host all @empty all trust", "holds no names"),
+        ("host all \"\" all trust", "the user is empty"),
+        ("host all", "ends before its user"),
+        ("host all all all", "ends before its method"),
+        ("host all \"open all trust", "double quote is not closed"),
+        (", all", "begins with a comma"),
+        ("host all all all cert map=m", "option \"map=m\" is not understood"),
+        ("local all all 10.0.0.0/8 trust", "found method"),
+    ];
+    let dir = files(&[("empty", "# nobody\n")]);
+    let file = dir.path().join("hba");
+    for (line, says) in cases {
+        let mut draft = Draft::new(&file);
+        let rules = hba::parse(&mut draft, &file, &format!("\n{line}\n"));
+        assert_one(&draft.problems, ("hba", Some(2), "auth_hba_file", says));
+        assert!(rules.is_empty() || line.contains("@empty"), "{line}");
+    }
+}
+
+#[test]
+fn hba_rules_need_what_their_methods_need() {
+    let text = "[general]\nauth_type=\"hba\"\nauth_hba_file=\"hba\"\n[databases.app]\nhost=\"a\"\n";
+    for (hba, says) in [
+        ("hostssl all all all cert\n", "verify-ca or verify-full"),
+        ("host all all all md5\n", "set auth_file to a userlist"),
+    ] {
+        let problems = refused("a.toml", text, &[("hba", hba)]);
+        assert_one(&problems, ("hba", Some(1), "auth_hba_file", says));
+    }
+}
+
+#[test]
+fn what_is_described_loads_to_the_same_and_holds_no_secret() {
+    let text = r#"
+[general]
+auth_type = "scram-sha-256"
+auth_file = "userlist.txt"
+listen_addr = ["127.0.0.1", "::1"]
+query_wait_timeout = 1.5
+max_packet_size = "64MB"
+[policy]
+simple_query = "control"
+[coalesce]
+linger = "5ms"
+[coalesce.tables."public.audit"]
+mode = "off"
+[databases."my \"app\""]
+host = "127.0.0.1"
+user = "svc"
+password = "hunter2"
+[databases."my \"app\"".coalesce]
+mode = "shadow"
+[databases."my \"app\"".coalesce.tables."public.events"]
+deferred = true
+[databases."*"]
+host = ["a", "b"]
+query_wait_timeout = 3
+policy.enforce = "report"
+[users.app]
+pool_size = 3
+"#;
+    let dir =
+        files(&[("a.toml", text), ("userlist.txt", &format!("\"app\" \"{VERIFIER}\"\n\"b\" \"hunter2\"\n"))]);
+    let first = read_in(&dir, "a.toml").expect("good").settings;
+    let described = describe(&first);
+    assert!(!described.contains("hunter2") && !described.contains("MTIz"), "{described}");
+    assert!(described.contains("query_wait_timeout = \"1500ms\"  # default: 120"), "{described}");
+    assert!(described.contains("# password is set (in clear), not shown"), "{described}");
+    assert!(described.contains("# users with a secret: 1 in clear, 1 scram-sha-256"), "{described}");
+    std::fs::write(dir.path().join("b.toml"), &described).expect("a file");
+    let again =
+        read_in(&dir, "b.toml").unwrap_or_else(|problems| panic!("{described}\n{problems:#?}")).settings;
+    assert_eq!(describe(&again), described.replace("# password is set (in clear), not shown\n", ""));
+    assert_eq!(again.databases["my \"app\""].coalesce, first.databases["my \"app\""].coalesce);
+}
+
+#[test]
+fn keys_are_named_once_and_start_with_their_defaults() {
+    let mut seen = std::collections::HashSet::new();
+    for key in keys() {
+        assert!(seen.insert((key.section, key.name)), "{} stands twice", key.name);
+        assert!(!key.meaning.is_empty() && !key.takes.is_empty(), "{}", key.name);
+    }
+    let values = values(&Settings::default());
+    let of = |name: &str| values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
+    assert_eq!(of("listen_port"), Some("6432"));
+    assert_eq!(of("tcp_keepalive"), Some("1"));
+    assert_eq!(of("query_wait_timeout"), Some("120"));
+    assert_eq!(of("unix_socket_mode"), Some("0777"));
+    assert_eq!(of("auth_file"), Some(""));
+}
+
+#[test]
+fn every_pgbouncer_setting_is_either_ours_or_explained() {
+    for key in keys() {
+        assert_eq!(ignored::because(key.section, key.name), None, "{} is said to be ignored", key.name);
+    }
+}
+
+#[test]
+fn a_change_that_needs_a_restart_is_named() {
+    let old = Settings::default();
+    let mut new = Settings::default();
+    new.general.listen_port = 7;
+    new.general.max_client_conn = 7;
+    assert_eq!(needs_restart(&old, &new), ["listen_port"]);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let text = String::from_utf8_lossy(&bytes);
+        let _ = into_text(bytes.clone());
+        with_draft(|draft, file| ini::parse(draft, file, &text));
+        with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
+        with_draft(|draft, file| drop(hba::parse(draft, file, &text)));
+        with_draft(|draft, _| toml::parse(draft, &text));
+    }
+
+    #[test]
+    fn no_lines_of_pieces_make_a_parser_panic(pieces in proptest::collection::vec(piece(), 0..60)) {
+        let text = pieces.concat();
+        with_draft(|draft, file| ini::parse(draft, file, &text));
+        with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
+        with_draft(|draft, file| drop(hba::parse(draft, file, &text)));
+        with_draft(|draft, _| toml::parse(draft, &text));
+    }
+
+    #[test]
+    fn names_and_secrets_come_back_from_a_userlist(name in "[^\\x00-\\x1f\\x7f]{1,20}", secret in "[^\\x00-\\x1f\\x7f]{0,40}") {
+        let quote = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+        prop_assume!(!name.contains(['\u{85}', '\u{2028}']));
+        let line = format!("{} {}\n", quote(&name), quote(&secret));
+        let (users, draft) = with_draft(|draft, file| userlist::parse(draft, file, &line));
+        if !secret.starts_with("SCRAM-SHA-256$") {
+            prop_assert!(draft.problems.is_empty(), "{:?}", draft.problems);
+            prop_assert!(users.contains_key(&name));
+        }
+    }
+}
+
+/// A piece of any of the formats.
+fn piece() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec![
+        "[pgbouncer]",
+        "[databases]",
+        "[users]",
+        "[general]",
+        "[databases.a]",
+        "[coalesce.tables.\"a.b\"]",
+        "\n",
+        "\n",
+        "\n",
+        "=",
+        " ",
+        "'",
+        "\"",
+        "''",
+        "\"\"",
+        ",",
+        "@",
+        "#",
+        ";",
+        "%include ",
+        "host",
+        "port",
+        "all",
+        "md5",
+        "local ",
+        "hostssl ",
+        "10.0.0.0/8",
+        "::1",
+        "255.0.0.0",
+        "SCRAM-SHA-256$",
+        "4096:",
+        "c2Fs",
+        "password",
+        "listen_port",
+        "query_timeout",
+        "999999999999999999999",
+        "-1",
+        "1e309",
+        "kB",
+        "min",
+        "é",
+        "\u{feff}",
+        "*",
+    ])
+}

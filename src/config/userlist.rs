@@ -1,0 +1,134 @@
+//! `auth_file`: names and secrets in PgBouncer's format.
+//!
+//! A line is `"name" "secret"`; a quote inside is doubled, what follows the second field is ignored,
+//! lines that begin with `;` or `#` are comments.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::{At, Draft};
+use crate::limits;
+use crate::settings::Secret;
+
+/// Longest user name (bytes), as in PgBouncer; PostgreSQL's own names end at 63.
+const NAME_BYTES_MAX: usize = 127;
+
+/// Longest secret (bytes), as in PgBouncer.
+const SECRET_BYTES_MAX: usize = 2047;
+
+/// Length of StoredKey and ServerKey (bytes): a SHA-256.
+const SCRAM_KEY_BYTES: usize = 32;
+
+const SCRAM_PREFIX: &str = "SCRAM-SHA-256$";
+
+/// Reads the whole file; what is wrong goes to `draft`.
+pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> HashMap<String, Secret> {
+    let mut users: HashMap<String, (Secret, usize)> = HashMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let line_number = index + 1;
+        let line = line.trim_start();
+        if line.is_empty() || line.starts_with([';', '#']) {
+            continue;
+        }
+        let entry = fields(line).and_then(|(name, text)| Ok((name, secret(&text)?)));
+        let message = match entry {
+            Ok((name, secret)) => match users.get(&name) {
+                None => {
+                    users.insert(name, (secret, line_number));
+                    continue;
+                }
+                Some((_, first)) => {
+                    let name = super::value::shorten(&name);
+                    format!("user \"{name}\" stands in line {first} already; keep one of the two")
+                }
+            },
+            Err(message) => message.to_owned(),
+        };
+        draft.problem(&At::line(file, line_number), "auth_file", message);
+    }
+    users.into_iter().map(|(name, (secret, _))| (name, secret)).collect()
+}
+
+/// The two quoted fields that begin `line`.
+fn fields(line: &str) -> Result<(String, String), &'static str> {
+    const FORM: &str = "not a user; write \"name\" \"secret\", each in double quotes, on one line";
+    let (name, rest) = quoted(line).ok_or(FORM)?;
+    let (secret, _) = quoted(rest.trim_start()).ok_or(FORM)?;
+    if name.is_empty() {
+        return Err("the name is empty; write \"name\" \"secret\"");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err("the name is longer than 127 bytes; PostgreSQL's names have at most 63");
+    }
+    if secret.len() > SECRET_BYTES_MAX {
+        return Err("the secret is longer than 2047 bytes; use a shorter password or a SCRAM verifier");
+    }
+    if name.contains('\0') || secret.contains('\0') {
+        return Err("there is a zero byte in this line; is it the right file?");
+    }
+    Ok((name, secret))
+}
+
+/// The text of the quoted string at the start of `line`, and what follows it.
+pub(super) fn quoted(line: &str) -> Option<(String, &str)> {
+    let mut rest = line.strip_prefix('"')?;
+    let mut out = String::new();
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        out.push_str(part);
+        match after.strip_prefix('"') {
+            Some(more) => {
+                out.push('"');
+                rest = more;
+            }
+            None => return Some((out, after)),
+        }
+    }
+}
+
+/// What kind of secret `text` is, by PostgreSQL's rule: `md5` and 32 lower-case hex digits,
+/// a SCRAM verifier, or anything else in clear.
+///
+/// # Errors
+/// It begins like a SCRAM verifier and is none.
+pub(super) fn secret(text: &str) -> Result<Secret, &'static str> {
+    if let Some(verifier) = text.strip_prefix(SCRAM_PREFIX) {
+        return match is_verifier(verifier) {
+            Some(()) => Ok(Secret::Scram(text.to_owned())),
+            None => Err("begins with SCRAM-SHA-256$ but is no verifier; \
+                 copy rolpassword from pg_authid (SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey)"),
+        };
+    }
+    let hex =
+        |digits: &str| digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    Ok(match text.strip_prefix("md5") {
+        Some(digits) if hex(digits) => Secret::Md5(text.to_owned()),
+        _ => Secret::Plain(text.to_owned()),
+    })
+}
+
+/// `iterations:salt$StoredKey:ServerKey`
+fn is_verifier(text: &str) -> Option<()> {
+    let (head, keys) = text.split_once('$')?;
+    let (iterations, salt) = head.split_once(':')?;
+    let iterations: u32 = iterations.parse().ok()?;
+    let salt = BASE64_STANDARD.decode(salt).ok()?;
+    let (stored, server) = keys.split_once(':')?;
+    let key = |text: &str| BASE64_STANDARD.decode(text).ok().filter(|key| key.len() == SCRAM_KEY_BYTES);
+    key(stored)?;
+    key(server)?;
+    let salted = !salt.is_empty() && salt.len() <= limits::SASL_ATTRIBUTE_BYTES_MAX;
+    ((1..=limits::SCRAM_ITERATIONS_MAX).contains(&iterations) && salted).then_some(())
+}
+
+/// The kind of a secret, which is all that is ever printed of it.
+pub(super) fn kind(secret: &Secret) -> &'static str {
+    match secret {
+        Secret::Plain(_) => "in clear",
+        Secret::Md5(_) => "md5",
+        Secret::Scram(_) => "scram-sha-256",
+    }
+}

@@ -1,0 +1,592 @@
+//! What a setting's value may be: reading it from a file, showing it, and saying what is expected.
+//!
+//! Owns: the kinds of value (counts, sizes, durations, words, lists). Never: which key has which kind
+//! (that is [`super::keys`]), a file.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::settings::{
+    AuthType, CoalesceMode, Enforce, LogFormat, PoolMode, Secret, SessionState, SimpleQuery, SslMode, Switch,
+};
+
+/// Longest text shown back in a message (characters); the rest is cut.
+const SHOWN_CHARS_MAX: usize = 60;
+
+/// A value as it was written, before its key gives it a meaning.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Raw {
+    /// A TOML string, or anything in an ini file.
+    Text(String),
+    /// A whole number.
+    Whole(i64),
+    /// A number with a fraction.
+    Fraction(f64),
+    /// true or false.
+    Flag(bool),
+    /// An array of strings.
+    List(Vec<String>),
+    /// Something no key takes; the TOML word for it.
+    Other(&'static str),
+}
+
+impl std::fmt::Display for Raw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "\"{}\"", shorten(text)),
+            Self::Whole(n) => write!(f, "{n}"),
+            Self::Fraction(n) => write!(f, "{n}"),
+            Self::Flag(b) => write!(f, "{b}"),
+            Self::List(_) => f.write_str("a list"),
+            Self::Other(what) => write!(f, "a value of type {what}"),
+        }
+    }
+}
+
+/// At most [`SHOWN_CHARS_MAX`] characters of `text`, with control characters replaced.
+pub(super) fn shorten(text: &str) -> String {
+    let mut out: String = text
+        .chars()
+        .take(SHOWN_CHARS_MAX)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
+        out.push_str("...");
+    }
+    out
+}
+
+/// How a value is written in TOML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As shown.
+    Bare,
+    /// In quotes.
+    Quoted,
+    /// true or false for 1 or 0.
+    Flag,
+    /// An array of strings for a comma list.
+    List,
+}
+
+/// One kind of value: `read` is the inverse of `show`, and of `toml`.
+pub(super) trait Kind {
+    /// What the settings hold.
+    type Value;
+    /// What would be right, for messages and the manual: "a whole number from 1 to 5".
+    fn takes(&self) -> String;
+    /// The value, or `None` if `raw` is not one. Relative paths are taken from `dir`.
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value>;
+    /// As `SHOW CONFIG` prints it (PgBouncer's way: seconds, bytes, 0 and 1, commas).
+    fn show(&self, value: &Self::Value) -> String;
+    /// How it is written in TOML.
+    fn form(&self) -> Form;
+    /// As TOML; `None` for a value that is not set.
+    fn toml(&self, value: &Self::Value) -> Option<String> {
+        Some(to_toml(&self.show(value), self.form()))
+    }
+}
+
+/// `shown` written as TOML.
+pub(super) fn to_toml(shown: &str, form: Form) -> String {
+    match form {
+        Form::Bare => shown.to_owned(),
+        Form::Quoted => quote(shown),
+        Form::Flag => (shown == "1").to_string(),
+        Form::List => {
+            let items: Vec<String> = split_list(shown).iter().map(|item| quote(item)).collect();
+            format!("[{}]", items.join(", "))
+        }
+    }
+}
+
+/// `text` as a TOML basic string.
+pub(super) fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A comma list's items, trimmed, without empty ones.
+pub(super) fn split_list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+fn text_of(raw: &Raw) -> Option<Cow<'_, str>> {
+    match raw {
+        Raw::Text(text) => Some(Cow::Borrowed(text.trim())),
+        Raw::Whole(n) => Some(Cow::Owned(n.to_string())),
+        _ => None,
+    }
+}
+
+/// A whole number within bounds (both included).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Count<T>(pub(super) T, pub(super) T);
+
+impl<T> Kind for Count<T>
+where
+    T: Copy + PartialOrd + std::fmt::Display + TryFrom<i64>,
+{
+    type Value = T;
+    fn takes(&self) -> String {
+        format!("a whole number from {} to {}", self.0, self.1)
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<T> {
+        let number = match raw {
+            Raw::Whole(n) => *n,
+            Raw::Text(text) => text.trim().parse().ok()?,
+            _ => return None,
+        };
+        T::try_from(number).ok().filter(|n| *n >= self.0 && *n <= self.1)
+    }
+    fn show(&self, value: &T) -> String {
+        value.to_string()
+    }
+    fn form(&self) -> Form {
+        Form::Bare
+    }
+}
+
+const UNITS_BYTES: [(&str, u64); 4] = [("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10), ("B", 1)];
+
+/// A number of bytes within bounds (both included), with or without a unit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bytes(pub(super) usize, pub(super) usize);
+
+impl Bytes {
+    /// With the largest unit that divides it.
+    fn written(n: usize) -> String {
+        let n = n as u64;
+        match UNITS_BYTES.iter().find(|(_, unit)| n >= *unit && n.is_multiple_of(*unit)) {
+            Some((name, unit)) if *unit > 1 => format!("{}{name}", n / unit),
+            _ => n.to_string(),
+        }
+    }
+}
+
+impl Kind for Bytes {
+    type Value = usize;
+    fn takes(&self) -> String {
+        let (low, high) = (Self::written(self.0), Self::written(self.1));
+        format!("a size from {low} to {high}: bytes, or a text such as \"64kB\", \"4MB\", \"1GB\"")
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<usize> {
+        let text = text_of(raw)?;
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+        let unit = text.get(digits.len()..)?.trim();
+        let scale = match unit {
+            "" => 1,
+            unit => UNITS_BYTES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?.1,
+        };
+        let bytes = digits.parse::<u64>().ok()?.checked_mul(scale)?;
+        usize::try_from(bytes).ok().filter(|n| *n >= self.0 && *n <= self.1)
+    }
+    fn show(&self, value: &usize) -> String {
+        value.to_string()
+    }
+    fn form(&self) -> Form {
+        Form::Bare
+    }
+    fn toml(&self, value: &usize) -> Option<String> {
+        let text = Self::written(*value);
+        Some(if text.ends_with('B') { quote(&text) } else { text })
+    }
+}
+
+const UNITS_TIME: [(&str, f64); 6] =
+    [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0)];
+
+/// A duration from the first to the second bound (microseconds, both included).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Time(pub(super) u64, pub(super) u64);
+
+/// Any duration a timeout may have; 0 is "no limit".
+pub(super) const TIMEOUT: Time = Time(0, TIMEOUT_SECONDS_MAX * 1_000_000);
+/// Longest duration of a setting (seconds): ten years, far from overflow in any clock arithmetic.
+const TIMEOUT_SECONDS_MAX: u64 = 10 * 365 * 86_400;
+
+impl Time {
+    fn written(micros: u64) -> String {
+        match micros {
+            m if m.is_multiple_of(86_400_000_000) && m > 0 => format!("{}d", m / 86_400_000_000),
+            m if m.is_multiple_of(1_000_000) => format!("{}s", m / 1_000_000),
+            m if m.is_multiple_of(1_000) => format!("{}ms", m / 1_000),
+            m => format!("{m}us"),
+        }
+    }
+}
+
+impl Kind for Time {
+    type Value = Duration;
+    fn takes(&self) -> String {
+        let (low, high) = (Self::written(self.0), Self::written(self.1));
+        format!("a time from {low} to {high}: seconds, or a text such as \"50ms\", \"10s\", \"5min\"")
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<Duration> {
+        let seconds = match raw {
+            Raw::Whole(n) => *n as f64,
+            Raw::Fraction(n) => *n,
+            Raw::Text(text) => seconds_of(text.trim())?,
+            _ => return None,
+        };
+        let micros = (seconds * 1e6).round();
+        // The bounds also refuse NaN and infinities: every comparison with them is false.
+        if micros >= self.0 as f64 && micros <= self.1 as f64 {
+            Some(Duration::from_micros(micros as u64))
+        } else {
+            None
+        }
+    }
+    fn show(&self, value: &Duration) -> String {
+        value.as_secs_f64().to_string()
+    }
+    fn form(&self) -> Form {
+        Form::Bare
+    }
+    fn toml(&self, value: &Duration) -> Option<String> {
+        Some(match value.subsec_micros() {
+            0 => value.as_secs().to_string(),
+            _ => quote(&Self::written(u64::try_from(value.as_micros()).unwrap_or(u64::MAX))),
+        })
+    }
+}
+
+fn seconds_of(text: &str) -> Option<f64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let unit = text.get(digits.len()..)?.trim();
+    let scale = match unit {
+        "" => 1.0,
+        unit => UNITS_TIME.iter().find(|(name, _)| *name == unit)?.1,
+    };
+    let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.' || b == b'-');
+    digits.parse::<f64>().ok().filter(|_| plain).map(|n| n * scale)
+}
+
+/// true or false.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flag;
+
+impl Kind for Flag {
+    type Value = bool;
+    fn takes(&self) -> String {
+        "true or false (or 1 or 0)".into()
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<bool> {
+        match raw {
+            Raw::Flag(b) => Some(*b),
+            Raw::Whole(1) => Some(true),
+            Raw::Whole(0) => Some(false),
+            Raw::Text(text) => match text.trim() {
+                "1" | "true" | "on" | "yes" => Some(true),
+                "0" | "false" | "off" | "no" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+    fn show(&self, value: &bool) -> String {
+        u8::from(*value).to_string()
+    }
+    fn form(&self) -> Form {
+        Form::Flag
+    }
+}
+
+/// Any text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text;
+
+impl Kind for Text {
+    type Value = String;
+    fn takes(&self) -> String {
+        "a text".into()
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<String> {
+        // No setting is a text that a C string could not hold.
+        text_of(raw).map(Cow::into_owned).filter(|text| !text.contains('\0'))
+    }
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// A statement, or PgBouncer's `<empty>` for none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Statement;
+
+impl Kind for Statement {
+    type Value = String;
+    fn takes(&self) -> String {
+        "an SQL statement, or \"\" for none".into()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<String> {
+        Text.read(raw, dir).map(|text| if text == "<empty>" { String::new() } else { text })
+    }
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// A path, taken from the configuration file's directory when relative.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct File;
+
+impl Kind for File {
+    type Value = PathBuf;
+    fn takes(&self) -> String {
+        "a path, relative to the configuration file".into()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<PathBuf> {
+        let text = Text.read(raw, dir).filter(|text| !text.is_empty())?;
+        Some(dir.join(text))
+    }
+    fn show(&self, value: &PathBuf) -> String {
+        value.display().to_string()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// File permissions, octal as in PgBouncer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileMode;
+
+impl Kind for FileMode {
+    type Value = u32;
+    fn takes(&self) -> String {
+        "an octal file mode from \"0000\" to \"0777\"".into()
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<u32> {
+        let mode = match raw {
+            // 0o770 in TOML is a number already; a decimal 770 is out of range and refused.
+            Raw::Whole(n) => u32::try_from(*n).ok()?,
+            Raw::Text(text) => {
+                let text = text.trim();
+                u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok()?
+            }
+            _ => return None,
+        };
+        (mode <= 0o777).then_some(mode)
+    }
+    fn show(&self, value: &u32) -> String {
+        format!("{value:04o}")
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// Names with commas between, or an array.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List;
+
+impl Kind for List {
+    type Value = Vec<String>;
+    fn takes(&self) -> String {
+        "an array of texts, or a text with commas between the items".into()
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<Vec<String>> {
+        let items = match raw {
+            Raw::Text(text) => split_list(text),
+            Raw::List(items) => items.iter().flat_map(|item| split_list(item)).collect(),
+            _ => return None,
+        };
+        items.iter().all(|item| !item.contains('\0')).then_some(items)
+    }
+    fn show(&self, value: &Vec<String>) -> String {
+        value.join(",")
+    }
+    fn form(&self) -> Form {
+        Form::List
+    }
+}
+
+/// A secret in clear, or as `md5` and 32 hex digits. Never shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Password;
+
+impl Kind for Password {
+    type Value = Secret;
+    fn takes(&self) -> String {
+        "a password in clear, or md5 and 32 hex digits".into()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<Secret> {
+        // A SCRAM verifier proves a client's password; it cannot log in anywhere.
+        let secret = match raw {
+            // Not trimmed: a password may begin or end with a space.
+            Raw::Text(text) => super::userlist::secret(text).ok()?,
+            _ => super::userlist::secret(&Text.read(raw, dir)?).ok()?,
+        };
+        (!matches!(secret, Secret::Scram(_))).then_some(secret)
+    }
+    fn show(&self, value: &Secret) -> String {
+        super::userlist::kind(value).to_owned()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+    fn toml(&self, _: &Secret) -> Option<String> {
+        None
+    }
+}
+
+/// Words that stand for a value; the first one for a value is the one shown.
+pub(super) trait Word: Copy + PartialEq + 'static {
+    /// Every word and its value.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+/// One of a type's words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OneOf<T>(PhantomData<T>);
+
+/// The words of `T`.
+pub(super) const fn one_of<T: Word>() -> OneOf<T> {
+    OneOf(PhantomData)
+}
+
+impl<T: Word> Kind for OneOf<T> {
+    type Value = T;
+    fn takes(&self) -> String {
+        let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
+        format!("one of {}", words.join(", "))
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<T> {
+        let Raw::Text(text) = raw else { return None };
+        T::WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text.trim())).map(|(_, value)| *value)
+    }
+    fn show(&self, value: &T) -> String {
+        T::WORDS.iter().find(|(_, v)| v == value).map(|(word, _)| (*word).to_owned()).unwrap_or_default()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// The word that stands for `value`.
+pub(super) fn word<T: Word>(value: T) -> String {
+    one_of::<T>().show(&value)
+}
+
+/// A value that may be absent; an empty text unsets it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Maybe<K>(pub(super) K);
+
+impl<K: Kind> Kind for Maybe<K> {
+    type Value = Option<K::Value>;
+    fn takes(&self) -> String {
+        self.0.takes()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value> {
+        match raw {
+            Raw::Text(text) if text.is_empty() => Some(None),
+            raw => self.0.read(raw, dir).map(Some),
+        }
+    }
+    fn show(&self, value: &Self::Value) -> String {
+        value.as_ref().map(|value| self.0.show(value)).unwrap_or_default()
+    }
+    fn form(&self) -> Form {
+        self.0.form()
+    }
+    fn toml(&self, value: &Self::Value) -> Option<String> {
+        value.as_ref().and_then(|value| self.0.toml(value))
+    }
+}
+
+impl Word for PoolMode {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("session", Self::Session), ("transaction", Self::Transaction), ("statement", Self::Statement)];
+}
+
+impl Word for SessionState {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("pin", Self::Pin), ("reject", Self::Reject), ("allow", Self::Allow)];
+}
+
+impl Word for AuthType {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("trust", Self::Trust),
+        ("any", Self::Trust),
+        ("plain", Self::Plain),
+        ("md5", Self::Md5),
+        ("scram-sha-256", Self::ScramSha256),
+        ("cert", Self::Cert),
+        ("hba", Self::Hba),
+    ];
+}
+
+impl Word for SslMode {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("disable", Self::Disable),
+        ("allow", Self::Allow),
+        ("prefer", Self::Prefer),
+        ("require", Self::Require),
+        ("verify-ca", Self::VerifyCa),
+        ("verify-full", Self::VerifyFull),
+    ];
+}
+
+impl Word for LogFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[("text", Self::Text), ("json", Self::Json)];
+}
+
+/// A level of the log; the settings keep the word.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Level;
+
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+
+impl Kind for Level {
+    type Value = String;
+    fn takes(&self) -> String {
+        format!("one of {}", LEVELS.join(", "))
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<String> {
+        let Raw::Text(text) = raw else { return None };
+        LEVELS.iter().find(|level| level.eq_ignore_ascii_case(text.trim())).map(|level| (*level).to_owned())
+    }
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+impl Word for SimpleQuery {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("allow", Self::Allow), ("single", Self::Single), ("control", Self::Control), ("deny", Self::Deny)];
+}
+
+impl Word for Switch {
+    const WORDS: &'static [(&'static str, Self)] = &[("allow", Self::Allow), ("deny", Self::Deny)];
+}
+
+impl Word for Enforce {
+    const WORDS: &'static [(&'static str, Self)] = &[("reject", Self::Reject), ("report", Self::Report)];
+}
+
+impl Word for CoalesceMode {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("on", Self::On), ("shadow", Self::Shadow), ("off", Self::Off)];
+}
