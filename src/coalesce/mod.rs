@@ -1,1 +1,5 @@
 //! coalesce
+
+pub mod batch;
+pub mod catalog;
+pub mod plan;

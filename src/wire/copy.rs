@@ -1,1 +1,211 @@
 //! COPY's text and binary rows: encoders and their inverse.
+//!
+//! Owns: how a value is escaped in a text row, how a binary row is laid out. Never: whether a value may be sent so.
+//! See "COPY", sections "Text Format" and "Binary Format", in the manual; the text form is that of the defaults: TAB between
+//! fields, `\N` for NULL, LF at the end. No function here allocates but for growing `out`.
+
+/// Which form a COPY's rows have. One COPY has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CopyFormat {
+    /// Fields in the client's encoding, escaped.
+    Text,
+    /// Fields in their types' send format, each with a length.
+    Binary,
+}
+
+/// What a binary COPY begins with: signature, flags (none), header extension (empty).
+pub const BINARY_HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
+/// What a binary COPY ends with: a row of -1 fields.
+pub const BINARY_TRAILER: &[u8; 2] = b"\xff\xff";
+
+/// Between two fields of a text row.
+pub const FIELD_END: u8 = b'\t';
+
+/// After a text row.
+pub const ROW_END: u8 = b'\n';
+
+/// The letter after the backslash, for the four bytes that a text field must not hold as they are.
+fn escape(byte: u8) -> Option<u8> {
+    match byte {
+        b'\\' => Some(b'\\'),
+        b'\t' => Some(b't'),
+        b'\n' => Some(b'n'),
+        b'\r' => Some(b'r'),
+        _ => None,
+    }
+}
+
+/// Hot path. Appends a text field: `value` escaped. Right for encodings in which every byte below 128 is a character.
+pub fn put_text(out: &mut Vec<u8>, value: &[u8]) {
+    let mut from = 0;
+    for (at, &byte) in value.iter().enumerate() {
+        if let Some(letter) = escape(byte) {
+            out.extend_from_slice(&value[from..at]);
+            out.extend_from_slice(&[b'\\', letter]);
+            from = at + 1;
+        }
+    }
+    out.extend_from_slice(&value[from..]);
+}
+
+/// Hot path. Appends a text field from what stands between the quotes of an SQL string: doubled quotes become one, the rest is
+/// escaped. False, with `out` as it was, when a quote stands alone.
+pub fn put_text_unquoted(out: &mut Vec<u8>, body: &[u8]) -> bool {
+    let begin = out.len();
+    let (mut from, mut at) = (0, 0);
+    while let Some(&byte) = body.get(at) {
+        if byte == b'\'' {
+            if body.get(at + 1) != Some(&b'\'') {
+                out.truncate(begin);
+                return false;
+            }
+            out.extend_from_slice(&body[from..=at]);
+            at += 1;
+            from = at + 1;
+        } else if let Some(letter) = escape(byte) {
+            out.extend_from_slice(&body[from..at]);
+            out.extend_from_slice(&[b'\\', letter]);
+            from = at + 1;
+        }
+        at += 1;
+    }
+    out.extend_from_slice(&body[from..]);
+    true
+}
+
+/// Appends a text field that is NULL.
+pub fn put_text_null(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\\N");
+}
+
+/// Appends the text field of bytes in hexadecimal, as `bytea` reads them (`\x...`, its backslash escaped).
+pub fn put_text_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(b"\\\\x");
+    for &byte in bytes {
+        put_hex(out, byte);
+    }
+}
+
+/// Appends the text field of a uuid.
+pub fn put_text_uuid(out: &mut Vec<u8>, uuid: [u8; 16]) {
+    for (i, byte) in uuid.into_iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            out.push(b'-');
+        }
+        put_hex(out, byte);
+    }
+}
+
+fn put_hex(out: &mut Vec<u8>, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+}
+
+/// Appends the text field of an integer.
+pub fn put_text_int(out: &mut Vec<u8>, number: i64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut left = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Appends a binary row's field count.
+pub fn put_binary_count(out: &mut Vec<u8>, fields: u16) {
+    out.extend_from_slice(&fields.to_be_bytes());
+}
+
+/// Appends a binary field (`None`: NULL). `value` is shorter than 2 GiB: every message is.
+pub fn put_binary(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    match value {
+        None => out.extend_from_slice(&(-1i32).to_be_bytes()),
+        Some(value) => {
+            out.extend_from_slice(&(value.len() as u32).to_be_bytes());
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// What a COPY row cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MalformedRow(
+    /// Which part.
+    pub &'static str,
+);
+
+impl std::fmt::Display for MalformedRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "malformed COPY row: {}", self.0)
+    }
+}
+
+impl std::error::Error for MalformedRow {}
+
+/// One row's values; `None` is NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
+/// The inverse of the text encoders: one row at the start of `buf`, and what follows it.
+///
+/// Errors: no LF, or an escape that the encoders do not write.
+pub fn take_text_row(buf: &[u8]) -> Result<(Row, &[u8]), MalformedRow> {
+    let end = memchr::memchr(ROW_END, buf).ok_or(MalformedRow("no end"))?;
+    let fields = buf[..end].split(|&b| b == FIELD_END).map(text_field).collect::<Result<_, _>>()?;
+    Ok((fields, &buf[end + 1..]))
+}
+
+fn text_field(field: &[u8]) -> Result<Option<Vec<u8>>, MalformedRow> {
+    if field == b"\\N" {
+        return Ok(None);
+    }
+    let mut value = Vec::with_capacity(field.len());
+    let mut bytes = field.iter();
+    while let Some(&byte) = bytes.next() {
+        value.push(match (byte, byte == b'\\') {
+            (byte, false) => byte,
+            (_, true) => match bytes.next() {
+                Some(b'\\') => b'\\',
+                Some(b't') => b'\t',
+                Some(b'n') => b'\n',
+                Some(b'r') => b'\r',
+                _ => return Err(MalformedRow("escape")),
+            },
+        });
+    }
+    Ok(Some(value))
+}
+
+/// The inverse of the binary encoders: one row at the start of `buf`, and what follows it.
+///
+/// Errors: a count or length that `buf` does not hold; the trailer counts as one.
+pub fn take_binary_row(buf: &[u8]) -> Result<(Row, &[u8]), MalformedRow> {
+    let (&count, mut rest) = buf.split_first_chunk().ok_or(MalformedRow("field count"))?;
+    let count = usize::try_from(i16::from_be_bytes(count)).map_err(|_| MalformedRow("field count"))?;
+    let mut row = Vec::with_capacity(count.min(buf.len() / 4));
+    for _ in 0..count {
+        let (&len, after) = rest.split_first_chunk().ok_or(MalformedRow("field length"))?;
+        match i32::from_be_bytes(len) {
+            -1 => {
+                row.push(None);
+                rest = after;
+            }
+            len => {
+                let len = usize::try_from(len).map_err(|_| MalformedRow("field length"))?;
+                let (value, after) = after.split_at_checked(len).ok_or(MalformedRow("field"))?;
+                row.push(Some(value.to_vec()));
+                rest = after;
+            }
+        }
+    }
+    Ok((row, rest))
+}

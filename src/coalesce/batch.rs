@@ -1,0 +1,514 @@
+//! Rows on their way into a COPY: one statement's values as a COPY row, and the batch that holds many.
+//!
+//! Owns: the bytes of the rows and whose they are, so that a guilty one can be taken out. Never: a socket, a clock, the decision
+//! whether a statement may be poured at all ([`super::plan`]); only single values are still refused here.
+
+use std::ops::Range;
+
+use super::plan::{InsertPlan, IntWidth, ItemRule, LiteralRule, ParamRule, Print, Temporal};
+use crate::sql::insert::{Class, Item};
+use crate::wire::backend::ErrorFields;
+use crate::wire::copy::{self, CopyFormat};
+use crate::wire::frame;
+use crate::wire::frontend::{self, Bind};
+
+/// What a row asks of its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RowInfo {
+    /// A value means the transaction's time (`'now'`): as [`InsertPlan::one_row_per_client`], for this row.
+    pub own_time: bool,
+}
+
+/// Why one row leaves as it was sent, though its statement is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotPourable {
+    /// Not as many items or parameters as the plan has.
+    Count,
+    /// An item's class is not among those proven for its column.
+    Class,
+    /// A value longer than [`InsertPlan::max_value_bytes`].
+    ValueTooLong,
+    /// The bytes of an item are not what its class says.
+    Literal,
+    /// `-0` into a float.
+    NegativeZero,
+    /// A zero byte: Bind and COPY word the error differently.
+    ZeroByte,
+    /// A format code other than 0 and 1, or as many as neither one nor all.
+    FormatCode,
+    /// A binary value that cannot be written exactly as text, or a text value in a binary row.
+    Format,
+    /// A binary value of a length or range that its type does not have.
+    Binary,
+}
+
+impl std::fmt::Display for NotPourable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Count => "number of values",
+            Self::Class => "literal for column type",
+            Self::ValueTooLong => "value too long (max_value_bytes)",
+            Self::Literal => "literal not understood",
+            Self::NegativeZero => "negative zero",
+            Self::ZeroByte => "zero byte",
+            Self::FormatCode => "format code",
+            Self::Format => "mixed formats",
+            Self::Binary => "binary value",
+        })
+    }
+}
+
+impl std::error::Error for NotPourable {}
+
+/// Hot path. Appends the text row of one row of literals (`text[item]`, quotes included), or leaves `out` as it was.
+pub fn encode_literals(
+    plan: &InsertPlan,
+    text: &[u8],
+    items: &[Item],
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    let begin = out.len();
+    let row = text_row(out, plan, items.len(), |at, out| {
+        let item = items[at];
+        match &plan.items[at] {
+            ItemRule::LeftOut if item.class == Class::Default => Ok(Field::LeftOut),
+            ItemRule::Literal(rule) if rule.accept.has(item.class) => {
+                let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
+                put_literal(*rule, item.class, bytes, plan.max_value_bytes, out)
+            }
+            _ => Err(NotPourable::Class),
+        }
+    });
+    row.inspect_err(|_| out.truncate(begin))
+}
+
+/// Appends one row of the text or binary COPY from a Bind's parameters, or leaves `out` as it was. `format` is what
+/// [`format_of`] chose for this Bind.
+pub fn encode_params(
+    plan: &InsertPlan,
+    bind: &Bind<'_>,
+    format: CopyFormat,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    check_counts(plan, bind)?;
+    let begin = out.len();
+    let row = match format {
+        CopyFormat::Text => params_text(plan, bind, out),
+        CopyFormat::Binary => params_binary(plan, bind, out),
+    };
+    row.inspect_err(|_| out.truncate(begin))
+}
+
+/// The form of a Bind's row: binary when every parameter is and the plan can, text when every binary parameter can be written
+/// as text; `None`: the row leaves as it was sent. Part of what rows must agree on to share a batch.
+pub fn format_of(plan: &InsertPlan, bind: &Bind<'_>) -> Option<CopyFormat> {
+    check_counts(plan, bind).ok()?;
+    if plan.copy_binary_sql.is_some() && (0..plan.params).all(|i| bind.binary(i)) && plan.params > 0 {
+        return Some(CopyFormat::Binary);
+    }
+    let as_text = |item: &ItemRule| match item {
+        ItemRule::Param(rule) => rule.print != Print::No || !bind.binary(rule.index),
+        _ => true,
+    };
+    plan.items.iter().all(as_text).then_some(CopyFormat::Text)
+}
+
+/// The server answers a wrong count or code before it looks at a value.
+fn check_counts(plan: &InsertPlan, bind: &Bind<'_>) -> Result<(), NotPourable> {
+    let codes = bind.formats.len() / 2;
+    if bind.params_len != plan.params {
+        return Err(NotPourable::Count);
+    }
+    if codes > 1 && codes != plan.params {
+        return Err(NotPourable::FormatCode);
+    }
+    if bind.formats.chunks_exact(2).any(|code| code != [0, 0] && code != [0, 1]) {
+        return Err(NotPourable::FormatCode);
+    }
+    Ok(())
+}
+
+/// What was appended for one item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    LeftOut,
+    Put { own_time: bool },
+}
+
+const PUT: Field = Field::Put { own_time: false };
+
+/// A text row: `field` appends that of each item.
+fn text_row(
+    out: &mut Vec<u8>,
+    plan: &InsertPlan,
+    items: usize,
+    mut field: impl FnMut(usize, &mut Vec<u8>) -> Result<Field, NotPourable>,
+) -> Result<RowInfo, NotPourable> {
+    if items != plan.items.len() {
+        return Err(NotPourable::Count);
+    }
+    let mut info = RowInfo::default();
+    for at in 0..items {
+        if let Field::Put { own_time } = field(at, out)? {
+            info.own_time |= own_time;
+            out.push(copy::FIELD_END);
+        }
+    }
+    // A plan has at least one field, so the last byte is its end.
+    if let Some(last) = out.last_mut() {
+        *last = copy::ROW_END;
+    }
+    Ok(info)
+}
+
+/// Appends one literal as a text field.
+fn put_literal(
+    rule: LiteralRule,
+    class: Class,
+    bytes: &[u8],
+    max: usize,
+    out: &mut Vec<u8>,
+) -> Result<Field, NotPourable> {
+    if bytes.len() > max.saturating_add(2) {
+        return Err(NotPourable::ValueTooLong);
+    }
+    match class {
+        Class::Null => copy::put_text_null(out),
+        Class::True => out.push(b't'),
+        Class::False => out.push(b'f'),
+        Class::String => {
+            let body =
+                bytes.strip_prefix(b"'").and_then(|b| b.strip_suffix(b"'")).ok_or(NotPourable::Literal)?;
+            if !copy::put_text_unquoted(out, body) {
+                return Err(NotPourable::Literal);
+            }
+            return Ok(Field::Put { own_time: means_own_time(rule.temporal, body) });
+        }
+        Class::Integer | Class::SignedInteger | Class::Decimal | Class::SignedDecimal => {
+            if !is_number(class, bytes) {
+                return Err(NotPourable::Literal);
+            }
+            if rule.float && is_negative_zero(bytes) {
+                return Err(NotPourable::NegativeZero);
+            }
+            out.extend_from_slice(bytes);
+        }
+        Class::Default | Class::Param(_) => return Err(NotPourable::Class),
+    }
+    Ok(PUT)
+}
+
+/// Are these the bytes of such a number, and so without anything that COPY would read otherwise?
+fn is_number(class: Class, bytes: &[u8]) -> bool {
+    let signed = matches!(class, Class::SignedInteger | Class::SignedDecimal);
+    let Some(bytes) = (if signed { bytes.strip_prefix(b"-") } else { Some(bytes) }) else { return false };
+    let digits = |b: &[u8]| !b.is_empty() && b.iter().all(u8::is_ascii_digit);
+    if !matches!(class, Class::Decimal | Class::SignedDecimal) {
+        return digits(bytes);
+    }
+    let dot = memchr::memchr(b'.', bytes);
+    dot.is_some_and(|dot| digits(&bytes[..dot]) && digits(&bytes[dot + 1..]))
+}
+
+fn is_negative_zero(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'-') && !bytes.iter().any(|b| matches!(b, b'1'..=b'9'))
+}
+
+/// Could the value mean the transaction's time? `now`, `today` and the like are words of several letters wherever they stand
+/// (`12:00 tomorrow`); single letters are the `T` and `Z` of ISO 8601. In arrays and ranges quotes and backslashes may stand
+/// inside a word.
+fn means_own_time(temporal: Temporal, value: &[u8]) -> bool {
+    let container = match temporal {
+        Temporal::No => return false,
+        Temporal::Always => return true,
+        Temporal::Scalar => false,
+        Temporal::Container => true,
+    };
+    let mut letters = 0;
+    for &byte in value {
+        match byte {
+            b'\\' if container => return true,
+            b'"' | b'\'' if container => {}
+            b'a'..=b'z' | b'A'..=b'Z' | 0x80.. => letters += 1,
+            _ => letters = 0,
+        }
+        if letters > 1 {
+            return true;
+        }
+    }
+    false
+}
+
+/// The parameters by index, walked once when the plan takes them in their order.
+struct Params<'a> {
+    bind: &'a Bind<'a>,
+    next: frontend::Values<'a>,
+    in_order: bool,
+}
+
+impl<'a> Params<'a> {
+    fn new(plan: &InsertPlan, bind: &'a Bind<'a>) -> Self {
+        Self { bind, next: bind.values(), in_order: plan.params_in_order }
+    }
+
+    fn take(&mut self, index: usize, max: usize) -> Result<Option<&'a [u8]>, NotPourable> {
+        let value = if self.in_order { self.next.next() } else { self.bind.values().nth(index) };
+        let value = value.ok_or(NotPourable::Count)?;
+        match value {
+            Some(bytes) if bytes.len() > max => Err(NotPourable::ValueTooLong),
+            value => Ok(value),
+        }
+    }
+}
+
+fn params_text(plan: &InsertPlan, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<RowInfo, NotPourable> {
+    let mut params = Params::new(plan, bind);
+    text_row(out, plan, plan.items.len(), |at, out| match &plan.items[at] {
+        ItemRule::LeftOut => Ok(Field::LeftOut),
+        ItemRule::Literal(_) => Err(NotPourable::Class),
+        ItemRule::Fixed { class, text, rule } => put_literal(*rule, *class, text, plan.max_value_bytes, out),
+        ItemRule::Param(rule) => {
+            let value = params.take(rule.index, plan.max_value_bytes)?;
+            put_param_text(*rule, value, bind.binary(rule.index), out)
+        }
+    })
+}
+
+fn put_param_text(
+    rule: ParamRule,
+    value: Option<&[u8]>,
+    binary: bool,
+    out: &mut Vec<u8>,
+) -> Result<Field, NotPourable> {
+    let Some(value) = value else {
+        copy::put_text_null(out);
+        return Ok(PUT);
+    };
+    if binary {
+        print(rule.print, value, out)?;
+        return Ok(PUT);
+    }
+    if memchr::memchr(0, value).is_some() {
+        return Err(NotPourable::ZeroByte);
+    }
+    copy::put_text(out, value);
+    Ok(Field::Put { own_time: means_own_time(rule.temporal, value) })
+}
+
+/// Appends a binary value as text.
+fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourable> {
+    match print {
+        Print::Int(width) => copy::put_text_int(out, read_int(width, value)?),
+        Print::Bool => out.push(match value {
+            [0] => b'f',
+            [_] => b't',
+            _ => return Err(NotPourable::Binary),
+        }),
+        Print::Text if memchr::memchr(0, value).is_some() => return Err(NotPourable::ZeroByte),
+        Print::Text => copy::put_text(out, value),
+        Print::Uuid => copy::put_text_uuid(out, value.try_into().map_err(|_| NotPourable::Binary)?),
+        Print::Bytea => copy::put_text_hex(out, value),
+        Print::No => return Err(NotPourable::Format),
+    }
+    Ok(())
+}
+
+fn read_int(width: IntWidth, value: &[u8]) -> Result<i64, NotPourable> {
+    let wrong = |_| NotPourable::Binary;
+    Ok(match width {
+        IntWidth::Two => i16::from_be_bytes(value.try_into().map_err(wrong)?).into(),
+        IntWidth::Four => i32::from_be_bytes(value.try_into().map_err(wrong)?).into(),
+        IntWidth::Eight => i64::from_be_bytes(value.try_into().map_err(wrong)?),
+    })
+}
+
+fn params_binary(plan: &InsertPlan, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<RowInfo, NotPourable> {
+    let mut params = Params::new(plan, bind);
+    copy::put_binary_count(out, plan.fields);
+    for item in &plan.items {
+        match item {
+            ItemRule::LeftOut => {}
+            ItemRule::Fixed { class: Class::Null, .. } => copy::put_binary(out, None),
+            ItemRule::Literal(_) | ItemRule::Fixed { .. } => return Err(NotPourable::Format),
+            ItemRule::Param(rule) => {
+                let value = params.take(rule.index, plan.max_value_bytes)?;
+                if !bind.binary(rule.index) {
+                    return Err(NotPourable::Format);
+                }
+                put_param_binary(*rule, value, out)?;
+            }
+        }
+    }
+    Ok(RowInfo::default())
+}
+
+fn put_param_binary(rule: ParamRule, value: Option<&[u8]>, out: &mut Vec<u8>) -> Result<(), NotPourable> {
+    let (Some(bytes), Some((from, to))) = (value, rule.convert) else {
+        copy::put_binary(out, value);
+        return Ok(());
+    };
+    let number = read_int(from, bytes)?;
+    let wrong = |_| NotPourable::Binary;
+    match to {
+        IntWidth::Two => copy::put_binary(out, Some(&i16::try_from(number).map_err(wrong)?.to_be_bytes())),
+        IntWidth::Four => copy::put_binary(out, Some(&i32::try_from(number).map_err(wrong)?.to_be_bytes())),
+        IntWidth::Eight => copy::put_binary(out, Some(&number.to_be_bytes())),
+    }
+    Ok(())
+}
+
+/// Does a batch have room?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caps {
+    /// Most rows.
+    pub rows: usize,
+    /// Most bytes of rows.
+    pub bytes: usize,
+}
+
+/// One client statement's place in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unit {
+    /// Its first byte.
+    start: usize,
+    /// Its first row, from 0.
+    row: usize,
+}
+
+/// The rows of one COPY, by unit: a unit is one client statement with one row or more, which stand or fall together.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    format: CopyFormat,
+    caps: Caps,
+    bytes: Vec<u8>,
+    units: Vec<Unit>,
+    rows: usize,
+}
+
+impl Batch {
+    /// Empty. A unit that is larger than the caps is taken by an empty batch only.
+    pub fn new(format: CopyFormat, caps: Caps) -> Self {
+        Self { format, caps, bytes: Vec::new(), units: Vec::new(), rows: 0 }
+    }
+
+    /// The form of its rows.
+    pub fn format(&self) -> CopyFormat {
+        self.format
+    }
+
+    /// Rows in it.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Units in it.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Nothing in it?
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// All rows, without header and trailer.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Would a unit of `rows` rows and `bytes` bytes fit?
+    pub fn fits(&self, rows: usize, bytes: usize) -> bool {
+        let fits = |have: usize, more: usize, cap: usize| have.checked_add(more).is_some_and(|n| n <= cap);
+        self.is_empty()
+            || (fits(self.rows, rows, self.caps.rows) && fits(self.bytes.len(), bytes, self.caps.bytes))
+    }
+
+    /// Appends a unit of `rows` (1 or more) encoded rows and gives its index; `None`: no room, or no row.
+    pub fn push_unit(&mut self, encoded: &[u8], rows: usize) -> Option<usize> {
+        if rows == 0 || !self.fits(rows, encoded.len()) {
+            return None;
+        }
+        self.units.push(Unit { start: self.bytes.len(), row: self.rows });
+        self.bytes.extend_from_slice(encoded);
+        self.rows += rows;
+        Some(self.units.len() - 1)
+    }
+
+    /// The rows of unit `unit`; `None`: no such unit.
+    pub fn unit_bytes(&self, unit: usize) -> Option<&[u8]> {
+        self.bytes.get(self.byte_range(unit..unit + 1)?)
+    }
+
+    /// How many rows unit `unit` has; 0: no such unit.
+    pub fn unit_rows(&self, unit: usize) -> usize {
+        let Some(first) = self.units.get(unit) else { return 0 };
+        self.units.get(unit + 1).map_or(self.rows, |next| next.row) - first.row
+    }
+
+    /// Whose is line `line` (from 1, as COPY counts, in both formats)? `None`: no such line.
+    pub fn line_owner(&self, line: u64) -> Option<usize> {
+        let row = usize::try_from(line).ok()?.checked_sub(1)?;
+        if row >= self.rows {
+            return None;
+        }
+        self.units.partition_point(|unit| unit.row <= row).checked_sub(1)
+    }
+
+    /// The units of `units` alone, in their order; for a search by halves. Out of range: empty.
+    pub fn select(&self, units: Range<usize>) -> Self {
+        let mut part = Self::new(self.format, self.caps);
+        for unit in units {
+            part.copy_unit(self, unit);
+        }
+        part
+    }
+
+    /// All but unit `unit`; later units move down by one.
+    pub fn without(&self, unit: usize) -> Self {
+        let mut part = Self::new(self.format, self.caps);
+        for other in (0..self.units.len()).filter(|&other| other != unit) {
+            part.copy_unit(self, other);
+        }
+        part
+    }
+
+    fn copy_unit(&mut self, from: &Self, unit: usize) {
+        if let Some(bytes) = from.unit_bytes(unit) {
+            self.units.push(Unit { start: self.bytes.len(), row: self.rows });
+            self.bytes.extend_from_slice(bytes);
+            self.rows += from.unit_rows(unit);
+        }
+    }
+
+    fn byte_range(&self, units: Range<usize>) -> Option<Range<usize>> {
+        let start = self.units.get(units.start)?.start;
+        Some(start..self.units.get(units.end).map_or(self.bytes.len(), |unit| unit.start))
+    }
+
+    /// Appends everything between Execute(COPY) and what follows it: one CopyData with header, rows and trailer, and CopyDone.
+    pub fn put_copy(&self, out: &mut Vec<u8>) {
+        out.reserve(self.bytes.len() + copy::BINARY_HEADER.len() + 2 * frame::HEADER_BYTES + 2);
+        frame::put(out, frontend::COPY_DATA, |out| match self.format {
+            CopyFormat::Text => out.extend_from_slice(&self.bytes),
+            CopyFormat::Binary => {
+                out.extend_from_slice(copy::BINARY_HEADER);
+                out.extend_from_slice(&self.bytes);
+                out.extend_from_slice(copy::BINARY_TRAILER);
+            }
+        });
+        frontend::put_empty(out, frontend::COPY_DONE);
+    }
+}
+
+/// The line that a failed COPY's error points at, from `COPY <relname>, line N` at the beginning of a line of its context
+/// ([`InsertPlan::relname`]). Only a hint: foreign keys and deferred checks carry none, other languages word it otherwise, and
+/// a value shown behind it may imitate it, which is why the first such line counts.
+pub fn line_of_error(fields: &ErrorFields<'_>, relname: &str) -> Option<u64> {
+    let context = fields.field(b'W')?;
+    let prefix = format!("COPY {relname}, line ");
+    let at = memchr::memmem::find_iter(context, prefix.as_bytes())
+        .find(|&at| at == 0 || context[at - 1] == b'\n')?;
+    let rest = &context[at + prefix.len()..];
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok().filter(|&line| line > 0)
+}

@@ -1,0 +1,639 @@
+//! How one INSERT becomes a row of a COPY: built once for a shape (or prepared statement) and a table.
+//!
+//! Owns: which literal and which parameter may go into which column type, what may be left out, and the COPY's text. Never: a
+//! row's bytes, a cache. What is not proven equal is refused; the reasons are [`Reason`]s.
+//!
+//! The rule behind all of it: a COPY may fail where the INSERT would not (then the INSERT itself is run), but it must never
+//! succeed where the INSERT would have failed or stored something else.
+
+use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind};
+use crate::sql::insert::{Class, Item};
+use crate::sql::meaning::InsertTarget;
+use crate::wire::Oid;
+
+/// Longest value of a plan that was given no other bound (bytes); the default of `coalesce.max_value_bytes`.
+pub const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Built-in types, by their fixed object ids.
+pub mod oid {
+    #![allow(missing_docs)]
+    use crate::wire::Oid;
+    pub const BOOL: Oid = 16;
+    pub const BYTEA: Oid = 17;
+    pub const CHAR: Oid = 18;
+    pub const NAME: Oid = 19;
+    pub const INT8: Oid = 20;
+    pub const INT2: Oid = 21;
+    pub const INT4: Oid = 23;
+    pub const TEXT: Oid = 25;
+    pub const OID: Oid = 26;
+    pub const XID: Oid = 28;
+    pub const JSON: Oid = 114;
+    pub const XML: Oid = 142;
+    pub const POINT: Oid = 600;
+    pub const LSEG: Oid = 601;
+    pub const PATH: Oid = 602;
+    pub const BOX: Oid = 603;
+    pub const POLYGON: Oid = 604;
+    pub const LINE: Oid = 628;
+    pub const CIDR: Oid = 650;
+    pub const FLOAT4: Oid = 700;
+    pub const FLOAT8: Oid = 701;
+    pub const CIRCLE: Oid = 718;
+    pub const MONEY: Oid = 790;
+    pub const MACADDR: Oid = 829;
+    pub const INET: Oid = 869;
+    pub const BPCHAR: Oid = 1042;
+    pub const VARCHAR: Oid = 1043;
+    pub const DATE: Oid = 1082;
+    pub const TIME: Oid = 1083;
+    pub const TIMESTAMP: Oid = 1114;
+    pub const TIMESTAMPTZ: Oid = 1184;
+    pub const INTERVAL: Oid = 1186;
+    pub const TIMETZ: Oid = 1266;
+    pub const BIT: Oid = 1560;
+    pub const VARBIT: Oid = 1562;
+    pub const NUMERIC: Oid = 1700;
+    pub const UUID: Oid = 2950;
+    pub const PG_LSN: Oid = 3220;
+    pub const TSVECTOR: Oid = 3614;
+    pub const TSQUERY: Oid = 3615;
+    pub const JSONB: Oid = 3802;
+    pub const INT4RANGE: Oid = 3904;
+    pub const NUMRANGE: Oid = 3906;
+    pub const TSRANGE: Oid = 3908;
+    pub const TSTZRANGE: Oid = 3910;
+    pub const DATERANGE: Oid = 3912;
+    pub const INT8RANGE: Oid = 3926;
+    pub const JSONPATH: Oid = 4072;
+    pub const INT4MULTIRANGE: Oid = 4451;
+    pub const NUMMULTIRANGE: Oid = 4532;
+    pub const TSMULTIRANGE: Oid = 4533;
+    pub const TSTZMULTIRANGE: Oid = 4534;
+    pub const DATEMULTIRANGE: Oid = 4535;
+    pub const INT8MULTIRANGE: Oid = 4536;
+    pub const XID8: Oid = 5069;
+}
+
+/// On whose server connection the batch runs, and so what may be seen of its sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Context {
+    /// Transaction or statement mode: `lastval()` after an autocommit INSERT means nothing already.
+    Pooled,
+    /// Session mode, on the client's own server connection.
+    Own,
+    /// Session mode, on any other server connection: nothing may draw from a sequence.
+    Foreign,
+}
+
+/// A set of literal classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClassSet(u16);
+
+impl ClassSet {
+    /// Of these classes.
+    pub fn of(classes: &[Class]) -> Self {
+        Self(classes.iter().fold(0, |bits, &class| bits | Self::bit(class)))
+    }
+
+    /// Is `class` in it?
+    pub fn has(self, class: Class) -> bool {
+        self.0 & Self::bit(class) != 0
+    }
+
+    fn bit(class: Class) -> u16 {
+        match class {
+            Class::Null => 1,
+            Class::Default => 2,
+            Class::Integer => 4,
+            Class::SignedInteger => 8,
+            Class::Decimal => 16,
+            Class::SignedDecimal => 32,
+            Class::True => 64,
+            Class::False => 128,
+            Class::String => 256,
+            Class::Param(_) => 512,
+        }
+    }
+}
+
+/// Can the text of a value mean another one in another transaction (`now`, `tomorrow`)?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Temporal {
+    /// No: not a date or time.
+    No,
+    /// A date or time: when it holds a word.
+    Scalar,
+    /// An array or range of such: when it holds a word, however quoted.
+    Container,
+    /// Always: a time with time zone takes the day's offset.
+    Always,
+}
+
+/// A literal's way into its column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiteralRule {
+    /// Classes that are proven for the column's type.
+    pub accept: ClassSet,
+    /// A float: a negative zero is 0 in an INSERT and -0 in a COPY.
+    pub float: bool,
+    /// Does a string mean the transaction's time?
+    pub temporal: Temporal,
+}
+
+/// Bytes of an integer type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IntWidth {
+    /// `int2`
+    Two,
+    /// `int4`
+    Four,
+    /// `int8`
+    Eight,
+}
+
+impl IntWidth {
+    /// Of an integer type; `None` for any other.
+    pub fn of(oid: Oid) -> Option<Self> {
+        match oid {
+            oid::INT2 => Some(Self::Two),
+            oid::INT4 => Some(Self::Four),
+            oid::INT8 => Some(Self::Eight),
+            _ => None,
+        }
+    }
+}
+
+/// How a binary value is written in a text row, exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Print {
+    /// An integer.
+    Int(IntWidth),
+    /// `t` or `f`.
+    Bool,
+    /// As it is.
+    Text,
+    /// Five groups of hexadecimal digits.
+    Uuid,
+    /// `\x` and hexadecimal digits.
+    Bytea,
+    /// Not at all.
+    No,
+}
+
+/// A parameter's way into its column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParamRule {
+    /// Its place in Bind, from 0.
+    pub index: usize,
+    /// In a binary row: from this width to that one; `None`: the bytes as they are.
+    pub convert: Option<(IntWidth, IntWidth)>,
+    /// A binary value in a text row.
+    pub print: Print,
+    /// Does a text value mean the transaction's time?
+    pub temporal: Temporal,
+}
+
+/// What becomes of one item of the VALUES list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ItemRule {
+    /// DEFAULT: the column is left out of the COPY.
+    LeftOut,
+    /// A literal that each row brings.
+    Literal(LiteralRule),
+    /// A literal of the prepared statement: the same in every row.
+    Fixed {
+        /// Its class.
+        class: Class,
+        /// Its bytes in the statement, quotes included.
+        text: Box<[u8]>,
+        /// Its way into the column.
+        rule: LiteralRule,
+    },
+    /// A parameter.
+    Param(ParamRule),
+}
+
+/// How the rows of one statement reach one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InsertPlan {
+    /// The table.
+    pub relid: Oid,
+    /// `"schema"."table"`.
+    pub target: String,
+    /// The table's own name, as COPY's CONTEXT lines show it.
+    pub relname: String,
+    /// For the guard.
+    pub name_as_written: String,
+    /// For the guard.
+    pub fingerprint: String,
+    /// The COPY of text rows. Plans with the same text may share a batch (of one format and one session key).
+    pub copy_text_sql: String,
+    /// The COPY of binary rows, when a row can be all binary.
+    pub copy_binary_sql: Option<String>,
+    /// One rule for each item of the VALUES list.
+    pub items: Vec<ItemRule>,
+    /// Fields of a COPY row: the items that are not left out.
+    pub fields: u16,
+    /// Parameters of the statement.
+    pub params: usize,
+    /// The parameters stand in the VALUES list in their order.
+    pub params_in_order: bool,
+    /// A left-out column takes the transaction's time: at most one unit of a client in one batch, unless they share a
+    /// transaction anyway. Single values can ask for the same: `RowInfo::own_time`.
+    pub one_row_per_client: bool,
+    /// A left-out column draws from a sequence.
+    pub draws_sequence: bool,
+    /// Longest value that is poured (bytes). Set it from `coalesce.max_value_bytes`.
+    pub max_value_bytes: usize,
+}
+
+/// Plans an INSERT of literals alone: simple protocol. `target.items` are the classes of one row.
+///
+/// Errors: why its rows must leave as they were sent.
+pub fn plan_literals(table: &Table, target: &InsertTarget, context: Context) -> Result<InsertPlan, Reason> {
+    build(table, target, 0, context, |_, class, column| match class {
+        Class::Default => Ok(ItemRule::LeftOut),
+        Class::Param(_) => Err(Reason::ParameterList),
+        class => literal_rule(class, column).map(ItemRule::Literal),
+    })
+}
+
+/// Plans a prepared INSERT: parameters, and literals where they are safe. `text` and `items` are the statement's own
+/// (one row); `param_oids` what the *server* resolved for it (ParameterDescription).
+///
+/// Errors: why its rows must leave as they were sent.
+pub fn plan_params(
+    table: &Table,
+    target: &InsertTarget,
+    text: &[u8],
+    items: &[Item],
+    param_oids: &[Oid],
+    context: Context,
+) -> Result<InsertPlan, Reason> {
+    let classes_agree =
+        items.len() == target.items.len() && items.iter().zip(&target.items).all(|(i, c)| i.class == *c);
+    if !classes_agree || !each_once(&target.items, param_oids.len()) {
+        return Err(Reason::ParameterList);
+    }
+    build(table, target, param_oids.len(), context, |at, class, column| match class {
+        Class::Default => Ok(ItemRule::LeftOut),
+        Class::Param(number) => {
+            let index = usize::from(number) - 1;
+            param_rule(index, param_oids[index], column).map(ItemRule::Param)
+        }
+        class => fixed_literal(class, text, items[at], column),
+    })
+}
+
+/// Are the parameters exactly `$1` to `$n`, each once?
+fn each_once(items: &[Class], params: usize) -> bool {
+    let mut seen = vec![false; params];
+    for class in items {
+        if let Class::Param(number) = class {
+            match usize::from(*number).checked_sub(1).and_then(|index| seen.get_mut(index)) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return false,
+            }
+        }
+    }
+    seen.into_iter().all(|seen| seen)
+}
+
+fn build(
+    table: &Table,
+    target: &InsertTarget,
+    params: usize,
+    context: Context,
+    mut rule: impl FnMut(usize, Class, &Column) -> Result<ItemRule, Reason>,
+) -> Result<InsertPlan, Reason> {
+    if let Some(reason) = &table.refused {
+        return Err(reason.clone());
+    }
+    if table.viewer.temporary_schema {
+        return Err(Reason::TemporarySchema);
+    }
+    let columns = target_columns(table, target)?;
+    let mut given = Vec::with_capacity(columns.len());
+    let mut items = Vec::with_capacity(columns.len());
+    for (at, (&class, &column)) in target.items.iter().zip(&columns).enumerate() {
+        if class != Class::Default {
+            may_be_given(column)?;
+            given.push(column);
+        }
+        items.push(rule(at, class, column)?);
+    }
+    let left_out = LeftOut::of(table, &given, context)?;
+    Ok(InsertPlan {
+        relid: table.relid,
+        target: table.target.clone(),
+        relname: table.relname.clone(),
+        name_as_written: table.name_as_written.clone(),
+        fingerprint: table.fingerprint.clone(),
+        copy_text_sql: copy_sql(table, &given, ""),
+        copy_binary_sql: all_can_be_binary(&items).then(|| copy_sql(table, &given, " (FORMAT binary)")),
+        fields: u16::try_from(given.len()).map_err(|_| Reason::ValueCount)?,
+        params,
+        params_in_order: in_order(&items),
+        items,
+        one_row_per_client: left_out.transaction_time,
+        draws_sequence: left_out.sequence,
+        max_value_bytes: VALUE_BYTES_MAX,
+    })
+}
+
+/// The column of each item. Without a list: the live columns from the first on.
+fn target_columns<'a>(table: &'a Table, target: &InsertTarget) -> Result<Vec<&'a Column>, Reason> {
+    let names = target.schema.iter().chain([&target.table]).chain(&target.columns);
+    if names.into_iter().any(|name| name.len() > IDENTIFIER_BYTES_MAX) {
+        return Err(Reason::LongIdentifier);
+    }
+    let columns: Vec<&Column> = if target.columns.is_empty() {
+        if target.items.len() > table.columns.len() {
+            return Err(Reason::ValueCount);
+        }
+        table.columns.iter().take(target.items.len()).collect()
+    } else {
+        let find = |name: &String| table.column(name).ok_or_else(|| Reason::NoSuchColumn(name.clone()));
+        target.columns.iter().map(find).collect::<Result<_, _>>()?
+    };
+    if columns.len() != target.items.len() {
+        return Err(Reason::ValueCount);
+    }
+    let mut attnums: Vec<i16> = columns.iter().map(|c| c.attnum).collect();
+    attnums.sort_unstable();
+    if let Some(twice) = attnums.windows(2).find(|pair| pair[0] == pair[1]) {
+        let name = columns.iter().find(|c| c.attnum == twice[0]).map(|c| c.name.clone());
+        return Err(Reason::ColumnTwice(name.unwrap_or_default()));
+    }
+    Ok(columns)
+}
+
+/// May a value be given for the column at all?
+fn may_be_given(column: &Column) -> Result<(), Reason> {
+    if column.identity == Identity::Always {
+        return Err(Reason::IdentityAlways(column.name.clone()));
+    }
+    if column.generated {
+        return Err(Reason::GeneratedColumn(column.name.clone()));
+    }
+    if !column.may_insert {
+        return Err(Reason::ColumnPrivilege(column.name.clone()));
+    }
+    if !type_is_proven(column) {
+        return Err(Reason::Type { column: column.name.clone(), base: column.base_name.clone() });
+    }
+    Ok(())
+}
+
+/// What the columns that get no value ask for.
+#[derive(Default)]
+struct LeftOut {
+    transaction_time: bool,
+    sequence: bool,
+}
+
+impl LeftOut {
+    fn of(table: &Table, given: &[&Column], context: Context) -> Result<Self, Reason> {
+        if given.is_empty() {
+            return Err(Reason::NoColumns);
+        }
+        let mut asked = Self::default();
+        for column in &table.columns {
+            let is_given = given.iter().any(|g| g.attnum == column.attnum);
+            // With all its columns NULL a key to the table itself is never looked up.
+            let has_value = is_given || column.default != DefaultKind::None;
+            if has_value && table.self_fk.contains(&column.attnum) {
+                return Err(Reason::SelfForeignKey);
+            }
+            if !is_given {
+                asked.ask(column, context)?;
+            }
+        }
+        Ok(asked)
+    }
+
+    fn ask(&mut self, column: &Column, context: Context) -> Result<(), Reason> {
+        let name = || column.name.clone();
+        match &column.default {
+            DefaultKind::None if column.domain_null_check => return Err(Reason::DomainLeftOut(name())),
+            DefaultKind::None | DefaultKind::Immutable | DefaultKind::PerRow | DefaultKind::Generated => {}
+            DefaultKind::TransactionTime => self.transaction_time = true,
+            DefaultKind::Sequence if context == Context::Foreign => return Err(Reason::Sequence(name())),
+            DefaultKind::Sequence => self.sequence = true,
+            DefaultKind::Other(why) => return Err(Reason::Default { column: name(), why: why.clone() }),
+        }
+        Ok(())
+    }
+}
+
+fn copy_sql(table: &Table, given: &[&Column], options: &str) -> String {
+    let mut sql = String::with_capacity(64 + given.len() * 16);
+    sql.push_str("COPY ");
+    sql.push_str(&table.target);
+    sql.push_str(" (");
+    for (i, column) in given.iter().enumerate() {
+        if i > 0 {
+            sql.push_str(", ");
+        }
+        sql.push_str(&column.quoted);
+    }
+    sql.push_str(") FROM STDIN");
+    sql.push_str(options);
+    sql
+}
+
+fn all_can_be_binary(items: &[ItemRule]) -> bool {
+    items.iter().all(|item| match item {
+        ItemRule::LeftOut | ItemRule::Param(_) => true,
+        ItemRule::Fixed { class, .. } => *class == Class::Null,
+        ItemRule::Literal(_) => false,
+    })
+}
+
+fn in_order(items: &[ItemRule]) -> bool {
+    let params = items.iter().filter_map(|item| match item {
+        ItemRule::Param(rule) => Some(rule.index),
+        _ => None,
+    });
+    params.enumerate().all(|(at, index)| at == index)
+}
+
+/// Types whose input and receive functions give the same for a COPY's field as for an INSERT's, and depend on nothing but
+/// the settings of the batch key. Not: types that look names up (`regclass` ...), types of extensions, composites.
+fn scalar_is_proven(oid: Oid) -> bool {
+    immutable_input(oid) || reads_settings(oid) || temporal_of(oid) != Temporal::No
+}
+
+/// Types whose input function depends on nothing: a literal of them may stand in a prepared statement.
+fn immutable_input(oid: Oid) -> bool {
+    matches!(
+        oid,
+        oid::INT2
+            | oid::INT4
+            | oid::INT8
+            | oid::NUMERIC
+            | oid::FLOAT4
+            | oid::FLOAT8
+            | oid::BOOL
+            | oid::TEXT
+            | oid::VARCHAR
+            | oid::BPCHAR
+            | oid::BYTEA
+            | oid::UUID
+            | oid::JSON
+            | oid::JSONB
+            | oid::INET
+            | oid::CIDR
+            | oid::MACADDR
+            | oid::BIT
+            | oid::VARBIT
+            | oid::PG_LSN
+            | oid::POINT
+            | oid::LSEG
+            | oid::PATH
+            | oid::BOX
+            | oid::POLYGON
+            | oid::LINE
+            | oid::CIRCLE
+    )
+}
+
+/// The other proven types that are neither dates nor times.
+fn reads_settings(oid: Oid) -> bool {
+    matches!(
+        oid,
+        oid::CHAR
+            | oid::NAME
+            | oid::MONEY
+            | oid::INTERVAL
+            | oid::JSONPATH
+            | oid::XML
+            | oid::OID
+            | oid::XID
+            | oid::XID8
+            | oid::TSVECTOR
+            | oid::TSQUERY
+            | oid::INT4RANGE
+            | oid::INT8RANGE
+            | oid::NUMRANGE
+            | oid::INT4MULTIRANGE
+            | oid::INT8MULTIRANGE
+            | oid::NUMMULTIRANGE
+    )
+}
+
+fn temporal_of(oid: Oid) -> Temporal {
+    match oid {
+        oid::DATE | oid::TIME | oid::TIMESTAMP | oid::TIMESTAMPTZ => Temporal::Scalar,
+        oid::TIMETZ => Temporal::Always,
+        oid::TSRANGE | oid::TSTZRANGE | oid::DATERANGE => Temporal::Container,
+        oid::TSMULTIRANGE | oid::TSTZMULTIRANGE | oid::DATEMULTIRANGE => Temporal::Container,
+        _ => Temporal::No,
+    }
+}
+
+fn type_is_proven(column: &Column) -> bool {
+    let proven = |kind: TypeKind, oid: Oid| match kind {
+        TypeKind::Enum => true,
+        TypeKind::Base | TypeKind::Range | TypeKind::Multirange => scalar_is_proven(oid),
+        TypeKind::Composite | TypeKind::Domain | TypeKind::Other => false,
+    };
+    if column.elem_oid != 0 {
+        // A domain below an array may have checks that the catalogue query has not looked at.
+        proven(column.elem_kind, column.elem_oid)
+    } else {
+        proven(column.kind, column.base_oid)
+    }
+}
+
+fn temporal(column: &Column) -> Temporal {
+    match (column.elem_oid, temporal_of(column.elem_oid)) {
+        (0, _) => temporal_of(column.base_oid),
+        (_, Temporal::Scalar) => Temporal::Container,
+        (_, other) => other,
+    }
+}
+
+/// The classes of literals that are proven for a column.
+fn accepted(column: &Column) -> ClassSet {
+    use Class::{Decimal, False, Integer, Null, SignedDecimal, SignedInteger, String, True};
+    if column.elem_oid != 0 {
+        return ClassSet::of(&[Null, String]);
+    }
+    match column.base_oid {
+        oid::INT2 | oid::INT4 | oid::INT8 => ClassSet::of(&[Null, String, Integer, SignedInteger]),
+        oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8 => {
+            ClassSet::of(&[Null, String, Integer, SignedInteger, Decimal, SignedDecimal])
+        }
+        oid::OID => ClassSet::of(&[Null, String, Integer]),
+        oid::BOOL => ClassSet::of(&[Null, String, True, False]),
+        _ => ClassSet::of(&[Null, String]),
+    }
+}
+
+fn literal_rule(class: Class, column: &Column) -> Result<LiteralRule, Reason> {
+    let accept = accepted(column);
+    if !accept.has(class) {
+        return Err(Reason::Literal {
+            column: column.name.clone(),
+            class: class_name(class),
+            base: column.base_name.clone(),
+        });
+    }
+    Ok(LiteralRule {
+        accept,
+        float: matches!(column.base_oid, oid::FLOAT4 | oid::FLOAT8),
+        temporal: temporal(column),
+    })
+}
+
+fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Null => "NULL",
+        Class::Default => "DEFAULT",
+        Class::Integer => "integer",
+        Class::SignedInteger => "signed integer",
+        Class::Decimal => "decimal",
+        Class::SignedDecimal => "signed decimal",
+        Class::True => "TRUE",
+        Class::False => "FALSE",
+        Class::String => "string",
+        Class::Param(_) => "parameter",
+    }
+}
+
+/// A literal of a prepared statement: the server read it at Parse, so it must mean the same at any time.
+fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Result<ItemRule, Reason> {
+    let rule = literal_rule(class, column)?;
+    let own_type = column.type_oid == column.base_oid && column.elem_oid == 0;
+    if class != Class::Null && !(own_type && immutable_input(column.base_oid)) {
+        return Err(Reason::FrozenLiteral(column.name.clone()));
+    }
+    let text = text.get(item.start..item.end).ok_or(Reason::ParameterList)?;
+    Ok(ItemRule::Fixed { class, text: text.into(), rule })
+}
+
+fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reason> {
+    let base = column.base_oid;
+    let same = oid != 0 && (oid == column.type_oid || oid == base);
+    let text_like = matches!(oid, oid::TEXT | oid::VARCHAR);
+    let convert = match (IntWidth::of(oid), IntWidth::of(base)) {
+        (Some(from), Some(to)) if from != to => Some((from, to)),
+        _ => None,
+    };
+    let into_text = text_like && matches!(base, oid::TEXT | oid::VARCHAR | oid::BPCHAR);
+    if !same && convert.is_none() && !into_text {
+        return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
+    }
+    // A domain's own oid means its base type's bytes.
+    let print_as = if oid == column.type_oid { base } else { oid };
+    let print = match print_as {
+        oid::BOOL => Print::Bool,
+        oid::TEXT | oid::VARCHAR => Print::Text,
+        oid::UUID => Print::Uuid,
+        oid::BYTEA => Print::Bytea,
+        other => IntWidth::of(other).map_or(Print::No, Print::Int),
+    };
+    Ok(ParamRule { index, convert, print, temporal: temporal(column) })
+}
