@@ -3,16 +3,42 @@
 //! Owns: SCRAM-SHA-256 (both halves), MD5, the choice of exchange for a user, HBA rules. Never: a
 //! socket, a log; [`crate::client::handshake`] and [`crate::server::connect`] carry the messages.
 //! Secrets are compared in constant time and wiped when dropped; `Debug` prints none.
+//!
+//! | the secret in auth_file | plain | md5 | scram-sha-256 |
+//! |---|---|---|---|
+//! | in clear | compared | MD5 exchange | SCRAM with keys derived from it |
+//! | `md5...` | hashed, compared | MD5 exchange | never right |
+//! | `SCRAM-SHA-256$...` | derived, compared | SCRAM | SCRAM |
+//!
+//! A user who is not there gets a made-up secret of a kind that is there and walks the same way; only
+//! the verdict at its end is fixed.
 
+pub mod hba;
 pub mod md5;
 pub mod scram;
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use crate::settings::Secret;
+use crate::settings::{AuthType, Secret, Settings};
+use scram::{Derivation, Verifier};
+
+/// Derived verifiers that are kept, of users and of strangers each (some 300 bytes apiece).
+const DERIVED_MAX: usize = 8192;
+
+/// Bytes of a salt of ours, as PostgreSQL's.
+const SALT_BYTES: usize = 16;
+
+// ===== what a server login is made with =====
 
 /// What a server login can be made with.
 #[derive(Clone, Default)]
@@ -52,5 +78,297 @@ impl Credential {
             Secret::Md5(hash) => Self::Md5(Arc::new(Zeroizing::new(hash.clone()))),
             Secret::Scram(_) => Self::None,
         }
+    }
+}
+
+// ===== who a client claims to be =====
+
+/// What is known of the user that a client claims to be.
+#[derive(Debug, Clone)]
+pub struct Account<'a> {
+    user: &'a str,
+    secret: Cow<'a, Secret>,
+    known: bool,
+}
+
+/// The exchange that an account and a method ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exchange {
+    /// AuthenticationCleartextPassword
+    Cleartext,
+    /// AuthenticationMD5Password
+    Md5,
+    /// AuthenticationSASL
+    Scram,
+}
+
+impl Account<'_> {
+    /// Is the user in auth_file?
+    pub fn is_known(&self) -> bool {
+        self.known
+    }
+
+    /// The exchange for `method`; `None` if the method asks for no password.
+    pub fn exchange(&self, method: AuthType) -> Option<Exchange> {
+        match (method, self.secret.as_ref()) {
+            (AuthType::Plain, _) => Some(Exchange::Cleartext),
+            (AuthType::Md5, Secret::Scram(_)) | (AuthType::ScramSha256, _) => Some(Exchange::Scram),
+            (AuthType::Md5, _) => Some(Exchange::Md5),
+            (AuthType::Trust | AuthType::Cert | AuthType::Hba, _) => None,
+        }
+    }
+
+    /// What the user's secret alone is good for toward a server.
+    pub fn credential(&self) -> Credential {
+        if self.known { Credential::from_secret(&self.secret) } else { Credential::None }
+    }
+
+    /// Why no password can be right, for the log.
+    pub fn flaw(&self, exchange: Exchange) -> Option<&'static str> {
+        match (self.known, self.secret.as_ref()) {
+            (false, _) => Some("the user is not in auth_file"),
+            (true, Secret::Plain(password)) if password.is_empty() => {
+                Some("the user's password in auth_file is empty")
+            }
+            (true, Secret::Md5(_)) if exchange == Exchange::Scram => {
+                Some("the user's secret in auth_file is an MD5 hash, which SCRAM can't use")
+            }
+            (true, Secret::Scram(text)) if Verifier::parse(text).is_none() => {
+                Some("the user's SCRAM secret in auth_file is malformed")
+            }
+            _ => None,
+        }
+    }
+
+    fn may_pass(&self, exchange: Exchange) -> bool {
+        self.flaw(exchange).is_none()
+    }
+
+    /// Is `answer` the right one to the MD5 exchange's `salt`?
+    pub fn verify_md5(&self, salt: [u8; 4], answer: &[u8]) -> bool {
+        let right = match self.secret.as_ref() {
+            Secret::Plain(password) => md5::verify(&md5::stored(self.user, password), salt, answer),
+            Secret::Md5(stored) => md5::verify(stored, salt, answer),
+            Secret::Scram(_) => false,
+        };
+        right & self.may_pass(Exchange::Md5)
+    }
+
+    /// Is `password` the right one?
+    ///
+    /// Cancel safe.
+    pub async fn verify_password(&self, password: &str) -> bool {
+        let right = match self.secret.as_ref() {
+            Secret::Plain(stored) => same_text(stored, password),
+            Secret::Md5(stored) => {
+                let given = md5::stored(self.user, password);
+                same_text(&stored.to_ascii_lowercase(), &given)
+            }
+            Secret::Scram(text) => match Verifier::parse(text) {
+                None => false,
+                Some(verifier) => verify_derived(verifier, password).await,
+            },
+        };
+        right & self.may_pass(Exchange::Cleartext)
+    }
+}
+
+async fn verify_derived(verifier: Verifier, password: &str) -> bool {
+    if !verifier.is_slow() {
+        return verifier.verify_password(password);
+    }
+    let password = Zeroizing::new(password.to_owned());
+    tokio::task::spawn_blocking(move || verifier.verify_password(&password)).await.unwrap_or(false)
+}
+
+/// In constant time, whatever the lengths.
+fn same_text(a: &str, b: &str) -> bool {
+    Sha256::digest(a).ct_eq(&Sha256::digest(b)).into()
+}
+
+// ===== impl Auth =====
+
+/// What one process remembers to judge logins: a secret of its own, derived keys, and what secrets in
+/// auth_file look like.
+pub struct Auth {
+    key: scram::Key,
+    looks: Mutex<Looks>,
+    derived: Derived,
+    derived_for_strangers: Derived,
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auth").finish_non_exhaustive()
+    }
+}
+
+impl Auth {
+    /// With a fresh secret.
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            key: Zeroizing::new(rand::random()),
+            looks: Mutex::new(Looks::of(settings)),
+            derived: Derived::default(),
+            derived_for_strangers: Derived::default(),
+        }
+    }
+
+    /// Follows a reload. Strangers keep their made-up salts, users their derived keys.
+    pub fn reload(&self, settings: &Settings) {
+        *self.looks.lock().unwrap_or_else(PoisonError::into_inner) = Looks::of(settings);
+    }
+
+    /// What is known of `user`, or something that looks like it.
+    pub fn account<'a>(&self, settings: &'a Settings, user: &'a str) -> Account<'a> {
+        // Made up for everybody, so that it takes equally long.
+        let made_up = self.made_up(user);
+        match settings.userlist.get(user) {
+            Some(secret) => Account { user, secret: Cow::Borrowed(secret), known: true },
+            None => Account { user, secret: Cow::Owned(made_up), known: false },
+        }
+    }
+
+    /// The verifier for an account's SCRAM exchange, and whether a proof can be right at all.
+    ///
+    /// Keys of a password in clear are derived once and kept. Cancel safe.
+    pub async fn verifier(&self, account: &Account<'_>, settings: &Settings) -> (Arc<Verifier>, bool) {
+        let can_pass = account.may_pass(Exchange::Scram);
+        let salt = self.hash(b"salt", account.user)[..SALT_BYTES].to_vec();
+        let iterations = settings.general.scram_iterations.max(1);
+        let mock =
+            |salt| Arc::new(Verifier::mock(iterations, salt, self.hash(b"mock", account.user).as_slice()));
+        match account.secret.as_ref() {
+            Secret::Scram(text) => match Verifier::parse(text) {
+                Some(verifier) => (Arc::new(verifier), can_pass),
+                None => (mock(salt), false),
+            },
+            Secret::Md5(_) => (mock(salt), false),
+            Secret::Plain(password) => (self.derive(account, password, &salt, iterations).await, can_pass),
+        }
+    }
+
+    async fn derive(
+        &self,
+        account: &Account<'_>,
+        password: &str,
+        salt: &[u8],
+        iterations: u32,
+    ) -> Arc<Verifier> {
+        let cache = if account.known { &self.derived } else { &self.derived_for_strangers };
+        let id = self.id(account.user, password, iterations);
+        if let Some(verifier) = cache.get(&id) {
+            return verifier;
+        }
+        let derivation = Derivation::new(password, salt, iterations);
+        let keys = if derivation.is_slow() {
+            tokio::task::spawn_blocking(|| derivation.run()).await.ok()
+        } else {
+            Some(derivation.run())
+        };
+        match keys {
+            Some(keys) => cache.put(id, Arc::new(keys.verifier())),
+            // Only when the runtime is going down.
+            None => Arc::new(Verifier::mock(iterations, salt.to_vec(), self.key.as_slice())),
+        }
+    }
+
+    fn mac(&self) -> Hmac<Sha256> {
+        // HMAC takes a key of any length, so this can't fail.
+        Hmac::new_from_slice(self.key.as_slice()).expect("HMAC takes any key")
+    }
+
+    /// What nobody without our secret can tell from chance: 32 bytes for a use and a name.
+    fn hash(&self, usage: &[u8], name: &str) -> scram::Key {
+        let mac = self.mac().chain_update(usage).chain_update([0]).chain_update(name);
+        Zeroizing::new(mac.finalize().into_bytes().into())
+    }
+
+    fn id(&self, user: &str, password: &str, iterations: u32) -> [u8; 32] {
+        let mac = self.mac().chain_update((user.len() as u64).to_be_bytes()).chain_update(user);
+        mac.chain_update(iterations.to_be_bytes()).chain_update(password).finalize().into_bytes().into()
+    }
+
+    /// A secret that nobody has, of a kind that somebody has.
+    fn made_up(&self, user: &str) -> Secret {
+        let chance = self.hash(b"look", user);
+        let look = self.looks.lock().unwrap_or_else(PoisonError::into_inner).pick(&chance);
+        let secret = self.hash(b"secret", user);
+        match look {
+            Look::Plain => Secret::Plain(BASE64.encode(secret.as_slice())),
+            Look::Md5 => Secret::Md5(md5::stored(user, &BASE64.encode(secret.as_slice())).to_string()),
+            Look::Scram { iterations, salt_bytes } => {
+                let salt: Vec<u8> =
+                    self.hash(b"salt", user).iter().copied().cycle().take(salt_bytes).collect();
+                let salt = BASE64.encode(salt);
+                let (stored, server) = (BASE64.encode(secret.as_slice()), BASE64.encode(chance.as_slice()));
+                Secret::Scram(format!("SCRAM-SHA-256${iterations}:{salt}${stored}:{server}"))
+            }
+        }
+    }
+}
+
+/// What can be seen of a secret from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Look {
+    Plain,
+    Md5,
+    Scram { iterations: u32, salt_bytes: usize },
+}
+
+/// The looks that secrets in auth_file have, and how many have each.
+#[derive(Debug, Default)]
+struct Looks(BTreeMap<Look, usize>);
+
+impl Looks {
+    fn of(settings: &Settings) -> Self {
+        let mut looks = BTreeMap::new();
+        for secret in settings.userlist.values() {
+            let look = match secret {
+                Secret::Plain(_) => Look::Plain,
+                Secret::Md5(_) => Look::Md5,
+                Secret::Scram(text) => match Verifier::parse(text) {
+                    Some(v) => Look::Scram { iterations: v.iterations, salt_bytes: v.salt.len() },
+                    None => continue,
+                },
+            };
+            *looks.entry(look).or_default() += 1;
+        }
+        Self(looks)
+    }
+
+    /// As often as users have it. A change of a few users changes the look of few strangers.
+    fn pick(&self, chance: &[u8; 32]) -> Look {
+        let chance = u64::from_be_bytes(*chance.first_chunk().unwrap_or(&[0; 8]));
+        let total: usize = self.0.values().sum();
+        let mut at = ((u128::from(chance) * total as u128) >> 64) as usize;
+        for (look, count) in &self.0 {
+            if at < *count {
+                return *look;
+            }
+            at -= count;
+        }
+        Look::Plain
+    }
+}
+
+/// Verifiers derived from passwords in clear, by a keyed hash of all that went in.
+#[derive(Default)]
+struct Derived(Mutex<HashMap<[u8; 32], Arc<Verifier>>>);
+
+impl Derived {
+    fn get(&self, id: &[u8; 32]) -> Option<Arc<Verifier>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// When it is full, one that chance picks goes.
+    fn put(&self, id: [u8; 32], verifier: Arc<Verifier>) -> Arc<Verifier> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= DERIVED_MAX {
+            let victim = kept.keys().next().copied();
+            victim.map(|victim| kept.remove(&victim));
+        }
+        kept.insert(id, Arc::clone(&verifier));
+        verifier
     }
 }

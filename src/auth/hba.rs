@@ -1,0 +1,150 @@
+//! Which rule of `auth_hba_file` is for a client: the first that fits.
+//!
+//! Owns: the comparison. Never: the file (the config room reads it), what the rule's method does.
+
+use std::net::IpAddr;
+
+use crate::settings::{HbaRule, HbaTransport};
+
+/// What a rule is compared with.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    /// `None` over a Unix socket.
+    pub ip: Option<IpAddr>,
+    /// Over TLS?
+    pub tls: bool,
+    /// The database asked for.
+    pub database: &'a str,
+    /// The user claimed.
+    pub user: &'a str,
+}
+
+/// The first rule that fits.
+pub fn find<'a>(rules: &'a [HbaRule], asker: &Asker<'_>) -> Option<&'a HbaRule> {
+    rules.iter().find(|rule| {
+        transport(rule.transport, asker)
+            && address(rule.address, asker.ip)
+            && database(&rule.databases, asker)
+            && user(&rule.users, asker.user)
+    })
+}
+
+fn transport(transport: HbaTransport, asker: &Asker<'_>) -> bool {
+    match transport {
+        HbaTransport::Local => asker.ip.is_none(),
+        HbaTransport::Host => asker.ip.is_some(),
+        HbaTransport::HostSsl => asker.ip.is_some() && asker.tls,
+        HbaTransport::HostNoSsl => asker.ip.is_some() && !asker.tls,
+    }
+}
+
+/// An IPv4 address that came in over an IPv6 socket is an IPv4 address.
+fn address(network: Option<(IpAddr, u8)>, ip: Option<IpAddr>) -> bool {
+    let (Some((network, prefix)), Some(ip)) = (network, ip) else { return true };
+    match (network, ip.to_canonical()) {
+        (IpAddr::V4(network), IpAddr::V4(ip)) => {
+            same_prefix(u128::from(network.to_bits()) << 96, u128::from(ip.to_bits()) << 96, prefix.min(32))
+        }
+        (IpAddr::V6(network), IpAddr::V6(ip)) => {
+            same_prefix(network.to_bits(), ip.to_bits(), prefix.min(128))
+        }
+        _ => false,
+    }
+}
+
+fn same_prefix(a: u128, b: u128, bits: u8) -> bool {
+    bits == 0 || (a ^ b) >> (128 - u32::from(bits)) == 0
+}
+
+/// `replication` never fits: such connections are refused before.
+fn database(names: &[String], asker: &Asker<'_>) -> bool {
+    let fits = |name: &String| match name.as_str() {
+        "all" => true,
+        "sameuser" => asker.database == asker.user,
+        "replication" => false,
+        name => name == asker.database,
+    };
+    names.is_empty() || names.iter().any(fits)
+}
+
+fn user(names: &[String], user: &str) -> bool {
+    names.is_empty() || names.iter().any(|name| name == "all" || name == user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::AuthType;
+
+    fn rule(transport: HbaTransport, address: Option<(&str, u8)>) -> HbaRule {
+        HbaRule {
+            line: 1,
+            transport,
+            databases: Vec::new(),
+            users: Vec::new(),
+            address: address.map(|(ip, prefix)| (ip.parse().unwrap(), prefix)),
+            method: Some(AuthType::Trust),
+        }
+    }
+
+    fn asker(ip: Option<&str>, tls: bool) -> Asker<'static> {
+        Asker { ip: ip.map(|ip| ip.parse().unwrap()), tls, database: "app", user: "ann" }
+    }
+
+    #[test]
+    fn transports() {
+        use HbaTransport::{Host, HostNoSsl, HostSsl, Local};
+        for (transport, unix, clear, tls) in [
+            (Local, true, false, false),
+            (Host, false, true, true),
+            (HostSsl, false, false, true),
+            (HostNoSsl, false, true, false),
+        ] {
+            let rules = [rule(transport, None)];
+            let fits = |asker| find(&rules, &asker).is_some();
+            assert_eq!(fits(asker(None, false)), unix, "{transport:?}");
+            assert_eq!(fits(asker(Some("10.0.0.1"), false)), clear, "{transport:?}");
+            assert_eq!(fits(asker(Some("10.0.0.1"), true)), tls, "{transport:?}");
+        }
+    }
+
+    #[test]
+    fn networks() {
+        for (network, prefix, ip, fits) in [
+            ("10.1.0.0", 16, "10.1.200.3", true),
+            ("10.1.0.0", 16, "10.2.0.1", false),
+            ("10.1.0.0", 16, "::ffff:10.1.200.3", true),
+            ("0.0.0.0", 0, "192.0.2.1", true),
+            ("0.0.0.0", 0, "::1", false),
+            ("::", 0, "::1", true),
+            ("::", 0, "192.0.2.1", false),
+            ("2001:db8::", 32, "2001:db8:ffff::1", true),
+            ("2001:db8::", 32, "2001:db9::1", false),
+            ("192.0.2.1", 32, "192.0.2.1", true),
+            ("192.0.2.1", 32, "192.0.2.2", false),
+            ("192.0.2.1", 255, "192.0.2.1", true),
+        ] {
+            let rules = [rule(HbaTransport::Host, Some((network, prefix)))];
+            assert_eq!(find(&rules, &asker(Some(ip), false)).is_some(), fits, "{ip} in {network}/{prefix}");
+        }
+    }
+
+    #[test]
+    fn names_and_order() {
+        let mut first = rule(HbaTransport::Host, None);
+        first.databases = vec!["sameuser".into(), "other".into()];
+        first.line = 7;
+        let mut second = rule(HbaTransport::Host, None);
+        second.users = vec!["bob".into(), "ann".into()];
+        second.line = 8;
+        let rules = [first, second];
+        let line = |database, user| {
+            let asker = Asker { database, user, ..asker(Some("10.0.0.1"), false) };
+            find(&rules, &asker).map(|rule| rule.line)
+        };
+        assert_eq!(line("ann", "ann"), Some(7));
+        assert_eq!(line("other", "eve"), Some(7));
+        assert_eq!(line("app", "bob"), Some(8));
+        assert_eq!(line("app", "eve"), None);
+    }
+}

@@ -1,0 +1,593 @@
+//! A client from its first byte to AuthenticationOk.
+//!
+//! ```text
+//! open:          [ClientHello] | [SSLRequest 'S' TLS | 'N'] [GSSENCRequest 'N'] StartupMessage | CancelRequest
+//! authenticate:  [NegotiateProtocolVersion] [password | MD5 | SASL exchange] AuthenticationOk
+//! ```
+//!
+//! Owns: this straight line; each step consumes the one before, so none can be skipped or repeated and
+//! the identity never changes. Never: settings of the session, the database (who may exist or not), logs.
+//! Nothing is read beyond what was asked for, so that afterwards only the [`Stream`] remains: what a client
+//! sends ahead waits in the socket. Errors have been told to the client when they are returned.
+//! See "Start-up" and "SSL Session Encryption" in the message-flow section of the protocol chapter.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
+
+use crate::auth::hba::{self, Asker};
+use crate::auth::scram::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
+use crate::auth::{Account, Auth, Credential, Exchange};
+use crate::error::{Error, Kind};
+use crate::limits::AUTH_MESSAGE_BYTES_MAX;
+use crate::net::stream::first_byte;
+use crate::net::tls::common_name;
+use crate::net::{Acceptor, Peer, Stream};
+use crate::settings::{AuthType, Settings};
+use crate::wire::backend::{self, Report, put_report};
+use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::frontend;
+use crate::wire::startup::{self, ALPN, Startup, StartupPacket, authentication as code};
+
+/// Longest that telling a client why it is refused may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What a step of the handshake gives. Boxed: it is needed for milliseconds, and the task that waits for it
+/// lives for hours.
+pub type Step<'a, T> = Pin<Box<dyn Future<Output = Result<T, LoginError>> + Send + 'a>>;
+
+/// Why there is no session.
+#[derive(Debug)]
+pub enum LoginError {
+    /// The client went away, or the network or its TLS failed.
+    Gone(io::Error),
+    /// We refused it, and said so if it could be said.
+    Refused(Error),
+}
+
+impl fmt::Display for LoginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone(error) => error.fmt(f),
+            Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LoginError {}
+
+impl From<io::Error> for LoginError {
+    fn from(error: io::Error) -> Self {
+        Self::Gone(error)
+    }
+}
+
+impl From<Error> for LoginError {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+type Outcome<T> = Result<T, LoginError>;
+
+/// What a new connection turned out to be.
+#[derive(Debug)]
+pub enum Opened {
+    /// A CancelRequest. It has no answer; clients wait until the stream is closed.
+    Cancel {
+        /// Which session.
+        pid: i32,
+        /// Its secret, 4 to 256 bytes.
+        key: Vec<u8>,
+        /// To be closed when the request was dealt with.
+        stream: Stream,
+    },
+    /// A session is asked for.
+    Startup(Unauthenticated),
+}
+
+/// A client that said who it wants to be.
+#[derive(Debug)]
+pub struct Unauthenticated {
+    line: Line,
+    startup: Startup,
+    peer: Peer,
+    end_point: Option<Box<[u8]>>,
+}
+
+/// A client that proved it. AuthenticationOk was sent; ParameterStatus, BackendKeyData and ReadyForQuery are next.
+#[derive(Debug)]
+pub struct Authenticated {
+    /// The connection; nothing was read beyond the last message of the login.
+    pub stream: Stream,
+    /// Who, where to, with which settings.
+    pub startup: Startup,
+    /// Where from.
+    pub peer: Peer,
+    /// What its own login is good for toward a server.
+    pub credential: Credential,
+    /// How it was proven, after HBA rules.
+    pub method: AuthType,
+}
+
+// ===== open =====
+
+/// Takes a new connection as far as its StartupMessage or CancelRequest. All of the login, the
+/// authentication too, must be done within `timeout` (`client_login_timeout`; 0: no limit).
+///
+/// Cancel safety: dropping the future closes the connection.
+///
+/// # Errors
+/// The client went, or was refused.
+pub fn open<'a>(stream: Stream, peer: Peer, tls: &'a Acceptor, timeout: Duration) -> Step<'a, Opened> {
+    let mut line = Line::new(stream, timeout);
+    Box::pin(async move {
+        match first_packet(&mut line, tls).await {
+            Ok(packet) => line.opened(&packet, peer, tls).await,
+            Err(error) => Err(line.end(error).await),
+        }
+    })
+}
+
+/// The first packet that is no request for encryption; that one is answered on the way.
+async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
+    direct_tls(line, tls).await?;
+    let (mut ssl, mut gss) = (line.stream()?.is_tls(), line.stream()?.is_tls());
+    loop {
+        let packet = line.startup_packet().await?;
+        match StartupPacket::decode(&packet).map_err(startup::startup_error)? {
+            StartupPacket::SslRequest if !std::mem::replace(&mut ssl, true) => {
+                gss |= ssl_request(line, tls).await?;
+            }
+            StartupPacket::GssEncRequest if !std::mem::replace(&mut gss, true) => {
+                line.nothing_behind("GSSENCRequest")?;
+                line.write(b"N").await?;
+            }
+            StartupPacket::SslRequest | StartupPacket::GssEncRequest => {
+                let what = "SSLRequest and GSSENCRequest may be sent once, and not over TLS";
+                return Err(Error::new(Kind::ProtocolViolation, what).into());
+            }
+            StartupPacket::Startup(_) | StartupPacket::CancelRequest { .. } => return Ok(packet),
+        }
+    }
+}
+
+/// `sslnegotiation=direct`: the first byte is a ClientHello's. ALPN must name the protocol, so that nobody
+/// can be made to speak another one with us.
+async fn direct_tls(line: &mut Line, tls: &Acceptor) -> Outcome<()> {
+    let Stream::Tcp(tcp) = line.stream()? else { return Ok(()) };
+    match line.in_time(first_byte(tcp)).await? {
+        None => return Err(LoginError::Gone(io::ErrorKind::UnexpectedEof.into())),
+        Some(startup::TLS_HANDSHAKE) => {}
+        Some(_) => return Ok(()),
+    }
+    if !tls.offers() {
+        // Who speaks TLS could not read an ErrorResponse.
+        line.stream = None;
+        let what = "direct TLS was asked for, and TLS is off (client_tls_sslmode)";
+        return Err(Error::new(Kind::ProtocolViolation, what).into());
+    }
+    line.secure(tls).await?;
+    if line.stream()?.alpn() != Some(ALPN) {
+        let what = "direct TLS without the application protocol \"postgresql\"";
+        return Err(Error::new(Kind::ProtocolViolation, what).into());
+    }
+    Ok(())
+}
+
+/// Answers SSLRequest; true if TLS is on from here.
+async fn ssl_request(line: &mut Line, tls: &Acceptor) -> Outcome<bool> {
+    line.nothing_behind("SSLRequest")?;
+    if !tls.offers() || line.stream()?.is_unix() {
+        line.write(b"N").await?;
+        return Ok(false);
+    }
+    line.write(b"S").await?;
+    line.secure(tls).await?;
+    Ok(true)
+}
+
+// ===== impl Line =====
+
+/// The connection and the time that is left. No stream: it broke, or was given away.
+#[derive(Debug)]
+struct Line {
+    stream: Option<Stream>,
+    deadline: Option<Instant>,
+}
+
+impl Line {
+    fn new(stream: Stream, timeout: Duration) -> Self {
+        let deadline = if timeout.is_zero() { None } else { Instant::now().checked_add(timeout) };
+        Self { stream: Some(stream), deadline }
+    }
+
+    fn stream(&self) -> io::Result<&Stream> {
+        self.stream.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn stream_mut(&mut self) -> io::Result<&mut Stream> {
+        self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> Outcome<T> {
+        by(self.deadline, work).await
+    }
+
+    async fn read(&mut self, buf: &mut [u8]) -> Outcome<()> {
+        let deadline = self.deadline;
+        by(deadline, self.stream_mut()?.read_exact(buf)).await.map(drop)
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Outcome<()> {
+        let deadline = self.deadline;
+        let stream = self.stream_mut()?;
+        by(deadline, async {
+            stream.write_all(bytes).await?;
+            stream.flush().await
+        })
+        .await
+    }
+
+    /// Puts TLS over the connection.
+    async fn secure(&mut self, tls: &Acceptor) -> Outcome<()> {
+        let Some(Stream::Tcp(tcp)) = self.stream.take() else {
+            return Err(LoginError::Gone(io::ErrorKind::NotConnected.into()));
+        };
+        self.stream = Some(self.in_time(tls.accept(tcp)).await?);
+        Ok(())
+    }
+
+    /// What came in clear behind a request for encryption would pass for encrypted later (CVE-2021-3935).
+    fn nothing_behind(&self, request: &str) -> Outcome<()> {
+        if !self.stream()?.spoke_early()? {
+            return Ok(());
+        }
+        let what = format!("received unencrypted data after {request}");
+        Err(Error::new(Kind::ProtocolViolation, what)
+            .with_detail("This is a defect of the client, or someone sits between it and us.")
+            .into())
+    }
+
+    /// One startup packet without its length word.
+    async fn startup_packet(&mut self) -> Outcome<Vec<u8>> {
+        let mut word = [0; 4];
+        self.read(&mut word).await?;
+        let len = startup::length(word).map_err(startup::startup_error)?;
+        let mut packet = vec![0; len - word.len()];
+        self.read(&mut packet).await?;
+        Ok(packet)
+    }
+
+    /// The body of the next message, which must be an answer to an authentication request.
+    async fn answer(&mut self) -> Outcome<Zeroizing<Vec<u8>>> {
+        let mut header = [0; HEADER_BYTES];
+        self.read(&mut header).await?;
+        if header[0] != frontend::PASSWORD {
+            let tag = char::from(header[0]);
+            let what = format!("message {tag:?} where the answer to the authentication request is expected");
+            return Err(Error::new(Kind::ProtocolViolation, what).into());
+        }
+        let body = match frame::header(&header, AUTH_MESSAGE_BYTES_MAX).map_err(Error::from)? {
+            Some(header) => header.body,
+            None => 0,
+        };
+        let mut answer = Zeroizing::new(vec![0; body]);
+        self.read(&mut answer).await?;
+        Ok(answer)
+    }
+
+    async fn opened(mut self, packet: &[u8], peer: Peer, tls: &Acceptor) -> Outcome<Opened> {
+        match self.asked(packet, tls) {
+            Ok(Asked::Cancel { pid, key }) => match self.stream.take() {
+                Some(stream) => Ok(Opened::Cancel { pid, key, stream }),
+                None => Err(LoginError::Gone(io::ErrorKind::NotConnected.into())),
+            },
+            Ok(Asked::Startup(startup)) => {
+                let end_point =
+                    tls.end_point().filter(|_| self.stream().is_ok_and(Stream::is_tls)).map(Box::from);
+                Ok(Opened::Startup(Unauthenticated { line: self, startup, peer, end_point }))
+            }
+            Err(error) => Err(self.end(error.into()).await),
+        }
+    }
+
+    fn asked(&self, packet: &[u8], tls: &Acceptor) -> Result<Asked, Error> {
+        match StartupPacket::decode(packet).map_err(startup::startup_error)? {
+            // Taken in clear as well: most clients have no other way to send it.
+            StartupPacket::CancelRequest { pid, key } => Ok(Asked::Cancel { pid, key: key.to_vec() }),
+            StartupPacket::Startup(message) => {
+                let startup = Startup::read(&message)?;
+                let clear = self.stream().is_ok_and(|stream| !stream.is_tls() && !stream.is_unix());
+                if clear && tls.requires() {
+                    let what = "TLS is required (client_tls_sslmode)";
+                    let hint = "Connect with sslmode=require or stricter.";
+                    return Err(Error::new(Kind::InvalidAuthorization, what).with_hint(hint));
+                }
+                Ok(Asked::Startup(startup))
+            }
+            // The loop that read the packet takes these.
+            StartupPacket::SslRequest | StartupPacket::GssEncRequest => {
+                Err(Error::new(Kind::ProtocolViolation, "a startup packet is expected"))
+            }
+        }
+    }
+
+    /// Says why, if the client can still hear it, and closes.
+    async fn end(mut self, error: LoginError) -> LoginError {
+        if let LoginError::Refused(told) = &error {
+            self.tell(told).await;
+        }
+        error
+    }
+
+    async fn tell(&mut self, error: &Error) {
+        let Some(stream) = &mut self.stream else { return };
+        let mut message = Vec::with_capacity(256);
+        put_report(&mut message, backend::ERROR_RESPONSE, &Report::from(error));
+        let farewell = async {
+            stream.write_all(&message).await?;
+            stream.shutdown().await
+        };
+        if timeout_at(Instant::now() + FAREWELL, farewell).await.is_ok() {
+            take_what_came(stream);
+        }
+    }
+}
+
+enum Asked {
+    Cancel { pid: i32, key: Vec<u8> },
+    Startup(Startup),
+}
+
+/// A socket that is closed with bytes unread sends a reset, which can overtake the message just sent.
+fn take_what_came(stream: &Stream) {
+    let mut sink = [0; 4096];
+    for _ in 0..16 {
+        let taken = match stream {
+            Stream::Tcp(tcp) => tcp.try_read(&mut sink),
+            Stream::Unix(unix) => unix.try_read(&mut sink),
+            Stream::Tls(_) => return,
+        };
+        if !matches!(taken, Ok(1..)) {
+            return;
+        }
+    }
+}
+
+async fn by<T>(deadline: Option<Instant>, work: impl Future<Output = io::Result<T>>) -> Outcome<T> {
+    let Some(deadline) = deadline else { return Ok(work.await?) };
+    match timeout_at(deadline, work).await {
+        Ok(done) => Ok(done?),
+        Err(_) => {
+            let what = "canceling authentication due to timeout (client_login_timeout)";
+            Err(Error::new(Kind::LoginTimeout, what).into())
+        }
+    }
+}
+
+// ===== authenticate =====
+
+impl Unauthenticated {
+    /// Who, where to, with which settings, as claimed.
+    pub fn startup(&self) -> &Startup {
+        &self.startup
+    }
+
+    /// Where from.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Refuses it (too many clients, shutting down ...): says why and closes.
+    ///
+    /// Cancel safety: the client may or may not hear it.
+    pub fn refuse(mut self, error: &Error) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move { self.line.tell(error).await })
+    }
+
+    /// Has the client prove who it is, by `auth_type`, and sends AuthenticationOk.
+    ///
+    /// Cancel safety: dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// The client went, or was refused.
+    pub fn authenticate<'a>(mut self, settings: &'a Settings, auth: &'a Auth) -> Step<'a, Authenticated> {
+        Box::pin(async move {
+            let judge = Judge { settings, auth };
+            match judge.run(&mut self).await {
+                Err(error) => Err(self.line.end(error).await),
+                Ok((method, credential)) => match self.line.stream.take() {
+                    None => Err(LoginError::Gone(io::ErrorKind::NotConnected.into())),
+                    Some(stream) => Ok(Authenticated {
+                        stream,
+                        startup: self.startup,
+                        peer: self.peer,
+                        credential,
+                        method,
+                    }),
+                },
+            }
+        })
+    }
+
+    fn wrong_password(&self, why: &'static str) -> Error {
+        let user = &self.startup.user;
+        Error::new(Kind::InvalidPassword, format!("password authentication failed for user \"{user}\""))
+            .with_log(why)
+    }
+}
+
+struct Judge<'a> {
+    settings: &'a Settings,
+    auth: &'a Auth,
+}
+
+impl Judge<'_> {
+    async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential)> {
+        let method = self.method(client)?;
+        let user = client.startup.user.clone();
+        let account = self.auth.account(self.settings, &user);
+        let mut out = Vec::new();
+        if let Some(negotiate) = &client.startup.negotiate {
+            startup::put_negotiate(&mut out, negotiate);
+        }
+        let credential = match account.exchange(method) {
+            None => {
+                self.admit(client, method, &account)?;
+                account.credential()
+            }
+            Some(Exchange::Cleartext) => cleartext(client, &account, &mut out).await?,
+            Some(Exchange::Md5) => md5(client, &account, &mut out).await?,
+            Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,
+        };
+        startup::put_authentication(&mut out, code::OK, &[]);
+        client.line.write(&out).await?;
+        Ok((method, credential))
+    }
+
+    /// `auth_type`, or that of the HBA rule for this client.
+    fn method(&self, client: &Unauthenticated) -> Result<AuthType, Error> {
+        let method = self.settings.general.auth_type;
+        if method != AuthType::Hba {
+            return Ok(method);
+        }
+        let tls = client.line.stream().is_ok_and(Stream::is_tls);
+        let Startup { database, user, .. } = &client.startup;
+        let asker = Asker { ip: client.peer.ip(), tls, database, user };
+        let who = || {
+            let host = client.peer.ip().map_or_else(|| "[local]".to_owned(), |ip| ip.to_string());
+            let encryption = if tls { "SSL encryption" } else { "no encryption" };
+            format!("host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
+        };
+        let refused = |what: String| Error::new(Kind::InvalidAuthorization, what);
+        match hba::find(&self.settings.hba, &asker) {
+            None => Err(refused(format!("no auth_hba_file entry for {}", who()))),
+            Some(rule) => rule
+                .method
+                .filter(|method| *method != AuthType::Hba)
+                .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
+                .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
+        }
+    }
+
+    /// Methods without a password: `trust` and `cert`. With an auth_file the user must be in it.
+    fn admit(&self, client: &Unauthenticated, method: AuthType, account: &Account<'_>) -> Result<(), Error> {
+        let user = &client.startup.user;
+        if method == AuthType::Cert {
+            let certificates = client.line.stream().ok().and_then(Stream::peer_certificates);
+            let Some(own) = certificates.and_then(<[_]>::first) else {
+                let what = "connection requires a valid client certificate";
+                return Err(Error::new(Kind::InvalidAuthorization, what));
+            };
+            let name = common_name(own);
+            if name.as_deref() != Some(user) {
+                let what = format!("certificate authentication failed for user \"{user}\"");
+                let log = format!("the certificate's common name is {:?}", name.unwrap_or_default());
+                return Err(Error::new(Kind::InvalidAuthorization, what).with_log(log));
+            }
+        }
+        let listed = !self.settings.userlist.is_empty() || self.settings.general.auth_file.is_some();
+        if listed && !account.is_known() {
+            let what = format!("user \"{user}\" is not in auth_file");
+            return Err(Error::new(Kind::InvalidAuthorization, what));
+        }
+        Ok(())
+    }
+
+    async fn scram(
+        &self,
+        client: &mut Unauthenticated,
+        account: &Account<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome<Credential> {
+        let mechanisms = [SCRAM_SHA_256_PLUS, SCRAM_SHA_256];
+        let offered = if client.end_point.is_some() { &mechanisms[..] } else { &mechanisms[1..] };
+        startup::put_sasl_mechanisms(out, offered);
+        client.line.write(out).await?;
+        out.clear();
+
+        let answer = client.line.answer().await?;
+        let (mechanism, first) = startup::sasl_initial(&answer).map_err(Error::from)?;
+        let plus =
+            offered.iter().find(|name| name.as_bytes() == mechanism).map(|name| *name == SCRAM_SHA_256_PLUS);
+        let Some(plus) = plus else {
+            let what = "client selected an invalid SASL authentication mechanism";
+            return Err(Error::new(Kind::ProtocolViolation, what).into());
+        };
+        let first = match first {
+            Some(first) => Zeroizing::new(first.to_vec()),
+            None => challenge(client, &[]).await?,
+        };
+        let (verifier, can_pass) = self.auth.verifier(account, self.settings).await;
+        let end_point = client.end_point.as_deref();
+        let server = scram::Server::new(&first, plus, end_point, verifier, can_pass);
+        let server = server.map_err(|e| sasl_error(client, account, e))?;
+        let last = challenge(client, server.first()).await?;
+        let (server_final, keys) = server.finish(&last).map_err(|e| sasl_error(client, account, e))?;
+        startup::put_authentication(out, code::SASL_FINAL, &server_final);
+        Ok(match account.credential() {
+            Credential::None => Credential::Scram(keys.into()),
+            stored => stored,
+        })
+    }
+}
+
+/// Sends AuthenticationSASLContinue and waits for the answer.
+async fn challenge(client: &mut Unauthenticated, data: &[u8]) -> Outcome<Zeroizing<Vec<u8>>> {
+    let mut message = Vec::with_capacity(data.len() + 16);
+    startup::put_authentication(&mut message, code::SASL_CONTINUE, data);
+    client.line.write(&message).await?;
+    client.line.answer().await
+}
+
+fn sasl_error(client: &Unauthenticated, account: &Account<'_>, error: ScramError) -> Error {
+    match error {
+        ScramError::WrongSecret => {
+            client.wrong_password(account.flaw(Exchange::Scram).unwrap_or("the SCRAM proof is wrong"))
+        }
+        ScramError::Unsupported(_) => Error::new(Kind::NotSupported, error.to_string()),
+        ScramError::Binding(_) => Error::new(Kind::InvalidAuthorization, error.to_string()),
+        _ => Error::new(Kind::ProtocolViolation, error.to_string()),
+    }
+}
+
+async fn cleartext(
+    client: &mut Unauthenticated,
+    account: &Account<'_>,
+    out: &mut Vec<u8>,
+) -> Outcome<Credential> {
+    startup::put_authentication(out, code::CLEARTEXT_PASSWORD, &[]);
+    client.line.write(out).await?;
+    out.clear();
+    let answer = client.line.answer().await?;
+    let password = startup::password(&answer).map_err(Error::from)?;
+    // What is not UTF-8 is no password of auth_file, which is UTF-8; it must fail as late as others.
+    let text = Zeroizing::new(String::from_utf8_lossy(password).into_owned());
+    let right = account.verify_password(&text).await & (text.as_bytes() == password) & !password.is_empty();
+    if !right {
+        let why = account.flaw(Exchange::Cleartext).unwrap_or("the password does not match");
+        return Err(client.wrong_password(why).into());
+    }
+    Ok(Credential::plain(text.as_str()))
+}
+
+async fn md5(client: &mut Unauthenticated, account: &Account<'_>, out: &mut Vec<u8>) -> Outcome<Credential> {
+    let salt: [u8; 4] = rand::random();
+    startup::put_authentication(out, code::MD5_PASSWORD, &salt);
+    client.line.write(out).await?;
+    out.clear();
+    let answer = client.line.answer().await?;
+    let given = startup::password(&answer).map_err(Error::from)?;
+    if !account.verify_md5(salt, given) {
+        let why = account.flaw(Exchange::Md5).unwrap_or("the password does not match");
+        return Err(client.wrong_password(why).into());
+    }
+    Ok(account.credential())
+}
