@@ -1,4 +1,22 @@
-//! Literal INSERTs taken apart: what stands in the places of VALUES.
+//! Hot path. Literal INSERTs taken apart: the text with its literals lifted out is the *shape*, the literals
+//! are the items.
+//!
+//! Owns: which statements can be poured as far as their text says, and where their literals lie. Never: what
+//! the table is like, whether a literal fits its column, a parse tree ([`super::meaning`] checks each shape
+//! once). On any doubt the answer is [`NotPourable`].
+//!
+//! Taken: `INSERT INTO [schema.]table [(columns)] VALUES (items) [;]`, each item NULL, DEFAULT, a plain literal
+//! or `$n`, with `standard_conforming_strings` on.
+
+use memchr::memchr;
+
+use super::scan::{self, Kind, Scanner, Token};
+
+/// Longest identifier that the server does not cut (bytes).
+pub const IDENTIFIER_BYTES_MAX: usize = 63;
+
+/// Most items of one row, as PostgreSQL's `MaxTupleAttributeNumber`.
+pub const ITEMS_MAX: usize = 1664;
 
 /// What stands in one place of VALUES.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,6 +43,25 @@ pub enum Class {
     Param(u16),
 }
 
+impl Class {
+    /// What stands for it in a shape; no statement text can contain such bytes outside a literal, so shapes
+    /// of different classes never meet.
+    fn marker(self) -> u8 {
+        match self {
+            Self::Null => 0x01,
+            Self::Default => 0x02,
+            Self::Integer => 0x03,
+            Self::SignedInteger => 0x04,
+            Self::Decimal => 0x05,
+            Self::SignedDecimal => 0x06,
+            Self::True => 0x07,
+            Self::False => 0x08,
+            Self::String => 0x0e,
+            Self::Param(_) => 0x0f,
+        }
+    }
+}
+
 /// One item: its class and where it stands in the text, quotes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
@@ -34,4 +71,580 @@ pub struct Item {
     pub start: usize,
     /// The byte after its last.
     pub end: usize,
+}
+
+impl Item {
+    /// Its bytes in the text that was lifted, quotes included.
+    pub fn bytes<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        &text[self.start..self.end]
+    }
+}
+
+/// A statement taken apart. Meant to be kept and filled again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lifted {
+    /// The text with each literal replaced by a marker of its class, comments and white space normalised
+    /// away, names and keywords as spelled (keywords in lower case). Equal shapes: the same statement but for
+    /// the literals' values.
+    pub shape: Vec<u8>,
+    /// The items of the row, in order.
+    pub items: Vec<Item>,
+}
+
+impl Lifted {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Highest parameter number; 0: none.
+    pub fn params(&self) -> u16 {
+        let number = |item: &Item| if let Class::Param(n) = item.class { n } else { 0 };
+        self.items.iter().map(number).max().unwrap_or(0)
+    }
+}
+
+/// Why a statement's text rules pouring out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NotPourable {
+    /// Its first word is not INSERT.
+    NotInsert,
+    /// WITH before or SELECT, TABLE, parentheses behind the columns: not VALUES.
+    NotValues,
+    /// DEFAULT VALUES.
+    DefaultValues,
+    /// OVERRIDING ... VALUE.
+    Overriding,
+    /// `INSERT INTO t AS a`.
+    Alias,
+    /// `INSERT INTO t (a.b)` or `(a[1])`.
+    Subscript,
+    /// A name of three parts, or longer than 63 bytes, or with letters outside ASCII and no quotes, or `U&""`.
+    Name,
+    /// More than one row.
+    ManyRows,
+    /// ON CONFLICT.
+    OnConflict,
+    /// RETURNING.
+    Returning,
+    /// Something follows the `;`.
+    SecondStatement,
+    /// A cast, operator, call, typed literal: not a plain literal.
+    Expression,
+    /// `E''`, `U&''`, `$$`, a bit or hex string, one continued on another line, a number with an exponent ...
+    Literal,
+    /// Parameters that are not `$1` to `$n`, each once.
+    Params,
+    /// More items or other items than columns, or too many.
+    Count,
+    /// `standard_conforming_strings` is off.
+    StringsNotStandard,
+    /// The text does not follow the syntax; the server will say how.
+    Syntax,
+    /// PostgreSQL's own parser saw something else than this scan.
+    Disagreement,
+}
+
+impl NotPourable {
+    /// A stable word for counters and the console.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotInsert => "not_insert",
+            Self::NotValues => "not_values",
+            Self::DefaultValues => "default_values",
+            Self::Overriding => "overriding",
+            Self::Alias => "alias",
+            Self::Subscript => "subscript",
+            Self::Name => "name",
+            Self::ManyRows => "many_rows",
+            Self::OnConflict => "on_conflict",
+            Self::Returning => "returning",
+            Self::SecondStatement => "second_statement",
+            Self::Expression => "expression",
+            Self::Literal => "literal",
+            Self::Params => "params",
+            Self::Count => "count",
+            Self::StringsNotStandard => "strings_not_standard",
+            Self::Syntax => "syntax",
+            Self::Disagreement => "disagreement",
+        }
+    }
+}
+
+impl std::fmt::Display for NotPourable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::error::Error for NotPourable {}
+
+/// Surely not an INSERT that can be lifted: the first word is another one. Costs a few nanoseconds.
+#[inline]
+pub fn quick_reject(text: &[u8]) -> bool {
+    let start = match text.first() {
+        Some(b'i' | b'I') => 0,
+        Some(&b) if b.is_ascii_alphabetic() => return true,
+        _ => match scan::skip_blank(text, 0) {
+            Some(start) => start,
+            None => return true,
+        },
+    };
+    !text.get(start..start + 6).is_some_and(|word| word.eq_ignore_ascii_case(b"insert"))
+}
+
+/// Take the INSERT in `text` apart into `out`, whose old content goes. The session's
+/// `standard_conforming_strings` must be on, and its client encoding one in which every byte of a multibyte
+/// character is above 0x7f.
+///
+/// # Errors
+/// Why the text can't be poured; `out` holds nothing of use then.
+pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
+    out.shape.clear();
+    out.items.clear();
+    if quick_reject(text) {
+        return Err(NotPourable::NotInsert);
+    }
+    if memchr(0x0b, text).is_some() {
+        return Err(NotPourable::Syntax); // white space from 16 on, an error before
+    }
+    let mut lift = Lift { text, tokens: scan::scan(text, true), peeked: None, columns: 0, out };
+    lift.statement()
+}
+
+/// Undouble the quotes of a plain string literal (quotes included): the pieces of its value, in order. A
+/// piece is empty only if the value is.
+pub fn decode_string(literal: &[u8]) -> Pieces<'_> {
+    Pieces { rest: literal.get(1..literal.len().saturating_sub(1)).filter(|s| !s.is_empty()) }
+}
+
+/// See [`decode_string`].
+#[derive(Debug, Clone)]
+pub struct Pieces<'a> {
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest.take()?;
+        match memchr(b'\'', rest) {
+            None => Some(rest),
+            Some(quote) => {
+                self.rest = rest.get(quote + 2..).filter(|s| !s.is_empty());
+                Some(&rest[..=quote])
+            }
+        }
+    }
+}
+
+/// One lift.
+struct Lift<'a, 'o> {
+    text: &'a [u8],
+    tokens: Scanner<'a>,
+    peeked: Option<Option<Token>>,
+    columns: usize,
+    out: &'o mut Lifted,
+}
+
+impl<'a> Lift<'a, '_> {
+    fn statement(&mut self) -> Result<(), NotPourable> {
+        self.keyword(b"insert", NotPourable::NotInsert)?;
+        self.keyword(b"into", NotPourable::Syntax)?;
+        self.target()?;
+        self.column_list()?;
+        self.values()?;
+        self.row()?;
+        self.tail()?;
+        self.check_params()
+    }
+
+    fn next(&mut self) -> Option<Token> {
+        match self.peeked.take() {
+            Some(token) => token,
+            None => self.tokens.next(),
+        }
+    }
+
+    fn peek(&mut self) -> Option<Token> {
+        if self.peeked.is_none() {
+            self.peeked = Some(self.tokens.next());
+        }
+        self.peeked.flatten()
+    }
+
+    fn bytes(&self, token: Token) -> &'a [u8] {
+        &self.text[token.start..token.end]
+    }
+
+    fn is_word(&self, token: Option<Token>, word: &[u8]) -> bool {
+        token.is_some_and(|t| t.kind == Kind::Word && self.bytes(t).eq_ignore_ascii_case(word))
+    }
+
+    fn is_byte(&self, token: Option<Token>, byte: u8) -> bool {
+        token.is_some_and(|t| t.kind == Kind::Punctuation && self.text[t.start] == byte)
+    }
+
+    /// The next token must be this keyword.
+    fn keyword(&mut self, word: &[u8], otherwise: NotPourable) -> Result<(), NotPourable> {
+        let token = self.next();
+        if !self.is_word(token, word) {
+            return Err(otherwise);
+        }
+        self.out.shape.extend_from_slice(word);
+        self.out.shape.push(b' ');
+        Ok(())
+    }
+
+    /// `name` or `schema.name`.
+    fn target(&mut self) -> Result<(), NotPourable> {
+        self.name()?;
+        let dot = self.peek();
+        if self.is_byte(dot, b'.') {
+            self.next();
+            self.out.shape.push(b'.');
+            self.name()?;
+            let dot = self.peek();
+            if self.is_byte(dot, b'.') {
+                return Err(NotPourable::Name);
+            }
+        }
+        Ok(())
+    }
+
+    /// One identifier, into the shape as spelled.
+    fn name(&mut self) -> Result<(), NotPourable> {
+        let token = self.next().ok_or(NotPourable::Syntax)?;
+        let bytes = self.bytes(token);
+        let length = match token.kind {
+            Kind::Word if !bytes.is_ascii() => return Err(NotPourable::Name),
+            Kind::Word => bytes.len(),
+            // A doubled quote counts twice: on the safe side.
+            Kind::Quoted => bytes.len() - 2,
+            Kind::UnicodeQuoted => return Err(NotPourable::Name),
+            _ => return Err(NotPourable::Syntax),
+        };
+        if length == 0 || length > IDENTIFIER_BYTES_MAX {
+            return Err(NotPourable::Name);
+        }
+        self.out.shape.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn column_list(&mut self) -> Result<(), NotPourable> {
+        let open = self.peek();
+        if !self.is_byte(open, b'(') {
+            return Ok(());
+        }
+        self.next();
+        let first = self.peek();
+        if self.is_byte(first, b'(') || self.is_word(first, b"select") || self.is_word(first, b"with") {
+            return Err(NotPourable::NotValues);
+        }
+        self.out.shape.push(b'(');
+        loop {
+            self.name()?;
+            self.columns += 1;
+            match self.next() {
+                t if self.is_byte(t, b',') => self.out.shape.push(b','),
+                t if self.is_byte(t, b')') => break,
+                t if self.is_byte(t, b'.') || self.is_byte(t, b'[') => return Err(NotPourable::Subscript),
+                _ => return Err(NotPourable::Syntax),
+            }
+            if self.columns >= ITEMS_MAX {
+                return Err(NotPourable::Count);
+            }
+        }
+        self.out.shape.push(b')');
+        Ok(())
+    }
+
+    /// VALUES, or why not.
+    fn values(&mut self) -> Result<(), NotPourable> {
+        let token = self.peek();
+        let why = match token {
+            t if self.is_word(t, b"default") => NotPourable::DefaultValues,
+            t if self.is_word(t, b"overriding") => NotPourable::Overriding,
+            t if self.is_word(t, b"as") => NotPourable::Alias,
+            t if self.is_byte(t, b'(') || self.is_word(t, b"select") => NotPourable::NotValues,
+            t if self.is_word(t, b"with") || self.is_word(t, b"table") => NotPourable::NotValues,
+            _ => NotPourable::Syntax,
+        };
+        self.out.shape.push(b' ');
+        self.keyword(b"values", why)
+    }
+
+    fn row(&mut self) -> Result<(), NotPourable> {
+        let open = self.next();
+        if !self.is_byte(open, b'(') {
+            return Err(NotPourable::Syntax);
+        }
+        self.out.shape.push(b'(');
+        loop {
+            let item = self.item()?;
+            self.out.shape.push(item.class.marker());
+            if let Class::Param(n) = item.class {
+                self.out.shape.extend_from_slice(&n.to_be_bytes());
+            }
+            self.out.items.push(item);
+            if self.out.items.len() > ITEMS_MAX {
+                return Err(NotPourable::Count);
+            }
+            match self.next() {
+                t if self.is_byte(t, b',') => self.out.shape.push(b','),
+                t if self.is_byte(t, b')') => break,
+                None => return Err(NotPourable::Syntax),
+                Some(t) => return Err(unlike_literal(t.kind)),
+            }
+        }
+        self.out.shape.push(b')');
+        if self.columns != 0 && self.columns != self.out.items.len() {
+            return Err(NotPourable::Count);
+        }
+        Ok(())
+    }
+
+    fn item(&mut self) -> Result<Item, NotPourable> {
+        let token = self.next().ok_or(NotPourable::Syntax)?;
+        let (class, end) = match token.kind {
+            Kind::String => (Class::String, token.end),
+            Kind::Integer => (Class::Integer, token.end),
+            Kind::Decimal => (Class::Decimal, token.end),
+            Kind::Word => (self.word_item(token)?, token.end),
+            Kind::Param => (Class::Param(param(self.bytes(token))?), token.end),
+            Kind::Operator if self.bytes(token) == b"-" => self.signed(token)?,
+            kind => return Err(unlike_literal(kind)),
+        };
+        Ok(Item { class, start: token.start, end })
+    }
+
+    fn word_item(&self, token: Token) -> Result<Class, NotPourable> {
+        let bytes = self.bytes(token);
+        let classes: [(&[u8], Class); 4] = [
+            (b"null", Class::Null),
+            (b"default", Class::Default),
+            (b"true", Class::True),
+            (b"false", Class::False),
+        ];
+        let found = classes.iter().find(|(word, _)| bytes.eq_ignore_ascii_case(word));
+        found.map(|(_, class)| *class).ok_or(NotPourable::Expression)
+    }
+
+    /// A number directly behind the minus sign.
+    fn signed(&mut self, minus: Token) -> Result<(Class, usize), NotPourable> {
+        let number = self.next().ok_or(NotPourable::Syntax)?;
+        match number.kind {
+            _ if number.start != minus.end => Err(NotPourable::Expression),
+            Kind::Integer => Ok((Class::SignedInteger, number.end)),
+            Kind::Decimal => Ok((Class::SignedDecimal, number.end)),
+            kind => Err(unlike_literal(kind)),
+        }
+    }
+
+    /// Nothing but semicolons may follow.
+    fn tail(&mut self) -> Result<(), NotPourable> {
+        let mut ended = false;
+        while let Some(token) = self.next() {
+            match Some(token) {
+                t if self.is_byte(t, b';') => ended = true,
+                _ if token.kind == Kind::Unterminated => return Err(NotPourable::Syntax),
+                _ if ended => return Err(NotPourable::SecondStatement),
+                t if self.is_byte(t, b',') => return Err(NotPourable::ManyRows),
+                t if self.is_word(t, b"on") => return Err(NotPourable::OnConflict),
+                t if self.is_word(t, b"returning") => return Err(NotPourable::Returning),
+                _ => return Err(NotPourable::Syntax),
+            }
+        }
+        Ok(())
+    }
+
+    /// `$1` to `$n`, each once, in any order.
+    fn check_params(&self) -> Result<(), NotPourable> {
+        let highest = usize::from(self.out.params());
+        if highest == 0 {
+            return Ok(());
+        }
+        let mut seen = [0u64; ITEMS_MAX.div_ceil(64) + 1];
+        let mut count = 0;
+        for item in &self.out.items {
+            let Class::Param(n) = item.class else { continue };
+            let n = usize::from(n);
+            let word = seen.get_mut(n / 64).ok_or(NotPourable::Params)?;
+            if *word >> (n % 64) & 1 == 1 {
+                return Err(NotPourable::Params);
+            }
+            *word |= 1 << (n % 64);
+            count += 1;
+        }
+        if count == highest { Ok(()) } else { Err(NotPourable::Params) }
+    }
+}
+
+/// Why a token can't be an item or follow one.
+fn unlike_literal(kind: Kind) -> NotPourable {
+    match kind {
+        Kind::ContinuedString
+        | Kind::EscapeString
+        | Kind::UnicodeString
+        | Kind::DollarString
+        | Kind::BitString
+        | Kind::HexString
+        | Kind::OtherNumber => NotPourable::Literal,
+        Kind::Junk | Kind::Unterminated => NotPourable::Syntax,
+        _ => NotPourable::Expression,
+    }
+}
+
+/// The number of `$n`.
+fn param(bytes: &[u8]) -> Result<u16, NotPourable> {
+    let digits = &bytes[1..];
+    let mut number = 0u16;
+    for digit in digits {
+        let next = number.checked_mul(10).and_then(|n| n.checked_add(u16::from(digit - b'0')));
+        number = next.ok_or(NotPourable::Params)?;
+    }
+    if number == 0 { Err(NotPourable::Params) } else { Ok(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lifted(text: &str) -> Result<Lifted, NotPourable> {
+        let mut out = Lifted::new();
+        lift(text.as_bytes(), &mut out).map(|()| out)
+    }
+
+    fn classes(text: &str) -> Vec<(Class, &str)> {
+        let out = lifted(text).expect(text);
+        out.items.iter().map(|i| (i.class, &text[i.start..i.end])).collect()
+    }
+
+    #[test]
+    fn takes_every_class() {
+        assert_eq!(
+            classes("insert into \"S\".t (a, \"B\"\"c\", d) values (NULL, Default, 007)"),
+            [(Class::Null, "NULL"), (Class::Default, "Default"), (Class::Integer, "007")]
+        );
+        assert_eq!(
+            classes("INSERT INTO t VALUES(-5,1.50,-0.1,tRUE,false,'it''s','',$1);;"),
+            [
+                (Class::SignedInteger, "-5"),
+                (Class::Decimal, "1.50"),
+                (Class::SignedDecimal, "-0.1"),
+                (Class::True, "tRUE"),
+                (Class::False, "false"),
+                (Class::String, "'it''s'"),
+                (Class::String, "''"),
+                (Class::Param(1), "$1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn refuses_the_rest_each_with_its_reason() {
+        use NotPourable as N;
+        let long = format!("INSERT INTO {} VALUES (1)", "x".repeat(64));
+        let table: &[(&str, N)] = &[
+            ("", N::NotInsert),
+            ("SELECT 1", N::NotInsert),
+            ("inserted into t values (1)", N::NotInsert),
+            ("/* insert", N::NotInsert),
+            ("WITH a AS (SELECT 1) INSERT INTO t VALUES (1)", N::NotInsert),
+            ("INSERT t VALUES (1)", N::Syntax),
+            ("INSERT INTO t", N::Syntax),
+            ("INSERT INTO t VALUES", N::Syntax),
+            ("INSERT INTO t VALUES (", N::Syntax),
+            ("INSERT INTO t VALUES ()", N::Expression),
+            ("INSERT INTO t VALUES (1", N::Syntax),
+            ("INSERT INTO t VALUES (1,)", N::Expression),
+            ("INSERT INTO t VALUES ('a", N::Syntax),
+            ("INSERT INTO t SELECT 1", N::NotValues),
+            ("INSERT INTO t (SELECT 1)", N::NotValues),
+            ("INSERT INTO t (a) SELECT 1", N::NotValues),
+            ("INSERT INTO t TABLE u", N::NotValues),
+            ("INSERT INTO t WITH x AS (SELECT 1) SELECT 1", N::NotValues),
+            ("INSERT INTO t (a) (VALUES (1))", N::NotValues),
+            ("INSERT INTO t DEFAULT VALUES", N::DefaultValues),
+            ("INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (1)", N::Overriding),
+            ("INSERT INTO t AS x VALUES (1)", N::Alias),
+            ("INSERT INTO t (a.b) VALUES (1)", N::Subscript),
+            ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),
+            ("INSERT INTO a.b.c VALUES (1)", N::Name),
+            ("INSERT INTO täble VALUES (1)", N::Name),
+            ("INSERT INTO U&\"t\" VALUES (1)", N::Name),
+            ("INSERT INTO \"\" VALUES (1)", N::Name),
+            (&long, N::Name),
+            ("INSERT INTO t VALUES (1), (2)", N::ManyRows),
+            ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", N::OnConflict),
+            ("INSERT INTO t VALUES (1) RETURNING a", N::Returning),
+            ("INSERT INTO t VALUES (1) LIMIT 1", N::Syntax),
+            ("INSERT INTO t VALUES (1); SELECT 1", N::SecondStatement),
+            ("INSERT INTO t VALUES (1) /* open", N::Syntax),
+            ("INSERT INTO t VALUES (1+1)", N::Expression),
+            ("INSERT INTO t VALUES (+1)", N::Expression),
+            ("INSERT INTO t VALUES (- 1)", N::Expression),
+            ("INSERT INTO t VALUES (-/**/1)", N::Expression),
+            ("INSERT INTO t VALUES (--1\n)", N::Expression),
+            ("INSERT INTO t VALUES (-$1)", N::Expression),
+            ("INSERT INTO t VALUES ('1'::int)", N::Expression),
+            ("INSERT INTO t VALUES (now())", N::Expression),
+            ("INSERT INTO t VALUES (current_timestamp)", N::Expression),
+            ("INSERT INTO t VALUES (date '2020-01-01')", N::Expression),
+            ("INSERT INTO t VALUES ((1))", N::Expression),
+            ("INSERT INTO t VALUES (n'x')", N::Expression),
+            ("INSERT INTO t VALUES (E'x')", N::Literal),
+            ("INSERT INTO t VALUES (U&'x')", N::Literal),
+            ("INSERT INTO t VALUES ($$x$$)", N::Literal),
+            ("INSERT INTO t VALUES ('a'\n'b')", N::Literal),
+            ("INSERT INTO t VALUES ('a' 'b')", N::Expression),
+            ("INSERT INTO t VALUES (b'1')", N::Literal),
+            ("INSERT INTO t VALUES (x'1')", N::Literal),
+            ("INSERT INTO t VALUES (1e5)", N::Literal),
+            ("INSERT INTO t VALUES (.5)", N::Literal),
+            ("INSERT INTO t VALUES (5.)", N::Literal),
+            ("INSERT INTO t VALUES (0x1f)", N::Literal),
+            ("INSERT INTO t VALUES (1_000)", N::Literal),
+            ("INSERT INTO t VALUES (1a)", N::Syntax),
+            ("INSERT INTO t VALUES ($2)", N::Params),
+            ("INSERT INTO t VALUES ($1, $1)", N::Params),
+            ("INSERT INTO t VALUES ($0)", N::Params),
+            ("INSERT INTO t VALUES ($99999)", N::Params),
+            ("INSERT INTO t (a, b) VALUES (1)", N::Count),
+            ("INSERT INTO t (a) VALUES (1, 2)", N::Count),
+            ("INSERT\x0bINTO t VALUES (1)", N::Syntax),
+        ];
+        for (text, reason) in table {
+            assert_eq!(lifted(text).map(|_| ()), Err(*reason), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_shape_for_one_statement() {
+        let a = lifted("INSERT INTO t (a, b) VALUES (1, 'x')").unwrap();
+        let b = lifted("insert/*route='/a'*/into t(a,b)values(22,'it''s') -- tag\n;").unwrap();
+        assert_eq!(a.shape, b.shape);
+        for other in [
+            "INSERT INTO T (a, b) VALUES (1, 'x')",
+            "INSERT INTO t (a, b) VALUES (-1, 'x')",
+            "INSERT INTO t (a, b) VALUES (1, NULL)",
+            "INSERT INTO t (a, b) VALUES ($1, 'x')",
+            "INSERT INTO t VALUES (1, 'x')",
+            "INSERT INTO s.t (a, b) VALUES (1, 'x')",
+        ] {
+            assert_ne!(lifted(other).unwrap().shape, a.shape, "{other}");
+        }
+    }
+
+    #[test]
+    fn strings_come_out_undoubled() {
+        for (literal, value) in
+            [("''", ""), ("'a'", "a"), ("''''", "'"), ("'a''b'", "a'b"), ("'a'''", "a'"), ("''''''", "''")]
+        {
+            let bytes: Vec<u8> = decode_string(literal.as_bytes()).flatten().copied().collect();
+            assert_eq!(bytes, value.as_bytes());
+        }
+    }
 }

@@ -1,4 +1,11 @@
-//! What can be known of a statement's text without a server.
+//! What can be known of a statement's text.
+//!
+//! Owns: a lexer that follows the server's ([`scan`]), what a text may do to its session ([`effects`]), literal
+//! INSERTs taken apart ([`insert`]) and, on PostgreSQL's own parser, what a text means ([`meaning`]).
+//! Never: a session, a socket, a decision.
 
+mod builtins;
+pub mod effects;
 pub mod insert;
 pub mod meaning;
+pub mod scan;

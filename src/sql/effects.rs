@@ -1,0 +1,1009 @@
+//! Hot path. What a statement text may do to the state of its session, found in one pass over its bytes.
+//!
+//! Owns: [`Effects`] and the pass. Never: an allocation, a parse tree, the session's state itself.
+//!
+//! The pass sees words, not meaning. It errs toward "may have changed something", with one limit that no text
+//! can show: triggers, rules, views, operators, casts, defaults and `t.f` for `f(t)` can run a function that
+//! is not named as a call here. The same holds for a function made under a built-in's name in a schema before
+//! pg_catalog, and for names computed at run time (`set_config('search_' || 'path', ...)` is seen as
+//! [`Effects::SETTINGS`], but not which).
+//!
+//! Encodings in which a byte of a multibyte character can be ASCII are the caller's to exclude.
+
+use std::sync::LazyLock;
+
+use super::builtins::{FUNCTIONS, KEYWORDS, LOOSE_KEYWORDS};
+use super::scan::{self, Kind};
+
+/// What a text may do to session state; the union over its statements.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Effects(u16);
+
+impl Effects {
+    /// Nothing that outlives the transaction.
+    pub const NONE: Self = Self(0);
+    /// Changes settings: SET, RESET, `set_config`, SET ROLE, SET SESSION AUTHORIZATION. Not SET LOCAL.
+    pub const SETTINGS: Self = Self(1 << 0);
+    /// LISTEN or UNLISTEN.
+    pub const LISTEN: Self = Self(1 << 1);
+    /// Takes or gives back a session-level advisory lock.
+    pub const ADVISORY_LOCK: Self = Self(1 << 2);
+    /// Makes or uses a temporary object.
+    pub const TEMP: Self = Self(1 << 3);
+    /// DECLARE ... WITH HOLD.
+    pub const HOLD_CURSOR: Self = Self(1 << 4);
+    /// SQL-level PREPARE.
+    pub const PREPARE: Self = Self(1 << 5);
+    /// SQL-level EXECUTE, also in EXPLAIN and CREATE TABLE AS. Alone it also says [`Self::UNKNOWN`].
+    pub const EXECUTE: Self = Self(1 << 6);
+    /// DEALLOCATE of one name.
+    pub const DEALLOCATE: Self = Self(1 << 7);
+    /// DEALLOCATE ALL.
+    pub const DEALLOCATE_ALL: Self = Self(1 << 8);
+    /// DISCARD PLANS, SEQUENCES or TEMP.
+    pub const DISCARD: Self = Self(1 << 9);
+    /// DISCARD ALL.
+    pub const DISCARD_ALL: Self = Self(1 << 10);
+    /// CLOSE.
+    pub const CLOSE: Self = Self(1 << 11);
+    /// LOAD.
+    pub const LOAD: Self = Self(1 << 12);
+    /// Transaction control: BEGIN, COMMIT, ROLLBACK, SAVEPOINT, RELEASE, PREPARE TRANSACTION and their kin.
+    pub const TRANSACTION: Self = Self(1 << 13);
+    /// May have changed anything: DO, CALL, EXECUTE, a function that is not a known built-in, odd text.
+    pub const UNKNOWN: Self = Self(1 << 14);
+
+    const NAMES: [(Self, &'static str); 15] = [
+        (Self::SETTINGS, "settings"),
+        (Self::LISTEN, "listen"),
+        (Self::ADVISORY_LOCK, "advisory_lock"),
+        (Self::TEMP, "temp"),
+        (Self::HOLD_CURSOR, "hold_cursor"),
+        (Self::PREPARE, "prepare"),
+        (Self::EXECUTE, "execute"),
+        (Self::DEALLOCATE, "deallocate"),
+        (Self::DEALLOCATE_ALL, "deallocate_all"),
+        (Self::DISCARD, "discard"),
+        (Self::DISCARD_ALL, "discard_all"),
+        (Self::CLOSE, "close"),
+        (Self::LOAD, "load"),
+        (Self::TRANSACTION, "transaction"),
+        (Self::UNKNOWN, "unknown"),
+    ];
+
+    /// Nothing at all.
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Every flag of `other` is set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Some flag of `other` is set.
+    #[inline]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Both.
+    #[inline]
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Without the flags of `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Session state may differ afterwards: any flag but [`Self::TRANSACTION`].
+    #[inline]
+    pub const fn touches_session(self) -> bool {
+        !self.without(Self::TRANSACTION).is_none()
+    }
+
+    /// The names of the flags that are set, for logs and the console.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
+    }
+}
+
+impl std::ops::BitOr for Effects {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+impl std::ops::BitOrAssign for Effects {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl std::fmt::Debug for Effects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
+/// What `text` may do to session state. `std_strings` is the session's `standard_conforming_strings`.
+pub fn effects(text: &[u8], std_strings: bool) -> Effects {
+    let mut walk = Walk {
+        text,
+        std_strings,
+        found: Effects::NONE,
+        pending: Effects::NONE,
+        lead: Lead::None,
+        words: 0,
+        last: Mark::OTHER,
+        before: Mark::OTHER,
+        schema: None,
+        dotted: false,
+        on_relation: false,
+        names_temp: false,
+    };
+    walk.run();
+    walk.end_statement();
+    if walk.names_temp && names_pg_temp(text) {
+        walk.found |= Effects::TEMP;
+    }
+    walk.found
+}
+
+/// What begins a byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Space,
+    Word,
+    Digit,
+    Quote,
+    DoubleQuote,
+    Dollar,
+    Minus,
+    Slash,
+    Open,
+    Close,
+    Dot,
+    Semicolon,
+    Other,
+}
+
+static CLASSES: [Class; 256] = {
+    let mut table = [Class::Other; 256];
+    let mut i = 0;
+    while i < 256 {
+        table[i] = match i as u8 {
+            b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c => Class::Space,
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80..=0xff => Class::Word,
+            b'0'..=b'9' => Class::Digit,
+            b'\'' => Class::Quote,
+            b'"' => Class::DoubleQuote,
+            b'$' => Class::Dollar,
+            b'-' => Class::Minus,
+            b'/' => Class::Slash,
+            b'(' => Class::Open,
+            b')' => Class::Close,
+            b'.' => Class::Dot,
+            b';' => Class::Semicolon,
+            _ => Class::Other,
+        };
+        i += 1;
+    }
+    table
+};
+
+/// Bytes that go on in a word.
+static IN_WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut i = 0;
+    while i < 256 {
+        table[i] = matches!(CLASSES[i], Class::Word | Class::Digit | Class::Dollar);
+        i += 1;
+    }
+    table
+};
+
+/// What the last token was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Word,
+    Quoted,
+    Close,
+    Other,
+}
+
+/// The last token, and where.
+#[derive(Clone, Copy)]
+struct Mark {
+    what: What,
+    start: usize,
+    end: usize,
+}
+
+impl Mark {
+    const OTHER: Self = Self { what: What::Other, start: 0, end: 0 };
+    const CLOSE: Self = Self { what: What::Close, start: 0, end: 0 };
+
+    fn is_name(self) -> bool {
+        matches!(self.what, What::Word | What::Quoted)
+    }
+}
+
+/// What the first word of a statement makes of the rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lead {
+    /// No word yet.
+    None,
+    /// SELECT and what can hold `INTO TEMP`.
+    Select,
+    /// INSERT, MERGE.
+    Insert,
+    /// Nothing but its calls matters.
+    Plain,
+    /// CREATE.
+    Create,
+    /// ALTER, DROP, COMMENT, GRANT ...: may name functions without calling them.
+    Definition,
+    /// EXPLAIN.
+    Explain,
+    /// SET.
+    Set,
+    /// DISCARD.
+    Discard,
+    /// DEALLOCATE.
+    Deallocate,
+    /// PREPARE: its body does not run yet.
+    Prepare,
+    /// DECLARE.
+    Declare,
+    /// All has been said by the first word.
+    Said,
+}
+
+/// The pass.
+struct Walk<'a> {
+    text: &'a [u8],
+    std_strings: bool,
+    found: Effects,
+    /// Of the statement being read, unless a later word takes it back.
+    pending: Effects,
+    lead: Lead,
+    /// Words of the statement so far; stops at the top.
+    words: u16,
+    last: Mark,
+    /// What stood before `last` and its schema.
+    before: Mark,
+    schema: Option<Mark>,
+    /// `last` is followed by a dot.
+    dotted: bool,
+    /// ON names a relation here, as in CREATE INDEX.
+    on_relation: bool,
+    /// A setting is changed that may be the search path.
+    names_temp: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn run(&mut self) {
+        let text = self.text;
+        let mut at = 0;
+        while let Some(&byte) = text.get(at) {
+            let next = match CLASSES[byte as usize] {
+                Class::Space => Some(at + 1),
+                Class::Word => {
+                    let mut end = at + 1;
+                    while end < text.len() && IN_WORD[text[end] as usize] {
+                        end += 1;
+                    }
+                    if end - at == 1 && matches!(text.get(end), Some(b'\'' | b'&')) {
+                        self.prefixed(at)
+                    } else {
+                        self.word(at, end);
+                        Some(end)
+                    }
+                }
+                Class::Digit => {
+                    self.other();
+                    Some(at + 1)
+                }
+                Class::Quote => self.string(at, !self.std_strings),
+                Class::DoubleQuote => self.quoted(at),
+                Class::Dollar => self.dollar(at),
+                Class::Minus if text.get(at + 1) == Some(&b'-') => Some(scan::line_end(text, at)),
+                Class::Slash if text.get(at + 1) == Some(&b'*') => scan::comment_end(text, at),
+                Class::Open => {
+                    if self.last.is_name() {
+                        self.call(at);
+                    }
+                    self.other();
+                    Some(at + 1)
+                }
+                Class::Close => {
+                    self.before = self.last;
+                    self.last = Mark::CLOSE;
+                    self.dotted = false;
+                    Some(at + 1)
+                }
+                Class::Dot => {
+                    if self.last.is_name() && !self.dotted {
+                        self.dotted = true;
+                    } else {
+                        self.other();
+                    }
+                    Some(at + 1)
+                }
+                Class::Semicolon => {
+                    self.end_statement();
+                    Some(at + 1)
+                }
+                Class::Minus | Class::Slash | Class::Other => {
+                    self.other();
+                    Some(at + 1)
+                }
+            };
+            match next {
+                Some(next) => at = next,
+                None => {
+                    self.found |= Effects::UNKNOWN;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn end_statement(&mut self) {
+        self.found |= self.pending;
+        self.pending = Effects::NONE;
+        self.lead = Lead::None;
+        self.on_relation = false;
+        self.words = 0;
+        self.other();
+        self.before = Mark::OTHER;
+    }
+
+    #[inline]
+    fn other(&mut self) {
+        self.before = self.last;
+        self.last = Mark::OTHER;
+        self.dotted = false;
+    }
+
+    /// A string at `open`; not even one of those may begin a statement.
+    fn string(&mut self, open: usize, escapes: bool) -> Option<usize> {
+        if self.lead == Lead::None {
+            self.found |= Effects::UNKNOWN;
+        }
+        self.other();
+        scan::string_end(self.text, open, escapes).map(|(end, _)| end)
+    }
+
+    fn dollar(&mut self, at: usize) -> Option<usize> {
+        self.other();
+        scan::dollar(self.text, at).map(|(_, end)| end)
+    }
+
+    fn quoted(&mut self, open: usize) -> Option<usize> {
+        let end = scan::quoted_end(self.text, open)?;
+        if self.lead == Lead::None {
+            self.found |= Effects::UNKNOWN;
+        }
+        if is_pg_temp(&self.text[open + 1..end]) {
+            self.found |= Effects::TEMP;
+        }
+        self.name(Mark { what: What::Quoted, start: open, end });
+        Some(end)
+    }
+
+    /// A one-letter word at `at` with a quote or `&` behind it.
+    fn prefixed(&mut self, at: usize) -> Option<usize> {
+        let text = self.text;
+        match (text[at] | 0x20, text[at + 1], text.get(at + 2)) {
+            (b'e', b'\'', _) => self.string(at + 1, true),
+            (b'b' | b'x', b'\'', _) => self.string(at + 1, false),
+            (b'u', b'&', Some(b'\'')) => {
+                // With the setting off the server refuses it.
+                if !self.std_strings {
+                    self.found |= Effects::UNKNOWN;
+                }
+                self.string(at + 2, false)
+            }
+            (b'u', b'&', Some(b'"')) => {
+                // A name whose letters are not what they look like.
+                self.found |= Effects::UNKNOWN;
+                self.quoted(at + 2)
+            }
+            _ => {
+                self.word(at, at + 1);
+                Some(at + 1)
+            }
+        }
+    }
+
+    #[inline]
+    fn name(&mut self, mark: Mark) {
+        if self.dotted {
+            self.schema = Some(self.last);
+        } else {
+            self.before = self.last;
+            self.schema = None;
+        }
+        self.dotted = false;
+        self.last = mark;
+        self.words = self.words.saturating_add(1);
+    }
+
+    #[inline]
+    fn word(&mut self, start: usize, end: usize) {
+        self.name(Mark { what: What::Word, start, end });
+        match self.lead {
+            Lead::None => self.begin(start, end),
+            Lead::Select | Lead::Insert | Lead::Plain => self.word_of_query(start, end),
+            _ => self.word_of_other(start, end),
+        }
+    }
+
+    /// The words that matter in every statement: `pg_temp...` and `INTO TEMP`.
+    #[inline]
+    fn word_of_query(&mut self, start: usize, end: usize) {
+        match self.text[start] | 0x20 {
+            b'p' if is_pg_temp(&self.text[start..end]) => self.found |= Effects::TEMP,
+            b't' if self.lead == Lead::Select && self.says_temp(start, end) => self.found |= Effects::TEMP,
+            _ => {}
+        }
+    }
+
+    /// TEMP or TEMPORARY where it is a keyword of CREATE or INTO.
+    fn says_temp(&self, start: usize, end: usize) -> bool {
+        matches!(key(&self.text[start..end]), word::TEMP | word::TEMPORARY)
+            && matches!(
+                self.key_before(),
+                word::INTO | word::CREATE | word::REPLACE | word::LOCAL | word::GLOBAL
+            )
+    }
+
+    fn key_before(&self) -> u128 {
+        match self.before.what {
+            What::Word => key(&self.text[self.before.start..self.before.end]),
+            _ => 0,
+        }
+    }
+
+    fn word_of_other(&mut self, start: usize, end: usize) {
+        self.word_of_query(start, end);
+        let this = key(&self.text[start..end]);
+        match (self.lead, this) {
+            (Lead::Create | Lead::Explain, word::EXECUTE) => {
+                self.found |= Effects::EXECUTE | Effects::UNKNOWN
+            }
+            (Lead::Create, word::INDEX | word::UNIQUE | word::STATISTICS) if self.words == 2 => {
+                self.on_relation = true;
+            }
+            (Lead::Create | Lead::Explain, _) if self.says_temp(start, end) => self.found |= Effects::TEMP,
+            (Lead::Create | Lead::Definition, word::EXTENSION) if self.words <= 4 => {
+                self.found |= Effects::UNKNOWN;
+            }
+            (Lead::Explain, word::HOLD) | (Lead::Declare, word::HOLD) if self.key_before() == word::WITH => {
+                self.found |= Effects::HOLD_CURSOR;
+            }
+            (Lead::Set, word::LOCAL | word::TRANSACTION | word::CONSTRAINTS) if self.words == 2 => {
+                // `local.x` and `transaction.x` are settings; a comment next is not looked behind.
+                if matches!(self.peek(end), Some(b) if IN_WORD[b as usize] || b == b'"') {
+                    self.pending = Effects::NONE;
+                }
+            }
+            (Lead::Discard, word::ALL) if self.words == 2 => self.pending = Effects::DISCARD_ALL,
+            (Lead::Deallocate, word::ALL)
+                if self.words == 2 || self.words == 3 && self.key_before() == word::PREPARE =>
+            {
+                self.pending = Effects::DEALLOCATE_ALL;
+            }
+            (Lead::Prepare, word::TRANSACTION) if self.words == 2 && self.peek(end) == Some(b'\'') => {
+                self.pending = Effects::TRANSACTION;
+            }
+            _ => {}
+        }
+    }
+
+    /// The next byte that is not white space.
+    fn peek(&self, at: usize) -> Option<u8> {
+        self.text[at..].iter().copied().find(|&b| !scan::is_space(b))
+    }
+
+    /// The first word of a statement.
+    fn begin(&mut self, start: usize, end: usize) {
+        let (lead, effects) = lead(key(&self.text[start..end]));
+        self.lead = lead;
+        self.pending = effects;
+        if lead == Lead::Set {
+            self.names_temp = true;
+        }
+    }
+
+    /// A name followed by the `(` at `open`: a call, unless syntax says otherwise.
+    fn call(&mut self, open: usize) {
+        if matches!(self.lead, Lead::Prepare | Lead::Said) || self.dotted {
+            return;
+        }
+        if self.words == 1 {
+            return; // EXPLAIN (...), COPY (...), VALUES (...)
+        }
+        let name = self.bytes(self.last);
+        let known = INDEX.find(name, self.last.what == What::Quoted);
+        let in_catalog = match self.schema {
+            None => true,
+            Some(mark) => self.bytes(mark).eq_ignore_ascii_case(b"pg_catalog"),
+        };
+        match known {
+            Known { function: true, .. } if in_catalog => {}
+            Known { keyword: true, .. } if self.schema.is_none() => {}
+            _ if self.is_introduced(name) => {}
+            _ if in_catalog => {
+                let effects = self.special(name, open);
+                self.found |= effects;
+            }
+            _ => self.found |= Effects::UNKNOWN,
+        }
+    }
+
+    /// The bytes of a name without its quotes.
+    fn bytes(&self, mark: Mark) -> &'a [u8] {
+        match mark.what {
+            What::Quoted => &self.text[mark.start + 1..mark.end - 1],
+            _ => &self.text[mark.start..mark.end],
+        }
+    }
+
+    /// A list of columns, arguments or options belongs to the name, or the name is syntax.
+    fn is_introduced(&self, name: &[u8]) -> bool {
+        let before = self.key_before();
+        let defines = matches!(self.lead, Lead::Create | Lead::Definition);
+        match before {
+            word::INTO | word::AS | word::WITH | word::RECURSIVE | word::REFERENCES => return true,
+            word::TABLE
+            | word::EXISTS
+            | word::ONLY
+            | word::VIEW
+            | word::COPY
+            | word::ANALYZE
+            | word::VACUUM => {
+                return true;
+            }
+            word::FUNCTION | word::PROCEDURE | word::ROUTINE | word::AGGREGATE | word::TYPE if defines => {
+                return true;
+            }
+            word::ON if self.on_relation => return true,
+            _ => {}
+        }
+        let alias = match self.before.what {
+            What::Quoted => true,
+            What::Word => !INDEX.find(self.bytes(self.before), false).is_keyword(),
+            _ => false,
+        };
+        if alias || self.last.what == What::Quoted || self.schema.is_some() {
+            return alias;
+        }
+        match key(name) {
+            word::BY => matches!(before, word::ORDER | word::GROUP | word::PARTITION),
+            word::OVER | word::FILTER => self.before.what == What::Close,
+            word::SETS => before == word::GROUPING,
+            word::ZONE => before == word::TIME,
+            word::KEY => matches!(before, word::PRIMARY | word::FOREIGN),
+            word::CONFLICT => before == word::ON,
+            word::MATERIALIZED => matches!(before, word::AS | word::NOT),
+            word::VARYING => matches!(before, word::CHARACTER | word::CHAR | word::BIT | word::NCHAR),
+            word::SET => before != word::SELECT,
+            word::JOIN | word::ROLLUP | word::CUBE | word::ESCAPE | word::SECOND | word::ILIKE => true,
+            word::RANGE
+            | word::LIST
+            | word::HASH
+            | word::INCLUDE
+            | word::INHERITS
+            | word::OPTIONS
+            | word::IDENTITY
+            | word::EXCLUDE
+            | word::BTREE
+            | word::GIN
+            | word::GIST
+            | word::BRIN
+            | word::SPGIST => defines,
+            _ => false,
+        }
+    }
+
+    /// A call of a name that is not known to be harmless.
+    fn special(&mut self, name: &[u8], open: usize) -> Effects {
+        let lower = key(name);
+        if name.len() == 10 && lower == word::SET_CONFIG {
+            self.names_temp = true;
+            return if self.third_is_true(open) { Effects::NONE } else { Effects::SETTINGS };
+        }
+        let starts =
+            |prefix: &[u8]| name.len() >= prefix.len() && name[..prefix.len()].eq_ignore_ascii_case(prefix);
+        let advisory = [&b"pg_advisory_lock"[..], b"pg_advisory_unlock", b"pg_try_advisory_lock"];
+        if advisory.iter().any(|prefix| starts(prefix)) { Effects::ADVISORY_LOCK } else { Effects::UNKNOWN }
+    }
+
+    /// The third argument of the call whose `(` is at `open` is the word TRUE, alone.
+    fn third_is_true(&self, open: usize) -> bool {
+        let (mut depth, mut commas, mut is_true, mut tokens) = (0u32, 0, false, 0);
+        for token in scan::scan_from(self.text, open, self.std_strings) {
+            let bytes = &self.text[token.start..token.end];
+            match (token.kind, bytes) {
+                (Kind::Punctuation, b"(" | b"[") => depth += 1,
+                (Kind::Punctuation, b")" | b"]") if depth == 1 => {
+                    return commas == 2 && is_true && tokens == 1;
+                }
+                (Kind::Punctuation, b")" | b"]") => depth -= 1,
+                (Kind::Punctuation, b",") if depth == 1 => {
+                    commas += 1;
+                    tokens = 0;
+                    continue;
+                }
+                (Kind::Junk | Kind::Unterminated, _) => return false,
+                _ => {}
+            }
+            tokens += 1;
+            is_true = token.kind == Kind::Word && bytes.eq_ignore_ascii_case(b"true");
+        }
+        false
+    }
+}
+
+/// `pg_temp` and `pg_temp_N`.
+fn is_pg_temp(name: &[u8]) -> bool {
+    name.len() >= 7 && name[..7].eq_ignore_ascii_case(b"pg_temp")
+}
+
+/// `pg_temp` anywhere, also inside strings.
+fn names_pg_temp(text: &[u8]) -> bool {
+    text.windows(7).any(is_pg_temp)
+}
+
+/// What a first word says.
+fn lead(first: u128) -> (Lead, Effects) {
+    use word::*;
+    match first {
+        SELECT | WITH | VALUES | TABLE => (Lead::Select, Effects::NONE),
+        INSERT | MERGE => (Lead::Insert, Effects::NONE),
+        UPDATE | DELETE | COPY | SHOW | NOTIFY | FETCH | MOVE | LOCK | TRUNCATE | CLUSTER | REINDEX
+        | CHECKPOINT | VACUUM | ANALYZE | ANALYSE => (Lead::Plain, Effects::NONE),
+        BEGIN | START | COMMIT | END | ROLLBACK | ABORT | SAVEPOINT | RELEASE => {
+            (Lead::Said, Effects::TRANSACTION)
+        }
+        SET => (Lead::Set, Effects::SETTINGS),
+        RESET => (Lead::Said, Effects::SETTINGS),
+        CREATE => (Lead::Create, Effects::NONE),
+        ALTER | DROP | COMMENT | GRANT | REVOKE | REFRESH | REASSIGN | SECURITY | IMPORT => {
+            (Lead::Definition, Effects::NONE)
+        }
+        EXPLAIN => (Lead::Explain, Effects::NONE),
+        LISTEN | UNLISTEN => (Lead::Said, Effects::LISTEN),
+        DISCARD => (Lead::Discard, Effects::DISCARD),
+        DEALLOCATE => (Lead::Deallocate, Effects::DEALLOCATE),
+        PREPARE => (Lead::Prepare, Effects::PREPARE),
+        EXECUTE => (Lead::Said, Effects::EXECUTE.union(Effects::UNKNOWN)),
+        DECLARE => (Lead::Declare, Effects::NONE),
+        CLOSE => (Lead::Said, Effects::CLOSE),
+        LOAD => (Lead::Said, Effects::LOAD),
+        _ => (Lead::Plain, Effects::UNKNOWN),
+    }
+}
+
+/// The first 16 bytes of a word, in one number. Setting bit 0x20 makes ASCII letters lower case, leaves
+/// digits alone and maps no other byte of a word onto a letter.
+#[inline]
+const fn key(bytes: &[u8]) -> u128 {
+    if bytes.len() > 16 {
+        return u128::MAX;
+    }
+    let mut packed = 0;
+    let mut i = 0;
+    while i < bytes.len() {
+        packed = packed << 8 | (bytes[i] | 0x20) as u128;
+        i += 1;
+    }
+    packed
+}
+
+macro_rules! words {
+    ($($name:ident $text:literal)*) => {
+        /// The words that are looked for.
+        mod word {
+            $(pub(super) const $name: u128 = super::key($text);)*
+        }
+    };
+}
+
+words! {
+    ABORT b"abort" AGGREGATE b"aggregate" ALL b"all" ALTER b"alter" ANALYSE b"analyse" ANALYZE b"analyze" AS b"as"
+    BEGIN b"begin" BIT b"bit" BRIN b"brin" BTREE b"btree" BY b"by" CHAR b"char" CHARACTER b"character"
+    CHECKPOINT b"checkpoint" CLOSE b"close" CLUSTER b"cluster" COMMENT b"comment" COMMIT b"commit"
+    CONFLICT b"conflict" CONSTRAINTS b"constraints" COPY b"copy" CREATE b"create" CUBE b"cube"
+    DEALLOCATE b"deallocate" DECLARE b"declare" DELETE b"delete" DISCARD b"discard" DROP b"drop" END b"end"
+    ESCAPE b"escape" EXCLUDE b"exclude" EXECUTE b"execute" EXISTS b"exists" EXPLAIN b"explain"
+    EXTENSION b"extension" FETCH b"fetch" FILTER b"filter" FOREIGN b"foreign" FUNCTION b"function" GIN b"gin"
+    GIST b"gist" GLOBAL b"global" GRANT b"grant" GROUP b"group" GROUPING b"grouping" HASH b"hash" HOLD b"hold"
+    IDENTITY b"identity" ILIKE b"ilike" IMPORT b"import" INCLUDE b"include" INHERITS b"inherits"
+    INSERT b"insert" INTO b"into" JOIN b"join" KEY b"key" LIST b"list" LISTEN b"listen" LOAD b"load"
+    LOCAL b"local" LOCK b"lock" MATERIALIZED b"materialized" MERGE b"merge" MOVE b"move" NCHAR b"nchar"
+    NOT b"not" NOTIFY b"notify" ON b"on" ONLY b"only" OPTIONS b"options" ORDER b"order" OVER b"over"
+    PARTITION b"partition" PREPARE b"prepare" PRIMARY b"primary" PROCEDURE b"procedure" RANGE b"range"
+    REASSIGN b"reassign" RECURSIVE b"recursive" REFERENCES b"references" REFRESH b"refresh" REINDEX b"reindex"
+    RELEASE b"release" REPLACE b"replace" RESET b"reset" REVOKE b"revoke" ROLLBACK b"rollback"
+    ROLLUP b"rollup" ROUTINE b"routine" SAVEPOINT b"savepoint" SECOND b"second" SECURITY b"security"
+    SELECT b"select" SET b"set" SET_CONFIG b"set_config" SETS b"sets" SHOW b"show" SPGIST b"spgist"
+    STATISTICS b"statistics" UNIQUE b"unique" INDEX b"index"
+    START b"start" TABLE b"table" TEMP b"temp" TEMPORARY b"temporary" TIME b"time"
+    TRANSACTION b"transaction" TRUNCATE b"truncate" TYPE b"type" UNLISTEN b"unlisten" UPDATE b"update"
+    VACUUM b"vacuum" VALUES b"values" VARYING b"varying" VIEW b"view" WITH b"with" ZONE b"zone"
+}
+
+/// What is known of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Known {
+    function: bool,
+    keyword: bool,
+    loose: bool,
+}
+
+impl Known {
+    fn is_keyword(self) -> bool {
+        self.keyword || self.loose
+    }
+}
+
+/// The tables of [`super::builtins`], by hash; open addressing. The names are ours, so no key is needed.
+struct Index {
+    slots: Vec<u16>,
+}
+
+/// Four times the names, rounded up to a power of two.
+const SLOTS: usize = ((FUNCTIONS.len() + KEYWORDS.len() + LOOSE_KEYWORDS.len()) * 4).next_power_of_two();
+const EMPTY: u16 = u16::MAX;
+
+static INDEX: LazyLock<Index> = LazyLock::new(Index::new);
+
+/// FNV-1a over the bytes in lower case.
+#[inline]
+fn hash(bytes: &[u8]) -> usize {
+    let hash = bytes
+        .iter()
+        .fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(b.to_ascii_lowercase())).wrapping_mul(0x0100_0193));
+    (hash ^ (hash >> 15)) as usize
+}
+
+impl Index {
+    fn new() -> Self {
+        let mut index = Self { slots: vec![EMPTY; SLOTS] };
+        let count = FUNCTIONS.len() + KEYWORDS.len() + LOOSE_KEYWORDS.len();
+        for id in 0..count {
+            let mut slot = hash(Self::text(id as u16)) & (SLOTS - 1);
+            while index.slots[slot] != EMPTY {
+                slot = (slot + 1) & (SLOTS - 1);
+            }
+            index.slots[slot] = id as u16;
+        }
+        index
+    }
+
+    fn text(id: u16) -> &'static [u8] {
+        let id = usize::from(id);
+        match id.checked_sub(FUNCTIONS.len()) {
+            None => FUNCTIONS[id].as_bytes(),
+            Some(n) if n < KEYWORDS.len() => KEYWORDS[n].as_bytes(),
+            Some(n) => LOOSE_KEYWORDS[n - KEYWORDS.len()].as_bytes(),
+        }
+    }
+
+    /// `exact`: the name was quoted, so its case counts and it is no keyword.
+    #[inline]
+    fn find(&self, name: &[u8], exact: bool) -> Known {
+        let mut known = Known::default();
+        let mut slot = hash(name) & (SLOTS - 1);
+        while self.slots[slot] != EMPTY {
+            let id = self.slots[slot];
+            let text = Self::text(id);
+            if if exact { text == name } else { text.eq_ignore_ascii_case(name) } {
+                match usize::from(id) {
+                    id if id < FUNCTIONS.len() => known.function = true,
+                    _ if exact => {}
+                    id if id < FUNCTIONS.len() + KEYWORDS.len() => known.keyword = true,
+                    _ => known.loose = true,
+                }
+            }
+            slot = (slot + 1) & (SLOTS - 1);
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Effects = Effects::NONE;
+    const SETTINGS: Effects = Effects::SETTINGS;
+    const UNKNOWN: Effects = Effects::UNKNOWN;
+    const TEMP: Effects = Effects::TEMP;
+    const TRANSACTION: Effects = Effects::TRANSACTION;
+
+    #[test]
+    fn table() {
+        let execute = Effects::EXECUTE | UNKNOWN;
+        let table: &[(&str, Effects)] = &[
+            ("", NONE),
+            (";", NONE),
+            ("-- nothing", NONE),
+            ("SELECT abalance FROM pgbench_accounts WHERE aid = 12345;", NONE),
+            ("select 1 as temp, temp from weather", NONE),
+            ("(select 1) union (select 2)", NONE),
+            (
+                "SELECT count(*), pg_catalog.lower(b) FROM t WHERE a IN (1) AND coalesce(b, 'x') = any ('{a}')",
+                NONE,
+            ),
+            ("SELECT cast(a AS varchar(10)), a::numeric(10,2) FROM t", NONE),
+            ("SELECT row_number() OVER (PARTITION BY (a) ORDER BY b) FROM t", NONE),
+            ("SELECT count(*) FILTER (WHERE a > 1) FROM t GROUP BY GROUPING SETS ((a), (b))", NONE),
+            ("SELECT * FROM (VALUES (1, 2)) AS v (a, b)", NONE),
+            ("SELECT * FROM t x (a, b) JOIN (SELECT 1) y USING (a)", NONE),
+            ("WITH RECURSIVE r (n) AS (SELECT 1) SELECT * FROM r", NONE),
+            (
+                "INSERT INTO s.t (a) VALUES ('set_config(') ON CONFLICT (a) DO UPDATE SET (a, b) = (1, 2)",
+                NONE,
+            ),
+            ("INSERT INTO temp (a) VALUES (1)", NONE),
+            ("UPDATE t SET a = now() AT TIME ZONE ('utc') WHERE b = $1", NONE),
+            ("DELETE FROM t USING u WHERE t.a = u.a RETURNING t.a", NONE),
+            ("COPY t (a, b) FROM STDIN WITH (FORMAT csv)", NONE),
+            ("EXPLAIN (ANALYZE, BUFFERS) SELECT 1", NONE),
+            ("CREATE TABLE t (a int PRIMARY KEY, e vector(3), FOREIGN KEY (a) REFERENCES u (a))", NONE),
+            ("CREATE INDEX ON t (a)", NONE),
+            ("CREATE TABLE a PARTITION OF b FOR VALUES FROM (1) TO (2)", NONE),
+            ("CREATE FUNCTION f(a int) RETURNS int LANGUAGE sql AS $$ SELECT g() $$", NONE),
+            ("DROP FUNCTION s.f(int)", NONE),
+            ("SET LOCAL work_mem = '1MB'", NONE),
+            ("set transaction isolation level serializable", NONE),
+            ("SET CONSTRAINTS ALL DEFERRED", NONE),
+            ("SELECT set_config('a.b', 'c', true)", NONE),
+            ("SELECT SET_CONFIG('a.b', lower('c,d'), TRUE)", NONE),
+            ("SELECT pg_advisory_xact_lock(1)", NONE),
+            ("SELECT pg_try_advisory_xact_lock(1, 2)", NONE),
+            ("NOTIFY a, 'b'", NONE),
+            ("SHOW ALL", NONE),
+            ("DECLARE c CURSOR FOR SELECT 1", NONE),
+            ("SELECT 'a -- b', $$ ; DO $$, \"x;y\" /* ; SET /* */ a = 1 */ FROM t", NONE),
+            ("BEGIN", TRANSACTION),
+            ("begin isolation level serializable;", TRANSACTION),
+            ("START TRANSACTION", TRANSACTION),
+            ("COMMIT AND CHAIN", TRANSACTION),
+            ("END", TRANSACTION),
+            ("ROLLBACK TO SAVEPOINT a", TRANSACTION),
+            ("ABORT", TRANSACTION),
+            ("SAVEPOINT a", TRANSACTION),
+            ("RELEASE a", TRANSACTION),
+            ("PREPARE TRANSACTION 'a'", TRANSACTION),
+            ("COMMIT PREPARED 'a'", TRANSACTION),
+            ("BEGIN; SELECT 1; COMMIT", TRANSACTION),
+            ("SET a = 1", SETTINGS),
+            ("/* tag */ SET /* x */ a.b = 1", SETTINGS),
+            ("SET LOCAL.a = 1", SETTINGS),
+            ("SET transaction . a = 1", SETTINGS),
+            ("SET LOCAL = 1", SETTINGS),
+            ("SET LOCAL/**/.a = 1", SETTINGS),
+            ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", SETTINGS),
+            ("SET SESSION AUTHORIZATION a", SETTINGS),
+            ("SET ROLE a", SETTINGS),
+            ("SET TIME ZONE 'utc'", SETTINGS),
+            ("SET NAMES 'utf8'", SETTINGS),
+            ("RESET ALL", SETTINGS),
+            ("SELECT 1; SET a = 1", SETTINGS),
+            ("BEGIN; SET a = 1", SETTINGS | TRANSACTION),
+            ("SELECT set_config('a.b', 'c', false)", SETTINGS),
+            ("SELECT pg_catalog.set_config('a.b', 'c', $1)", SETTINGS),
+            ("SELECT \"set_config\"('a.b', 'c', 't')", SETTINGS),
+            ("SELECT set_config(is_local => true, setting_name => 'a.b', new_value => 'c')", SETTINGS),
+            ("SELECT set_config('a.b', 'c', not true)", SETTINGS),
+            ("INSERT INTO t VALUES (set_config('a.b', 'c', false))", SETTINGS),
+            ("SET search_path = pg_temp, public", SETTINGS | TEMP),
+            ("SELECT set_config('search_path', 'PG_TEMP', true)", TEMP),
+            ("SET search_path TO 'pg_temp'", SETTINGS | TEMP),
+            ("LISTEN a", Effects::LISTEN),
+            ("UNLISTEN *", Effects::LISTEN),
+            ("SELECT pg_advisory_lock(1)", Effects::ADVISORY_LOCK),
+            ("SELECT pg_try_advisory_lock_shared(1)", Effects::ADVISORY_LOCK),
+            ("SELECT PG_ADVISORY_UNLOCK_ALL()", Effects::ADVISORY_LOCK),
+            ("CREATE TEMP TABLE a (b int)", TEMP),
+            ("CREATE LOCAL TEMPORARY TABLE a AS SELECT 1", TEMP),
+            ("CREATE OR REPLACE TEMP VIEW a AS SELECT 1", TEMP),
+            ("CREATE TEMPORARY SEQUENCE a", TEMP),
+            ("SELECT 1 INTO TEMP a", TEMP),
+            ("SELECT 1 INTO LOCAL TEMPORARY TABLE a", TEMP),
+            ("EXPLAIN ANALYZE CREATE TEMP TABLE a AS SELECT 1", TEMP),
+            ("CREATE TABLE pg_temp.a (b int)", TEMP),
+            ("INSERT INTO \"pg_temp_3\".a VALUES (1)", TEMP),
+            ("DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1", Effects::HOLD_CURSOR),
+            ("DECLARE c CURSOR WITHOUT HOLD FOR SELECT 1", NONE),
+            ("CLOSE ALL", Effects::CLOSE),
+            ("PREPARE a (int, text) AS SELECT f($1)", Effects::PREPARE),
+            ("PREPARE transaction AS SELECT 1", Effects::PREPARE),
+            ("EXECUTE a(1)", execute),
+            ("EXPLAIN ANALYZE EXECUTE a(1)", execute),
+            ("CREATE TABLE b AS EXECUTE a(1)", execute),
+            ("GRANT EXECUTE ON FUNCTION f(int) TO a", NONE),
+            ("DEALLOCATE a", Effects::DEALLOCATE),
+            ("DEALLOCATE PREPARE a", Effects::DEALLOCATE),
+            ("DEALLOCATE ALL", Effects::DEALLOCATE_ALL),
+            ("deallocate prepare all;", Effects::DEALLOCATE_ALL),
+            ("DEALLOCATE \"all\"", Effects::DEALLOCATE),
+            ("DISCARD ALL", Effects::DISCARD_ALL),
+            ("DISCARD TEMP", Effects::DISCARD),
+            ("LOAD 'a'", Effects::LOAD),
+            ("DO $$ BEGIN END $$", UNKNOWN),
+            ("CALL p()", UNKNOWN),
+            ("SELECT f(1)", UNKNOWN),
+            ("SELECT s.lower(1)", UNKNOWN),
+            ("SELECT \"Lower\"(1)", UNKNOWN),
+            ("SELECT \"lower\"(1)", NONE),
+            ("SELECT * FROM f(1)", UNKNOWN),
+            ("SELECT * FROM a JOIN b ON f(1)", UNKNOWN),
+            ("SELECT DISTINCT f(1)", UNKNOWN),
+            ("SELECT 1 ORDER BY f(1)", UNKNOWN),
+            ("SELECT over(1)", UNKNOWN),
+            ("SELECT f (1), g /* x */ (2)", UNKNOWN),
+            ("CREATE TABLE a AS SELECT 1 FROM b JOIN c ON f(1)", UNKNOWN),
+            ("CREATE EXTENSION a", UNKNOWN),
+            ("SELECT query_to_xml('SET a = 1', true, true, '')", UNKNOWN),
+            ("SELECT ts_stat('SELECT 1')", UNKNOWN),
+            ("SELECT pg_create_physical_replication_slot('a', true, true)", UNKNOWN),
+            ("SELECT dblink_exec('a')", UNKNOWN),
+            ("SELECT U&\"f\" (1)", UNKNOWN),
+            ("SELECT 'a", UNKNOWN),
+            ("SELECT /* a", UNKNOWN),
+            ("SELECT $a$ x", UNKNOWN),
+            ("SELECT \"a", UNKNOWN),
+            ("FROBNICATE", UNKNOWN),
+            ("'x'", UNKNOWN),
+            ("SELECT 'a\\'; SET a = 1 --'", SETTINGS),
+            ("SELECT E'a\\'; SET a = 1 --'", NONE),
+            ("SELECT b'\\'; SET a = 1 --'", SETTINGS),
+        ];
+        for (text, want) in table {
+            assert_eq!(effects(text.as_bytes(), true), *want, "{text}");
+        }
+    }
+
+    #[test]
+    fn backslashes_count_when_strings_are_not_standard() {
+        assert_eq!(effects(b"SELECT 'a\\'; SET a = 1 --'", false), NONE);
+        assert_eq!(effects(b"SELECT b'\\'; SET a = 1 --'", false), SETTINGS);
+        assert_eq!(effects(b"SELECT U&'a'", false), UNKNOWN);
+    }
+
+    #[test]
+    fn every_name_is_found() {
+        for name in FUNCTIONS {
+            assert!(INDEX.find(name.as_bytes(), true).function, "{name}");
+            assert!(INDEX.find(name.to_ascii_uppercase().as_bytes(), false).function, "{name}");
+        }
+        for name in KEYWORDS {
+            assert!(INDEX.find(name.as_bytes(), false).keyword, "{name}");
+        }
+        for name in LOOSE_KEYWORDS {
+            assert!(INDEX.find(name.as_bytes(), false).loose, "{name}");
+        }
+        assert_eq!(INDEX.find(b"set_config", false), Known::default());
+        assert_eq!(INDEX.find(b"", false), Known::default());
+    }
+
+    #[test]
+    fn tables_are_sorted() {
+        assert!(FUNCTIONS.is_sorted() && KEYWORDS.is_sorted() && LOOSE_KEYWORDS.is_sorted());
+    }
+}

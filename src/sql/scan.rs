@@ -1,0 +1,410 @@
+//! A lexer for SQL text that follows PostgreSQL's own (`scan.l`), over bytes.
+//!
+//! Owns: where tokens begin and end and what kind they are. Never: what they mean, an allocation, a guess: what
+//! the server's lexer would refuse comes out as [`Kind::Junk`] or [`Kind::Unterminated`].
+//!
+//! The text may be in any encoding in which every byte of a multibyte character is above 0x7f (see
+//! [`crate::policy`] for the others). Rules that differ between versions (`0x10`, `1_000` before 16) are
+//! kinds of their own, so that a caller can refuse them.
+
+use memchr::{memchr, memchr2};
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A keyword or an identifier without quotes.
+    Word,
+    /// `"identifier"`.
+    Quoted,
+    /// `U&"identifier"`.
+    UnicodeQuoted,
+    /// `'string'`, in one piece.
+    String,
+    /// `'string'` continued on another line.
+    ContinuedString,
+    /// `E'string'`, or a plain one with a backslash while `standard_conforming_strings` is off.
+    EscapeString,
+    /// `U&'string'`.
+    UnicodeString,
+    /// `$tag$string$tag$`.
+    DollarString,
+    /// `B'0101'`.
+    BitString,
+    /// `X'1f'`.
+    HexString,
+    /// Decimal digits only.
+    Integer,
+    /// `digits.digits`, both present.
+    Decimal,
+    /// Any other number: exponent, missing side of the dot, `0x`, `0o`, `0b`, `_`.
+    OtherNumber,
+    /// `$1`.
+    Param,
+    /// An operator, including `::`, `:=`, `..` and `=>`.
+    Operator,
+    /// One byte of `,()[].;:`, or any byte that begins nothing else.
+    Punctuation,
+    /// What the server's lexer refuses, such as `1a`.
+    Junk,
+    /// A comment, string or identifier that does not end.
+    Unterminated,
+}
+
+/// One token: a range of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    /// What it is.
+    pub kind: Kind,
+    /// Its first byte.
+    pub start: usize,
+    /// The byte after its last.
+    pub end: usize,
+}
+
+/// The tokens of a text; white space and comments are passed over.
+#[derive(Debug, Clone)]
+pub struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    std_strings: bool,
+}
+
+/// Scan `text`. `std_strings` is the session's `standard_conforming_strings`.
+pub fn scan(text: &[u8], std_strings: bool) -> Scanner<'_> {
+    scan_from(text, 0, std_strings)
+}
+
+/// Scan `text` from byte `at`, which must be a token's border.
+pub(super) fn scan_from(text: &[u8], at: usize, std_strings: bool) -> Scanner<'_> {
+    Scanner { text, at: at.min(text.len()), std_strings }
+}
+
+impl Iterator for Scanner<'_> {
+    type Item = Token;
+
+    #[inline]
+    fn next(&mut self) -> Option<Token> {
+        let Some(start) = skip_blank(self.text, self.at) else {
+            return self.unterminated(self.at);
+        };
+        let &first = self.text.get(start)?;
+        let (kind, end) = match first {
+            b'0'..=b'9' => number(self.text, start),
+            b'.' if digit_at(self.text, start + 1) => number(self.text, start),
+            b'.' if self.text.get(start + 1) == Some(&b'.') => (Kind::Operator, start + 2),
+            b'\'' => match self.string(start) {
+                Some(found) => found,
+                None => return self.unterminated(start),
+            },
+            b'"' => match quoted_end(self.text, start) {
+                Some(end) => (Kind::Quoted, end),
+                None => return self.unterminated(start),
+            },
+            b'$' => match dollar(self.text, start) {
+                Some(found) => found,
+                None => return self.unterminated(start),
+            },
+            b':' => colon(self.text, start),
+            byte if is_word_start(byte) => match self.word(start) {
+                Some(found) => found,
+                None => return self.unterminated(start),
+            },
+            byte if is_operator(byte) => (Kind::Operator, operator_end(self.text, start)),
+            _ => (Kind::Punctuation, start + 1),
+        };
+        self.at = end;
+        Some(Token { kind, start, end })
+    }
+}
+
+impl Scanner<'_> {
+    fn unterminated(&mut self, start: usize) -> Option<Token> {
+        self.at = self.text.len();
+        Some(Token { kind: Kind::Unterminated, start, end: self.at })
+    }
+
+    /// A plain string whose quote is at `open`.
+    fn string(&self, open: usize) -> Option<(Kind, usize)> {
+        let (end, continued) = string_end(self.text, open, !self.std_strings)?;
+        let kind = match () {
+            () if !self.std_strings && memchr(b'\\', &self.text[open..end]).is_some() => Kind::EscapeString,
+            () if continued => Kind::ContinuedString,
+            () => Kind::String,
+        };
+        Some((kind, end))
+    }
+
+    /// A word at `start`, or a literal that begins with a letter.
+    fn word(&self, start: usize) -> Option<(Kind, usize)> {
+        let end = word_end(self.text, start);
+        if end - start != 1 {
+            return Some((Kind::Word, end));
+        }
+        let next = self.text.get(end).copied();
+        match (self.text[start] | 0x20, next) {
+            (b'e', Some(b'\'')) => Some((Kind::EscapeString, string_end(self.text, end, true)?.0)),
+            (b'b', Some(b'\'')) => Some((Kind::BitString, string_end(self.text, end, false)?.0)),
+            (b'x', Some(b'\'')) => Some((Kind::HexString, string_end(self.text, end, false)?.0)),
+            (b'u', Some(b'&')) => match self.text.get(end + 1) {
+                Some(b'\'') => Some((Kind::UnicodeString, string_end(self.text, end + 1, false)?.0)),
+                Some(b'"') => Some((Kind::UnicodeQuoted, quoted_end(self.text, end + 1)?)),
+                _ => Some((Kind::Word, end)),
+            },
+            // N'...' is the keyword NCHAR before a plain string.
+            _ => Some((Kind::Word, end)),
+        }
+    }
+}
+
+/// White space of the newest version (before 16 a vertical tab is an error).
+#[inline]
+pub(super) fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+/// May begin a word.
+#[inline]
+pub(super) fn is_word_start(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
+}
+
+/// May go on in a word.
+#[inline]
+pub(super) fn is_word(byte: u8) -> bool {
+    is_word_start(byte) || byte.is_ascii_digit() || byte == b'$'
+}
+
+#[inline]
+fn is_operator(byte: u8) -> bool {
+    matches!(
+        byte,
+        b'~' | b'!'
+            | b'@'
+            | b'#'
+            | b'^'
+            | b'&'
+            | b'|'
+            | b'`'
+            | b'?'
+            | b'+'
+            | b'-'
+            | b'*'
+            | b'/'
+            | b'%'
+            | b'<'
+            | b'>'
+            | b'='
+    )
+}
+
+fn digit_at(text: &[u8], at: usize) -> bool {
+    text.get(at).is_some_and(u8::is_ascii_digit)
+}
+
+/// Past the word that begins at `start`.
+#[inline]
+pub(super) fn word_end(text: &[u8], start: usize) -> usize {
+    text[start..].iter().position(|&b| !is_word(b)).map_or(text.len(), |n| start + n)
+}
+
+/// The first byte at or after `at` that is neither white space nor in a comment; `None`: a comment does not end.
+#[inline]
+pub(super) fn skip_blank(text: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        match text.get(at) {
+            Some(&b) if is_space(b) => at += 1,
+            Some(b'-') if text.get(at + 1) == Some(&b'-') => at = line_end(text, at),
+            Some(b'/') if text.get(at + 1) == Some(&b'*') => at = comment_end(text, at)?,
+            _ => return Some(at),
+        }
+    }
+}
+
+/// The line break (or end of text) that ends a `--` comment at `at`.
+pub(super) fn line_end(text: &[u8], at: usize) -> usize {
+    memchr2(b'\n', b'\r', &text[at..]).map_or(text.len(), |n| at + n)
+}
+
+/// Past the comment that begins with the `/*` at `at`; such comments nest.
+pub(super) fn comment_end(text: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0u32;
+    loop {
+        at += memchr2(b'*', b'/', &text[at..])?;
+        match (text[at], *text.get(at + 1)?) {
+            (b'/', b'*') => {
+                depth += 1;
+                at += 2;
+            }
+            (b'*', b'/') => {
+                depth -= 1;
+                at += 2;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => at += 1,
+        }
+    }
+}
+
+/// Past the string whose opening quote is at `open`, and whether it was continued on another line.
+/// `escapes`: a backslash takes the next byte with it. `None`: it does not end.
+pub(super) fn string_end(text: &[u8], open: usize, escapes: bool) -> Option<(usize, bool)> {
+    let mut at = open + 1;
+    let mut continued = false;
+    loop {
+        at = match escapes {
+            false => at + memchr(b'\'', text.get(at..)?)?,
+            true => at + memchr2(b'\'', b'\\', text.get(at..)?)?,
+        };
+        if text[at] == b'\\' || text.get(at + 1) == Some(&b'\'') {
+            at += 2;
+            continue;
+        }
+        at += 1;
+        match continuation(text, at) {
+            Some(next) => {
+                at = next + 1;
+                continued = true;
+            }
+            None => return Some((at, continued)),
+        }
+    }
+}
+
+/// The quote that continues a string which was closed before `at`: only white space, `--` comments and at
+/// least one line break lie between.
+fn continuation(text: &[u8], mut at: usize) -> Option<usize> {
+    let mut broken = false;
+    loop {
+        match *text.get(at)? {
+            b'\n' | b'\r' => {
+                broken = true;
+                at += 1;
+            }
+            b if is_space(b) => at += 1,
+            b'-' if text.get(at + 1) == Some(&b'-') => at = line_end(text, at),
+            b'\'' if broken => return Some(at),
+            _ => return None,
+        }
+    }
+}
+
+/// Past the quoted identifier whose opening quote is at `open`.
+pub(super) fn quoted_end(text: &[u8], open: usize) -> Option<usize> {
+    let mut at = open + 1;
+    loop {
+        at += memchr(b'"', text.get(at..)?)?;
+        if text.get(at + 1) != Some(&b'"') {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+/// What begins with the `$` at `start`; `None`: a string that does not end.
+pub(super) fn dollar(text: &[u8], start: usize) -> Option<(Kind, usize)> {
+    if digit_at(text, start + 1) {
+        let end = digits_end(text, start + 1);
+        return Some(match text.get(end) {
+            Some(&b) if is_word_start(b) => (Kind::Junk, word_end(text, end)),
+            _ => (Kind::Param, end),
+        });
+    }
+    let mut at = start + 1;
+    if text.get(at).is_some_and(|&b| is_word_start(b)) {
+        at += text[at..].iter().position(|&b| b == b'$' || !is_word(b)).unwrap_or(text.len() - at);
+    }
+    if text.get(at) != Some(&b'$') {
+        return Some((Kind::Punctuation, start + 1));
+    }
+    let tag = &text[start..=at];
+    let body = at + 1;
+    memchr::memmem::find(&text[body..], tag).map(|n| (Kind::DollarString, body + n + tag.len()))
+}
+
+fn colon(text: &[u8], start: usize) -> (Kind, usize) {
+    match text.get(start + 1) {
+        Some(b':' | b'=') => (Kind::Operator, start + 2),
+        _ => (Kind::Punctuation, start + 1),
+    }
+}
+
+/// Past the operator at `start`: as long as it can be, but a comment ends it, and a trailing `+` or `-` is
+/// only part of it if it holds one of the bytes that no standard operator has.
+fn operator_end(text: &[u8], start: usize) -> usize {
+    let run = text[start..].iter().position(|&b| !is_operator(b)).unwrap_or(text.len() - start);
+    let run = &text[start..start + run];
+    let comment = run.windows(2).position(|w| w == b"--" || w == b"/*");
+    let mut run = &run[..comment.unwrap_or(run.len())];
+    while run.len() > 1
+        && matches!(run[run.len() - 1], b'+' | b'-')
+        && !run[..run.len() - 1]
+            .iter()
+            .any(|b| matches!(b, b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' | b'%'))
+    {
+        run = &run[..run.len() - 1];
+    }
+    start + run.len().max(1)
+}
+
+fn digits_end(text: &[u8], at: usize) -> usize {
+    text[at..].iter().position(|b| !b.is_ascii_digit()).map_or(text.len(), |n| at + n)
+}
+
+/// Past digits with single underscores between them.
+fn grouped_end(text: &[u8], mut at: usize, digit: fn(&u8) -> bool) -> usize {
+    loop {
+        match text.get(at) {
+            Some(b) if digit(b) => at += 1,
+            Some(b'_') if text.get(at + 1).is_some_and(digit) => at += 2,
+            _ => return at,
+        }
+    }
+}
+
+/// The number at `start` (a digit, or a dot before one).
+fn number(text: &[u8], start: usize) -> (Kind, usize) {
+    if text[start] == b'0' {
+        let digit: Option<fn(&u8) -> bool> = match text.get(start + 1).map(|b| b | 0x20) {
+            Some(b'x') => Some(|b| b.is_ascii_hexdigit()),
+            Some(b'o') => Some(|b| matches!(b, b'0'..=b'7')),
+            Some(b'b') => Some(|b| matches!(b, b'0' | b'1')),
+            _ => None,
+        };
+        if let Some(digit) = digit {
+            let end = grouped_end(text, start + 2, digit);
+            let kind = if end > start + 2 { Kind::OtherNumber } else { Kind::Junk };
+            return ended(text, kind, end);
+        }
+    }
+    let decimal = |at| grouped_end(text, at, u8::is_ascii_digit);
+    let whole = decimal(start);
+    let mut end = whole;
+    let mut kind = Kind::Integer;
+    if text.get(whole) == Some(&b'.') && text.get(whole + 1) != Some(&b'.') {
+        end = if digit_at(text, whole + 1) { decimal(whole + 1) } else { whole + 1 };
+        kind = if end > whole + 1 && whole > start { Kind::Decimal } else { Kind::OtherNumber };
+    }
+    if matches!(text.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(text.get(end + 1), Some(b'+' | b'-')));
+        if digit_at(text, end + 1 + sign) {
+            end = decimal(end + 1 + sign);
+            kind = Kind::OtherNumber;
+        } else {
+            return (Kind::Junk, word_end(text, end));
+        }
+    }
+    if memchr(b'_', &text[start..end]).is_some() {
+        kind = Kind::OtherNumber;
+    }
+    ended(text, kind, end)
+}
+
+/// A number must not run into a word.
+fn ended(text: &[u8], kind: Kind, end: usize) -> (Kind, usize) {
+    match text.get(end) {
+        Some(&b) if is_word_start(b) => (Kind::Junk, word_end(text, end)),
+        _ => (kind, end),
+    }
+}
