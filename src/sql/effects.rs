@@ -73,7 +73,7 @@ impl Effects {
 
     /// Nothing at all.
     #[inline]
-    pub const fn is_none(self) -> bool {
+    pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
@@ -99,19 +99,44 @@ impl Effects {
     /// Without the flags of `other`.
     #[inline]
     #[must_use]
-    pub const fn without(self, other: Self) -> Self {
+    pub const fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
+    }
+
+    /// The flags that both have.
+    #[inline]
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     /// Session state may differ afterwards: any flag but [`Self::TRANSACTION`].
     #[inline]
     pub const fn touches_session(self) -> bool {
-        !self.without(Self::TRANSACTION).is_none()
+        !self.difference(Self::TRANSACTION).is_empty()
+    }
+
+    /// The names of the flags that are set, with commas between.
+    pub fn describe(self) -> String {
+        self.to_string()
     }
 
     /// The names of the flags that are set, for logs and the console.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)
+    }
+}
+
+impl std::fmt::Display for Effects {
+    /// The names, with commas between.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, name) in self.names().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            f.write_str(name)?;
+        }
+        Ok(())
     }
 }
 
@@ -156,6 +181,37 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         walk.found |= Effects::TEMP;
     }
     walk.found
+}
+
+/// The statement that `DEALLOCATE [PREPARE] name [;]` names, when that is all the text holds: without quotes,
+/// letters in lower case as the server folds them. `None` also for ALL, and for a name whose folding or cutting
+/// is the server's affair (letters outside ASCII, more than 63 bytes).
+pub fn deallocated_name(text: &[u8]) -> Option<Vec<u8>> {
+    let mut tokens = scan::scan(text, true);
+    let mut next = || tokens.next().map(|token| (token.kind, &text[token.start..token.end]));
+    let is = |token: Option<(Kind, &[u8])>, word: &[u8]| {
+        token.is_some_and(|(kind, bytes)| kind == Kind::Word && bytes.eq_ignore_ascii_case(word))
+    };
+    let is_end = |token: Option<(Kind, &[u8])>| token.is_none_or(|(_, bytes)| bytes == b";");
+    if !is(next(), b"deallocate") {
+        return None;
+    }
+    let (mut name, mut after) = (next(), next());
+    if is(name, b"prepare") && !is_end(after) {
+        (name, after) = (after, next());
+    }
+    while let Some((Kind::Punctuation, b";")) = after {
+        after = next();
+    }
+    if after.is_some() || is(name, b"all") {
+        return None;
+    }
+    let name = match name? {
+        (Kind::Word, bytes) if bytes.is_ascii() => bytes.to_ascii_lowercase(),
+        (Kind::Quoted, bytes) => scan::unquoted(bytes),
+        _ => return None,
+    };
+    (1..=super::insert::IDENTIFIER_BYTES_MAX).contains(&name.len()).then_some(name)
 }
 
 /// What begins a byte.
@@ -542,7 +598,7 @@ impl<'a> Walk<'a> {
         };
         match known {
             Known { function: true, .. } if in_catalog => {}
-            Known { keyword: true, .. } if self.schema.is_none() => {}
+            Known { keyword: true, .. } if self.schema.is_empty() => {}
             _ if self.is_introduced(name) => {}
             _ if in_catalog => {
                 let effects = self.special(name, open);
@@ -976,6 +1032,32 @@ mod tests {
         ];
         for (text, want) in table {
             assert_eq!(effects(text.as_bytes(), true), *want, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_the_server_folds_them() {
+        let table: &[(&str, Option<&str>)] = &[
+            ("DEALLOCATE a", Some("a")),
+            ("deallocate PREPARE \"A\"\"b\" ;; -- x", Some("A\"b")),
+            ("DEALLOCATE AbC;", Some("abc")),
+            ("DEALLOCATE prepare", Some("prepare")),
+            ("DEALLOCATE prepare;", Some("prepare")),
+            ("DEALLOCATE \"all\"", Some("all")),
+            ("DEALLOCATE ALL", None),
+            ("DEALLOCATE PREPARE ALL", None),
+            ("DEALLOCATE", None),
+            ("DEALLOCATE ;", None),
+            ("DEALLOCATE \"\"", None),
+            ("DEALLOCATE ä", None),
+            ("DEALLOCATE a; SELECT 1", None),
+            ("DEALLOCATE a b", None),
+            ("DEALLOCATE 'a'", None),
+            ("SELECT a", None),
+        ];
+        for (text, want) in table {
+            let got = deallocated_name(text.as_bytes());
+            assert_eq!(got.as_deref(), want.map(str::as_bytes), "{text}");
         }
     }
 

@@ -302,6 +302,20 @@ pub(super) fn quoted_end(text: &[u8], open: usize) -> Option<usize> {
     }
 }
 
+/// A quoted identifier's name: without its quotes, doubled ones once.
+pub(super) fn unquoted(quoted: &[u8]) -> Vec<u8> {
+    let mut name = Vec::with_capacity(quoted.len());
+    let inner = quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default();
+    let mut quote = false;
+    for &byte in inner {
+        quote = byte == b'"' && !quote;
+        if !quote {
+            name.push(byte);
+        }
+    }
+    name
+}
+
 /// What begins with the `$` at `start`; `None`: a string that does not end.
 pub(super) fn dollar(text: &[u8], start: usize) -> Option<(Kind, usize)> {
     if digit_at(text, start + 1) {
