@@ -598,7 +598,7 @@ impl<'a> Walk<'a> {
         };
         match known {
             Known { function: true, .. } if in_catalog => {}
-            Known { keyword: true, .. } if self.schema.is_empty() => {}
+            Known { keyword: true, .. } if self.schema.is_none() => {}
             _ if self.is_introduced(name) => {}
             _ if in_catalog => {
                 let effects = self.special(name, open);
