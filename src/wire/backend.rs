@@ -200,6 +200,11 @@ pub fn put_backend_key_data(out: &mut Vec<u8>, pid: i32, key: &[u8]) {
     });
 }
 
+/// Appends ParameterDescription of a statement without parameters.
+pub fn put_no_parameters(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[PARAMETER_DESCRIPTION, 0, 0, 0, 6, 0, 0]);
+}
+
 /// Appends RowDescription of text columns (type `text`, OID 25), for answers we make ourselves.
 pub fn put_text_row_description(out: &mut Vec<u8>, columns: &[&str]) {
     put(out, ROW_DESCRIPTION, |out| {

@@ -1,0 +1,486 @@
+//! Rows of SHOW: plain values, filled by the core, in PgBouncer's columns and order.
+//!
+//! Owns: which columns each SHOW has, their names and types (a struct's fields *are* its columns). Never: where
+//! the numbers come from. Times are microseconds where the name does not say otherwise.
+
+use std::time::SystemTime;
+
+use super::table::{Cell, Column, Row, Type, Value};
+
+/// Declares a row struct whose fields are its columns: `field: RustType = "column" WireType`.
+macro_rules! row {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $rust:ty = $column:literal $ty:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Default)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $rust,)* }
+
+        impl Row for $name {
+            const COLUMNS: &'static [Column] = &[$(Column { name: $column, ty: Type::$ty },)*];
+
+            fn values(&self) -> Vec<Value> {
+                vec![$(self.$field.value(),)*]
+            }
+        }
+    };
+}
+
+row! {
+    /// SHOW POOLS: one (database, user).
+    PoolRow {
+        /// The name clients ask for.
+        database: String = "database" Text,
+        /// The server's user.
+        user: String = "user" Text,
+        /// Clients linked to a server, or idle.
+        cl_active: u64 = "cl_active" Int4,
+        /// Clients that wait for a server.
+        cl_waiting: u64 = "cl_waiting" Int4,
+        /// Cancel requests on their way to the server.
+        cl_active_cancel_req: u64 = "cl_active_cancel_req" Int4,
+        /// Cancel requests that wait for a slot.
+        cl_waiting_cancel_req: u64 = "cl_waiting_cancel_req" Int4,
+        /// Servers linked to a client.
+        sv_active: u64 = "sv_active" Int4,
+        /// Servers that carry a cancel request.
+        sv_active_cancel: u64 = "sv_active_cancel" Int4,
+        /// Servers kept back while a cancel for them is in flight.
+        sv_being_canceled: u64 = "sv_being_canceled" Int4,
+        /// Servers ready for a client.
+        sv_idle: u64 = "sv_idle" Int4,
+        /// Servers that need `server_check_query` first.
+        sv_used: u64 = "sv_used" Int4,
+        /// Servers being checked or reset.
+        sv_tested: u64 = "sv_tested" Int4,
+        /// Servers logging in.
+        sv_login: u64 = "sv_login" Int4,
+        /// How long the first waiting client has waited: whole seconds.
+        maxwait: u64 = "maxwait" Int4,
+        /// And its microseconds.
+        maxwait_us: u64 = "maxwait_us" Int4,
+        /// session, transaction or statement.
+        pool_mode: &'static str = "pool_mode" Text,
+        /// PgBouncer's; NULL.
+        load_balance_hosts: Option<String> = "load_balance_hosts" Text,
+    }
+}
+
+row! {
+    /// SHOW CLIENTS and SHOW SERVERS: one connection.
+    SocketRow {
+        /// `C` or `S`.
+        kind: &'static str = "type" Text,
+        /// Who logged in.
+        user: String = "user" Text,
+        /// The name clients ask for.
+        database: String = "database" Text,
+        /// none, physical or logical.
+        replication: &'static str = "replication" Text,
+        /// The state's name; the one the code switches on.
+        state: &'static str = "state" Text,
+        /// The other end; `unix` for a Unix socket.
+        addr: String = "addr" Text,
+        /// Its port.
+        port: u64 = "port" Int4,
+        /// Our end.
+        local_addr: String = "local_addr" Text,
+        /// Its port.
+        local_port: u64 = "local_port" Int4,
+        /// When the connection was made.
+        connect_time: Option<SystemTime> = "connect_time" Text,
+        /// When the last request began.
+        request_time: Option<SystemTime> = "request_time" Text,
+        /// How long the client has waited: whole seconds.
+        wait: u64 = "wait" Int4,
+        /// And its microseconds.
+        wait_us: u64 = "wait_us" Int4,
+        /// The server goes when it is released.
+        close_needed: bool = "close_needed" Int4,
+        /// PgBouncer's address in memory; ours is the id once more.
+        ptr: String = "ptr" Text,
+        /// The `ptr` of the other side while linked.
+        link: String = "link" Text,
+        /// The peer's process: of a server, the backend's.
+        remote_pid: u64 = "remote_pid" Int4,
+        /// TLS version and cipher; empty without TLS.
+        tls: String = "tls" Text,
+        /// As the client said.
+        application_name: String = "application_name" Text,
+        /// How many it has prepared.
+        prepared_statements: u64 = "prepared_statements" Int4,
+        /// Unique while the process runs; KILL_CLIENT takes it.
+        id: u64 = "id" Int4,
+    }
+}
+
+row! {
+    /// SHOW DATABASES: one configured database.
+    DatabaseRow {
+        /// The name clients ask for.
+        name: String = "name" Text,
+        /// Where the server is; NULL: the default Unix socket.
+        host: Option<String> = "host" Text,
+        /// Its port.
+        port: u64 = "port" Int4,
+        /// Name on the server.
+        database: String = "database" Text,
+        /// The fixed server login, if there is one.
+        force_user: Option<String> = "force_user" Text,
+        /// Server connections for one (database, user).
+        pool_size: u64 = "pool_size" Int4,
+        /// Kept open.
+        min_pool_size: u64 = "min_pool_size" Int4,
+        /// Extra, after `reserve_pool_timeout`.
+        reserve_pool_size: u64 = "reserve_pool_size" Int4,
+        /// Seconds.
+        server_lifetime: u64 = "server_lifetime" Int4,
+        /// NULL: the global one.
+        pool_mode: Option<&'static str> = "pool_mode" Text,
+        /// PgBouncer's; NULL.
+        load_balance_hosts: Option<String> = "load_balance_hosts" Text,
+        /// Servers over all users; 0: no limit.
+        max_connections: u64 = "max_connections" Int4,
+        /// Servers now.
+        current_connections: u64 = "current_connections" Int4,
+        /// Clients; 0: no limit.
+        max_client_connections: u64 = "max_client_connections" Int4,
+        /// Clients now.
+        current_client_connections: u64 = "current_client_connections" Int4,
+        /// By PAUSE.
+        paused: bool = "paused" Int4,
+        /// By DISABLE.
+        disabled: bool = "disabled" Int4,
+    }
+}
+
+row! {
+    /// SHOW USERS: one configured user. The sizes are text in PgBouncer, too.
+    UserRow {
+        /// The user.
+        name: String = "name" Text,
+        /// Empty: inherited.
+        pool_size: String = "pool_size" Text,
+        /// Empty: inherited.
+        reserve_pool_size: String = "reserve_pool_size" Text,
+        /// NULL: inherited.
+        pool_mode: Option<&'static str> = "pool_mode" Text,
+        /// Servers; 0: no limit.
+        max_user_connections: u64 = "max_user_connections" Int4,
+        /// Servers now.
+        current_connections: u64 = "current_connections" Int4,
+        /// Clients; 0: no limit.
+        max_user_client_connections: u64 = "max_user_client_connections" Int4,
+        /// Clients now.
+        current_client_connections: u64 = "current_client_connections" Int4,
+    }
+}
+
+row! {
+    /// SHOW LISTS: one count. PgBouncer's names: databases, users, peers, pools, peer_pools, free_clients,
+    /// used_clients, login_clients, free_servers, used_servers, dns_names, dns_zones, dns_queries, dns_pending.
+    ListRow {
+        /// What is counted.
+        list: &'static str = "list" Text,
+        /// How many.
+        items: u64 = "items" Int4,
+    }
+}
+
+row! {
+    /// SHOW CONFIG: one setting. A secret is never a value here.
+    ConfigRow {
+        /// The setting.
+        key: String = "key" Text,
+        /// As in effect.
+        value: String = "value" Text,
+        /// Without a file.
+        default: String = "default" Text,
+        /// yes: a reload or SET changes it.
+        changeable: &'static str = "changeable" Text,
+    }
+}
+
+row! {
+    /// SHOW MEM: one kind of thing that is kept.
+    MemRow {
+        /// What.
+        name: &'static str = "name" Text,
+        /// Bytes of one; 0 where they vary.
+        size: u64 = "size" Int4,
+        /// How many are in use.
+        used: u64 = "used" Int4,
+        /// How many are kept for later.
+        free: u64 = "free" Int4,
+        /// Bytes in all. (Wider than PgBouncer's int4.)
+        memtotal: u64 = "memtotal" Int8,
+    }
+}
+
+row! {
+    /// SHOW STATE: one of active, paused, suspended.
+    StateRow {
+        /// The state.
+        key: &'static str = "key" Text,
+        /// yes or no.
+        value: &'static str = "value" Text,
+    }
+}
+
+row! {
+    /// SHOW VERSION.
+    VersionRow {
+        /// Name and number.
+        version: String = "version" Text,
+    }
+}
+
+row! {
+    /// SHOW TOTALS: one counter over all databases.
+    TotalRow {
+        /// `total_` or `avg_` and the counter.
+        name: String = "name" Text,
+        /// Its value.
+        value: u64 = "value" Numeric,
+    }
+}
+
+row! {
+    /// SHOW COALESCE: one lane. Ours.
+    LaneRow {
+        /// The name clients ask for.
+        database: String = "database" Text,
+        /// The role whose rows these are.
+        user: String = "user" Text,
+        /// `schema.table`
+        table: String = "table" Text,
+        /// The column list.
+        columns: String = "columns" Text,
+        /// text or binary.
+        format: &'static str = "format" Text,
+        /// group (many clients), pipeline (one client's), deferred.
+        tier: &'static str = "tier" Text,
+        /// on, shadow or off.
+        mode: &'static str = "mode" Text,
+        /// The lane's state; the one the code switches on.
+        state: &'static str = "state" Text,
+        /// Rows that wait for the next flush.
+        waiting: u64 = "waiting" Int4,
+        /// Their bytes.
+        waiting_bytes: u64 = "waiting_bytes" Int8,
+        /// Flushes on their way.
+        in_flight: u64 = "in_flight" Int4,
+        /// Rows confirmed.
+        rows: u64 = "rows" Numeric,
+        /// Flushes confirmed.
+        flushes: u64 = "flushes" Numeric,
+        /// Their ratio.
+        rows_per_flush: Ratio = "rows_per_flush" Numeric,
+        /// Flushes of one row, as sent.
+        plan_as_sent: u64 = "plan_as_sent" Numeric,
+        /// Flushes by multi-row VALUES.
+        plan_values: u64 = "plan_values" Numeric,
+        /// Flushes by COPY.
+        plan_copy: u64 = "plan_copy" Numeric,
+        /// Mean time from a row's arrival to its flush.
+        avg_wait_us: u64 = "avg_wait_us" Int8,
+        /// Mean time of a flush.
+        avg_flush_us: u64 = "avg_flush_us" Int8,
+        /// Batches undone, whose rows ran singly.
+        fallbacks: u64 = "fallbacks" Numeric,
+        /// Batches undone, whose guilty row was found by its error.
+        bisects: u64 = "bisects" Numeric,
+        /// Batches whose connection was lost at COMMIT.
+        in_doubt: u64 = "in_doubt" Numeric,
+        /// Of those, told apart afterwards.
+        in_doubt_resolved: u64 = "in_doubt_resolved" Numeric,
+        /// Statements that went through untouched.
+        passed_through: u64 = "passed_through" Numeric,
+    }
+}
+
+row! {
+    /// SHOW COALESCE_TABLES: one table and what the catalogue says of it. Ours.
+    CoalesceTableRow {
+        /// The name clients ask for.
+        database: String = "database" Text,
+        /// `schema.table`
+        table: String = "table" Text,
+        /// on, shadow or off.
+        mode: &'static str = "mode" Text,
+        /// May it be poured?
+        eligible: &'static str = "eligible" Text,
+        /// Why not; empty if it may.
+        reason: String = "reason" Text,
+        /// Columns that may not be, with their reasons.
+        excluded_columns: String = "excluded_columns" Text,
+        /// Lanes now.
+        lanes: u64 = "lanes" Int4,
+        /// Rows confirmed.
+        rows: u64 = "rows" Numeric,
+        /// Flushes confirmed.
+        flushes: u64 = "flushes" Numeric,
+        /// Their ratio.
+        rows_per_flush: Ratio = "rows_per_flush" Numeric,
+        /// Statements that went through untouched.
+        passed_through: u64 = "passed_through" Numeric,
+        /// Rows of undone COPYs, left for VACUUM.
+        dead_rows: u64 = "dead_rows" Numeric,
+        /// When the catalogue was read.
+        checked_at: Option<SystemTime> = "checked_at" Text,
+    }
+}
+
+/// Two counters and what one is in terms of the other; NULL while there is nothing to divide by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ratio {
+    /// What is shared out.
+    pub of: u64,
+    /// Among how many.
+    pub by: u64,
+}
+
+impl Cell for Ratio {
+    fn value(&self) -> Value {
+        let hundredths = u128::from(self.of) * 100;
+        match hundredths.checked_div(u128::from(self.by)) {
+            Some(hundredths) => Value::Hundredths(u64::try_from(hundredths).unwrap_or(u64::MAX)),
+            None => Value::Null,
+        }
+    }
+}
+
+/// One counter of [`Counters`]: its name in STATS_TOTALS, STATS_AVERAGES, TOTALS, STATS (total and average).
+type CounterNames = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident = $totals:literal $averages:literal $total:literal $stats:literal $avg:literal,)*) => {
+        /// What SHOW STATS and its kin count.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $field: u64,)* }
+
+        impl Counters {
+            const NAMES: &'static [CounterNames] = &[$(($totals, $averages, $total, $stats, $avg),)*];
+
+            /// In the order of the columns.
+            fn all(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$field,)*]
+            }
+
+            /// Adds `other`, counter by counter.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field = self.$field.saturating_add(other.$field);)*
+            }
+        }
+
+        const STATS: &[Column] = &[
+            Column { name: "database", ty: Type::Text },
+            $(Column { name: $stats, ty: Type::Numeric },)*
+            $(Column { name: $avg, ty: Type::Numeric },)*
+        ];
+        const STATS_TOTALS: &[Column] = &[
+            Column { name: "database", ty: Type::Text },
+            $(Column { name: $totals, ty: Type::Numeric },)*
+        ];
+        const STATS_AVERAGES: &[Column] = &[
+            Column { name: "database", ty: Type::Text },
+            $(Column { name: $averages, ty: Type::Numeric },)*
+        ];
+    };
+}
+
+// The prefixes are PgBouncer's, as they are. Columns: STATS_TOTALS, STATS_AVERAGES, TOTALS, STATS, STATS.
+counters! {
+    /// Times a client was given a server.
+    server_assignment_count = "server_assignment_count" "server_assignment_count" "server_assignment_count" "total_server_assignment_count" "avg_server_assignment_count",
+    /// Transactions.
+    xact_count = "xact_count" "xact_count" "xact_count" "total_xact_count" "avg_xact_count",
+    /// Queries.
+    query_count = "query_count" "query_count" "query_count" "total_query_count" "avg_query_count",
+    /// Bytes from clients.
+    received = "bytes_received" "bytes_received" "client_bytes" "total_received" "avg_recv",
+    /// Bytes to clients.
+    sent = "bytes_sent" "bytes_sent" "server_bytes" "total_sent" "avg_sent",
+    /// Time inside transactions.
+    xact_time = "xact_time" "xact_time" "xact_time" "total_xact_time" "avg_xact_time",
+    /// Time inside queries.
+    query_time = "query_time" "query_time" "query_time" "total_query_time" "avg_query_time",
+    /// Time clients waited for a server.
+    wait_time = "wait_time" "wait_time" "wait_time" "total_wait_time" "avg_wait_time",
+    /// Parse messages from clients.
+    client_parse_count = "client_parse_count" "avg_client_parse_count" "ps_client_parse_count" "total_client_parse_count" "avg_client_parse_count",
+    /// Parse messages to servers.
+    server_parse_count = "server_parse_count" "avg_server_parse_count" "ps_server_parse_count" "total_server_parse_count" "avg_server_parse_count",
+    /// Bind messages.
+    bind_count = "bind_count" "avg_bind_count" "ps_bind_count" "total_bind_count" "avg_bind_count",
+    /// Logins.
+    client_login_count = "client_login_count" "avg_client_login_count" "client_login_count" "total_client_login_count" "avg_client_login_count",
+}
+
+/// One database's counters, for STATS, STATS_TOTALS, STATS_AVERAGES and TOTALS.
+#[derive(Debug, Clone, Default)]
+pub struct StatsRow {
+    /// The name clients ask for.
+    pub database: String,
+    /// Since the start.
+    pub total: Counters,
+    /// Over the last `stats_period`, per second (times: per query or transaction).
+    pub average: Counters,
+}
+
+/// Which counters of a [`StatsRow`] are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// SHOW STATS
+    Both,
+    /// SHOW STATS_TOTALS
+    Totals,
+    /// SHOW STATS_AVERAGES
+    Averages,
+}
+
+impl Wanted {
+    /// The columns of that table.
+    pub fn columns(self) -> &'static [Column] {
+        match self {
+            Self::Both => STATS,
+            Self::Totals => STATS_TOTALS,
+            Self::Averages => STATS_AVERAGES,
+        }
+    }
+
+    /// The values of `row` in those columns.
+    pub fn values(self, row: &StatsRow) -> Vec<Value> {
+        let (total, average) = (row.total.all(), row.average.all());
+        let counters: &[&[u64]] = match self {
+            Self::Both => &[&total, &average],
+            Self::Totals => &[&total],
+            Self::Averages => &[&average],
+        };
+        let counters = counters.iter().copied().flatten().map(Cell::value);
+        std::iter::once(row.database.value()).chain(counters).collect()
+    }
+}
+
+/// SHOW TOTALS: all rows added up. Averages are rates and are added, too; those that are times for each
+/// transaction or query are weighed by how many there were.
+pub fn totals(rows: &[StatsRow]) -> Vec<TotalRow> {
+    let (mut total, mut average) = (Counters::default(), Counters::default());
+    for row in rows {
+        total.add(&row.total);
+        average.add(&row.average);
+    }
+    average.xact_time = weighed_mean(rows.iter().map(|r| (r.average.xact_time, r.average.xact_count)));
+    average.query_time = weighed_mean(rows.iter().map(|r| (r.average.query_time, r.average.query_count)));
+    let named = |prefix: &'static str, counters: Counters| {
+        let names = Counters::NAMES.iter().map(move |names| format!("{prefix}_{}", names.2));
+        names.zip(counters.all()).map(|(name, value)| TotalRow { name, value })
+    };
+    named("total", total).chain(named("avg", average)).collect()
+}
+
+/// The mean of values that stand for so many each; 0 for none.
+fn weighed_mean(values: impl Iterator<Item = (u64, u64)>) -> u64 {
+    let (sum, count) = values.fold((0u128, 0u128), |(sum, count), (value, weight)| {
+        (sum + u128::from(value) * u128::from(weight), count + u128::from(weight))
+    });
+    sum.checked_div(count).and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
+}
