@@ -43,12 +43,6 @@ pub const SASL_ATTRIBUTE_BYTES_MAX: usize = 1024;
 /// Most that a server may send before its first ReadyForQuery (bytes): notices without end stop here.
 pub const LOGIN_BYTES_MAX: usize = 4 << 20;
 
-/// Longest text the console takes (bytes).
-pub const CONSOLE_COMMAND_BYTES_MAX: usize = 8 << 10;
-
-/// Prepared statements of one console client, and portals as many.
-pub const CONSOLE_STATEMENTS_MAX: usize = 64;
-
 const _: () = assert!(STATEMENT_BYTES_MAX <= MESSAGE_BYTES_MAX);
 const _: () = assert!(READ_BUFFER_BYTES <= WRITE_BUFFER_BYTES_MAX);
 const _: () = assert!(AUTH_MESSAGE_BYTES_MAX <= SMALL_MESSAGE_BYTES_MAX);

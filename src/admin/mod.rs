@@ -32,6 +32,12 @@ pub const PARAMETERS: &[(&str, &str)] = &[
     ("integer_datetimes", "on"),
 ];
 
+/// Longest text the console takes, and longest name of a prepared statement or portal (bytes).
+pub const COMMAND_BYTES_MAX: usize = 8 << 10;
+
+/// Most prepared statements of one console client; most portals.
+pub const STATEMENTS_MAX: usize = 64;
+
 /// Why the console refuses; goes to the client as an ErrorResponse of severity ERROR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {

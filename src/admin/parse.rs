@@ -3,8 +3,7 @@
 //! Owns: PgBouncer's commands and ours, and who may say them. Never: does any of them. Words are matched
 //! without case, names are not folded (as in PgBouncer), a `;` may end the text, comments count as space.
 
-use super::{PARAMETERS, Refusal};
-use crate::limits::CONSOLE_COMMAND_BYTES_MAX;
+use super::{COMMAND_BYTES_MAX, PARAMETERS, Refusal};
 
 /// One thing said to the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,10 +210,10 @@ impl Action {
 }
 
 /// Understands one text of the console. Errors: 42601 (not our grammar), 22023 (a value that can't be),
-/// 0A000 (PgBouncer's, not ours), 54000 (longer than [`CONSOLE_COMMAND_BYTES_MAX`]).
+/// 0A000 (PgBouncer's, not ours), 54000 (longer than [`COMMAND_BYTES_MAX`]).
 pub fn parse(text: &[u8]) -> Result<Command, Refusal> {
-    if text.len() > CONSOLE_COMMAND_BYTES_MAX {
-        let message = format!("command is longer than {CONSOLE_COMMAND_BYTES_MAX} bytes");
+    if text.len() > COMMAND_BYTES_MAX {
+        let message = format!("command is longer than {COMMAND_BYTES_MAX} bytes");
         return Err(Refusal::new("54000", message));
     }
     let text = std::str::from_utf8(text).map_err(|_| Refusal::new("22021", "command is not valid UTF-8"))?;
@@ -516,8 +515,8 @@ mod tests {
         assert_eq!(sqlstate(b"show fds"), "0A000", "it would show secrets");
         assert_eq!(sqlstate(b"kill_client x"), "22023");
         assert_eq!(sqlstate(b"show \xff"), "22021");
-        assert_eq!(sqlstate(&vec![b' '; CONSOLE_COMMAND_BYTES_MAX + 1]), "54000");
-        assert!(parse(&vec![b' '; CONSOLE_COMMAND_BYTES_MAX]).is_ok());
+        assert_eq!(sqlstate(&vec![b' '; COMMAND_BYTES_MAX + 1]), "54000");
+        assert!(parse(&vec![b' '; COMMAND_BYTES_MAX]).is_ok());
     }
 
     #[test]

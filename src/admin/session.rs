@@ -14,8 +14,7 @@ use std::collections::HashMap;
 use super::parse::{Action, Command, Role, Show, parse};
 use super::rows::*;
 use super::table::{Column, Formats, Table, Type, Value, put_row, put_row_description};
-use super::{PARAMETERS, Refusal};
-use crate::limits::CONSOLE_STATEMENTS_MAX;
+use super::{COMMAND_BYTES_MAX, PARAMETERS, Refusal, STATEMENTS_MAX};
 use crate::wire::TransactionStatus;
 use crate::wire::backend::{self, Report};
 use crate::wire::frontend::{self, Bind, Parse};
@@ -465,12 +464,11 @@ fn put_refusal(out: &mut Vec<u8>, severity: &str, refusal: &Refusal) {
 
 /// Remembers `value` under `name`, within the bound.
 fn keep<T>(map: &mut HashMap<Vec<u8>, T>, name: &[u8], value: T) -> Result<(), Refusal> {
-    if map.len() >= CONSOLE_STATEMENTS_MAX && !map.contains_key(name) {
-        let message =
-            format!("the console keeps at most {CONSOLE_STATEMENTS_MAX} prepared statements or portals");
+    if map.len() >= STATEMENTS_MAX && !map.contains_key(name) {
+        let message = format!("the console keeps at most {STATEMENTS_MAX} prepared statements or portals");
         return Err(Refusal::new("54000", message));
     }
-    if name.len() > crate::limits::CONSOLE_COMMAND_BYTES_MAX {
+    if name.len() > COMMAND_BYTES_MAX {
         return Err(Refusal::new("42622", "name is too long"));
     }
     map.insert(name.to_owned(), value);
@@ -678,11 +676,11 @@ mod tests {
         assert_eq!(say(&mut admin(), &stream).0, "1E");
 
         let mut session = admin();
-        for i in 0..CONSOLE_STATEMENTS_MAX + 2 {
+        for i in 0..STATEMENTS_MAX + 2 {
             let mut stream = Vec::new();
             frontend::put_parse(&mut stream, format!("s{i}").as_bytes(), b"show pools", &[]);
             frontend::put_empty(&mut stream, frontend::SYNC);
-            let expected = if i < CONSOLE_STATEMENTS_MAX { "1Z" } else { "EZ" };
+            let expected = if i < STATEMENTS_MAX { "1Z" } else { "EZ" };
             assert_eq!(say(&mut session, &stream).0, expected, "{i}");
         }
         assert_eq!(say(&mut session, &query("deallocate all")).0, "CZ");
