@@ -20,6 +20,13 @@ pub fn stored(user: &str, password: &str) -> Zeroizing<String> {
     hex(digest.as_slice())
 }
 
+/// `md5` and 32 hex digits?
+pub fn is_well_formed(stored: &str) -> bool {
+    stored
+        .strip_prefix("md5")
+        .is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// The answer to a salt, from what is stored.
 pub fn answer(stored: &str, salt: [u8; 4]) -> Zeroizing<String> {
     let inner = stored.strip_prefix("md5").unwrap_or(stored).to_ascii_lowercase();

@@ -133,6 +133,9 @@ impl Account<'_> {
             (true, Secret::Md5(_)) if exchange == Exchange::Scram => {
                 Some("the user's secret in auth_file is an MD5 hash, which SCRAM can't use")
             }
+            (true, Secret::Md5(hash)) if !md5::is_well_formed(hash) => {
+                Some("the user's MD5 hash in auth_file is malformed")
+            }
             (true, Secret::Scram(text)) if Verifier::parse(text).is_none() => {
                 Some("the user's SCRAM secret in auth_file is malformed")
             }
@@ -370,5 +373,199 @@ impl Derived {
         }
         kept.insert(id, Arc::clone(&verifier));
         verifier
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: &str = "ann";
+
+    fn settings(secrets: &[(&str, Secret)]) -> Settings {
+        let mut settings = Settings::default();
+        settings.general.scram_iterations = 3;
+        settings.userlist =
+            secrets.iter().map(|(name, secret)| ((*name).to_owned(), secret.clone())).collect();
+        settings
+    }
+
+    fn plain(password: &str) -> Secret {
+        Secret::Plain(password.to_owned())
+    }
+
+    fn hashed(password: &str) -> Secret {
+        Secret::Md5(md5::stored(USER, password).to_string())
+    }
+
+    /// A verifier in its stored form.
+    fn scrambled(password: &str) -> Secret {
+        let salt = b"some salt 123456";
+        let mut salted = [0u8; 32];
+        let mut mac = Hmac::<Sha256>::new_from_slice(password.as_bytes()).unwrap();
+        mac.update(salt);
+        mac.update(&[0, 0, 0, 1]);
+        salted.copy_from_slice(&mac.finalize().into_bytes());
+        let key = |usage: &[u8]| {
+            let mac = Hmac::<Sha256>::new_from_slice(&salted).unwrap();
+            mac.chain_update(usage).finalize().into_bytes()
+        };
+        let stored = BASE64.encode(Sha256::digest(key(b"Client Key")));
+        let server = BASE64.encode(key(b"Server Key"));
+        Secret::Scram(format!("SCRAM-SHA-256$1:{}${stored}:{server}", BASE64.encode(salt)))
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    /// Would `password` get in by SCRAM?
+    fn scram(auth: &Auth, settings: &Settings, user: &str, password: &str) -> bool {
+        let account = auth.account(settings, user);
+        let (verifier, can_pass) = block_on(auth.verifier(&account, settings));
+        let client = scram::Client::new(scram::Binding::Unable);
+        let server = scram::Server::new(&client.first(), false, None, verifier, can_pass).unwrap();
+        let challenge = client.challenge(server.first()).unwrap();
+        let keys = challenge.derivation(password).run();
+        server.finish(&challenge.answer(&keys).unwrap().0).is_ok()
+    }
+
+    fn md5_login(auth: &Auth, settings: &Settings, user: &str, password: &str) -> bool {
+        let salt = [1, 2, 3, 4];
+        let answer = md5::answer(&md5::stored(user, password), salt);
+        auth.account(settings, user).verify_md5(salt, answer.as_bytes())
+    }
+
+    fn cleartext(auth: &Auth, settings: &Settings, user: &str, password: &str) -> bool {
+        block_on(auth.account(settings, user).verify_password(password))
+    }
+
+    #[test]
+    fn every_secret_with_every_method() {
+        for (secret, md5_exchange, plain_passes, md5_passes, scram_passes) in [
+            (plain("secret"), Exchange::Md5, true, true, true),
+            (hashed("secret"), Exchange::Md5, true, true, false),
+            (scrambled("secret"), Exchange::Scram, true, false, true),
+        ] {
+            let settings = settings(&[(USER, secret.clone())]);
+            let auth = Auth::new(&settings);
+            let account = auth.account(&settings, USER);
+            assert_eq!(account.exchange(AuthType::Plain), Some(Exchange::Cleartext));
+            assert_eq!(account.exchange(AuthType::Md5), Some(md5_exchange), "{secret:?}");
+            assert_eq!(account.exchange(AuthType::ScramSha256), Some(Exchange::Scram));
+            assert_eq!(account.exchange(AuthType::Trust), None);
+            assert_eq!(account.exchange(AuthType::Cert), None);
+            for (password, right) in [("secret", true), ("Secret", false), ("", false)] {
+                assert_eq!(cleartext(&auth, &settings, USER, password), right && plain_passes, "{secret:?}");
+                assert_eq!(md5_login(&auth, &settings, USER, password), right && md5_passes, "{secret:?}");
+                assert_eq!(scram(&auth, &settings, USER, password), right && scram_passes, "{secret:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_or_malformed_secret_lets_nobody_in() {
+        for secret in [plain(""), Secret::Md5(String::new()), Secret::Scram("SCRAM-SHA-256$".into())] {
+            let settings = settings(&[(USER, secret.clone())]);
+            let auth = Auth::new(&settings);
+            for password in ["", "md5", "SCRAM-SHA-256$"] {
+                assert!(!cleartext(&auth, &settings, USER, password), "{secret:?}");
+                assert!(!scram(&auth, &settings, USER, password), "{secret:?}");
+                assert!(!md5_login(&auth, &settings, USER, password), "{secret:?}");
+            }
+            let account = auth.account(&settings, USER);
+            assert!(!account.verify_md5([0; 4], md5::answer("", [0; 4]).as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_stranger_looks_like_a_user_and_never_gets_in() {
+        for secret in [plain("secret"), hashed("secret"), scrambled("secret")] {
+            let settings = settings(&[(USER, secret.clone())]);
+            let auth = Auth::new(&settings);
+            let (user, stranger) = (auth.account(&settings, USER), auth.account(&settings, "eve"));
+            assert!(user.is_known() && !stranger.is_known());
+            for method in [AuthType::Plain, AuthType::Md5, AuthType::ScramSha256] {
+                assert_eq!(user.exchange(method), stranger.exchange(method), "{secret:?} {method:?}");
+            }
+            let shape = |account| {
+                let (verifier, _) = block_on(auth.verifier(account, &settings));
+                (verifier.iterations, verifier.salt.len())
+            };
+            assert_eq!(shape(&user), shape(&stranger), "{secret:?}");
+            assert!(matches!(stranger.credential(), Credential::None));
+            // Not even with the made-up secret itself.
+            let Secret::Plain(made_up) = stranger.secret.as_ref() else { continue };
+            assert!(!cleartext(&auth, &settings, "eve", made_up));
+            assert!(!md5_login(&auth, &settings, "eve", made_up));
+            assert!(!scram(&auth, &settings, "eve", made_up));
+        }
+    }
+
+    #[test]
+    fn salts_stay_the_same_for_users_and_strangers_also_after_a_reload() {
+        let mut settings = settings(&[(USER, plain("secret"))]);
+        let auth = Auth::new(&settings);
+        let salt = |settings: &Settings, user| {
+            let account = auth.account(settings, user);
+            block_on(auth.verifier(&account, settings)).0.salt.clone()
+        };
+        let before = (salt(&settings, USER), salt(&settings, "eve"), salt(&settings, "mallory"));
+        assert!(before.0 != before.1 && before.1 != before.2);
+        settings.userlist.insert("bob".into(), plain("x"));
+        auth.reload(&settings);
+        assert_eq!(before, (salt(&settings, USER), salt(&settings, "eve"), salt(&settings, "mallory")));
+    }
+
+    #[test]
+    fn keys_are_derived_once_and_again_when_the_password_changes() {
+        let mut settings = settings(&[(USER, plain("secret"))]);
+        let auth = Auth::new(&settings);
+        let verifier =
+            |settings: &Settings| block_on(auth.verifier(&auth.account(settings, USER), settings)).0;
+        assert!(Arc::ptr_eq(&verifier(&settings), &verifier(&settings)));
+        settings.userlist.insert(USER.into(), plain("other"));
+        assert!(scram(&auth, &settings, USER, "other"));
+        assert!(!scram(&auth, &settings, USER, "secret"));
+        settings.general.scram_iterations = 5;
+        assert_eq!(verifier(&settings).iterations, 5);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_strangers_do_not_push_users_out() {
+        let settings = settings(&[(USER, plain("secret"))]);
+        let auth = Auth::new(&settings);
+        let account = auth.account(&settings, USER);
+        let kept = block_on(auth.verifier(&account, &settings)).0;
+        for n in 0..DERIVED_MAX + 10 {
+            let name = format!("stranger{n}");
+            block_on(auth.verifier(&auth.account(&settings, &name), &settings));
+        }
+        assert_eq!(auth.derived_for_strangers.0.lock().unwrap().len(), DERIVED_MAX);
+        assert!(Arc::ptr_eq(&kept, &block_on(auth.verifier(&account, &settings)).0));
+    }
+
+    #[test]
+    fn strangers_have_the_looks_of_users_in_proportion() {
+        let mut list: Vec<_> = (0..30).map(|n| (format!("p{n}"), plain("x"))).collect();
+        list.extend((0..10).map(|n| (format!("m{n}"), hashed("x"))));
+        let list: Vec<_> = list.iter().map(|(name, secret)| (name.as_str(), secret.clone())).collect();
+        let settings = settings(&list);
+        let auth = Auth::new(&settings);
+        let names: Vec<_> = (0..1000).map(|n| format!("stranger{n}")).collect();
+        let md5s =
+            names.iter().filter(|n| matches!(auth.account(&settings, n).secret.as_ref(), Secret::Md5(_)));
+        // A quarter; the chance of being this far off is one in a thousand million.
+        assert!((150..350).contains(&md5s.count()));
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let secret =
+            Settings { userlist: settings(&[(USER, plain("hunter2"))]).userlist, ..Settings::default() };
+        let auth = Auth::new(&secret);
+        let account = auth.account(&secret, USER);
+        let text = format!("{account:?} {:?} {auth:?}", account.credential());
+        assert!(!text.contains("hunter2"), "{text}");
     }
 }
