@@ -104,6 +104,15 @@ fn auth(draft: &mut Draft) {
         }
         _ => {}
     }
+    let asks = matches!(auth_type, AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256);
+    if asks && has_list && draft.settings.userlist.is_empty() {
+        let at = draft.set.get("auth_file").cloned().unwrap_or_else(|| At::file(&draft.file));
+        draft.notice(
+            &at,
+            "auth_file",
+            "names no users, so nobody can log in; add a line \"name\" \"secret\" for each",
+        );
+    }
     if auth_type == AuthType::ScramSha256 {
         let md5 = draft.settings.userlist.values().filter(|secret| matches!(secret, Secret::Md5(_))).count();
         if md5 > 0 {

@@ -31,7 +31,7 @@ const GENERAL: &[(&str, &str)] = &[
     ("syslog_facility", LOGGING),
     ("log_stats", "the numbers are on the console"),
     ("verbose", "log_level says what is logged"),
-    ("server_fast_close", "RECONNECT replaces a server connection when its client leaves it"),
+    ("server_fast_close", "a client in session mode keeps its server connection until it leaves"),
     ("autodb_idle_timeout", "the fallback database costs nothing while unused"),
     ("pool_idle_timeout", "a pool without connections costs next to nothing"),
     ("query_wait_notify", "a waiting client gets no notices"),
@@ -83,4 +83,13 @@ pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {
         Section::Policy | Section::Coalesce | Section::CoalesceTable => return None,
     };
     table.iter().find(|(key, _)| *key == name).map(|(_, because)| *because)
+}
+
+/// Every ignored setting: its section as an ini file names it, its name, why.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let of = |place, table: &'static [(&'static str, &'static str)]| {
+        table.iter().map(move |(name, because)| (place, *name, *because))
+    };
+    of("[pgbouncer]", GENERAL).chain(of("[databases]", DATABASE)).chain(of("[users]", USER))
 }

@@ -166,7 +166,7 @@ pub(super) static GENERAL: &[Entry<General>] = &[
         "unix_socket_dir",
         unix_socket_dir,
         Maybe(File),
-        "directory of the Unix socket; not set: no Unix socket"
+        "directory of the Unix socket; without it there is none"
     ),
     entry!(
         LISTEN,
