@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use pgsluice::config::{self, Problem};
 use pgsluice::{proxy, telemetry};
 
-/// An async PostgreSQL proxy: pools connections, enforces a query-protocol policy, and pours single INSERTs into
-/// COPY.
+/// An async PostgreSQL proxy: pools connections, enforces a query-protocol policy,
+/// and pours single INSERTs into COPY.
 #[derive(Debug, Parser)]
 #[command(name = "pgsluice", version)]
 struct Cli {

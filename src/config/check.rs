@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::value::{shorten, word};
+use super::value::shorten;
+use super::words::word;
 use super::{At, Draft, join};
 use crate::settings::{AuthType, Coalesce, Database, HbaTransport, Secret, SslMode, Tls};
 
@@ -41,8 +42,7 @@ fn listening(draft: &mut Draft) {
         let bytes = dir.join(format!(".s.PGSQL.{}", general.listen_port)).as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
             let message = format!(
-                "the socket's path would have {bytes} bytes, a socket's path has at most {SOCKET_PATH_BYTES_MAX}; \
-                 choose a shorter directory"
+                "the socket's path would have {bytes} bytes, at most {SOCKET_PATH_BYTES_MAX} work; choose a shorter one"
             );
             draft.object("unix_socket_dir", message);
         }
@@ -92,12 +92,13 @@ fn auth(draft: &mut Draft) {
         AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 if !has_list => {
             draft.object(
                 "auth_type",
-                format!("\"{name}\" needs the users' secrets; set auth_file to a userlist (or auth_type to trust)"),
+                format!("\"{name}\" needs the users' secrets; set auth_file to a userlist"),
             );
         }
         AuthType::Cert if !verified => draft.object(
             "auth_type",
-            "\"cert\" needs checked client certificates; set client_tls_sslmode to verify-full and client_tls_ca_file",
+            "\"cert\" needs checked client certificates; \
+             set client_tls_sslmode to verify-full and client_tls_ca_file",
         ),
         AuthType::Hba if !has_hba => {
             draft.object("auth_type", "\"hba\" needs rules; set auth_hba_file to a file with them");
@@ -145,8 +146,10 @@ fn hba(draft: &mut Draft) {
             Some(AuthType::Cert) if rule.transport != HbaTransport::HostSsl => {
                 draft.problem(&at, "auth_hba_file", "method cert needs TLS; make the rule a hostssl rule");
             }
-            Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256) if general.auth_file.is_none() => draft
-                .problem(&at, "auth_hba_file", "this method needs the users' secrets; set auth_file to a userlist"),
+            Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256) if general.auth_file.is_none() => {
+                let message = "this method needs the users' secrets; set auth_file to a userlist";
+                draft.problem(&at, "auth_hba_file", message);
+            }
             _ => {}
         }
         if rule.transport == HbaTransport::HostSsl && general.client_tls.sslmode == SslMode::Disable {
@@ -232,12 +235,8 @@ fn milliseconds(time: Duration) -> f64 {
 
 fn databases(draft: &mut Draft) {
     if draft.databases.is_empty() {
-        let at = At::file(&draft.file);
-        draft.problem(
-            &at,
-            "databases",
-            "no database is configured; add [databases.NAME], or \"*\" for any name",
-        );
+        let message = "no database is configured; add [databases.NAME], or \"*\" for any name";
+        draft.object_ours("databases", message);
     }
     for database in std::mem::take(&mut draft.databases) {
         check_database(draft, &database);

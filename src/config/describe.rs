@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::keys::{self, Entry};
+use super::keys::Entry;
+use super::table;
 use super::userlist;
-use super::value::{quote, word};
+use super::value::quote;
+use super::words::word;
 use crate::settings::{
     Coalesce, CoalesceTable, Database, General, HbaRule, HbaTransport, Policy, Settings, User,
 };
@@ -15,10 +17,10 @@ pub fn describe(settings: &Settings) -> String {
     let mut out = String::new();
     out.push_str("# Effective settings. A comment names the default where the value is another.\n");
     out.push_str("\n[general]\n");
-    entries(&mut out, keys::GENERAL, &settings.general, Some(&General::default()));
+    entries(&mut out, table::GENERAL, &settings.general, Some(&General::default()));
     policy(&mut out, "policy", &settings.policy);
     out.push_str("\n[coalesce]\n");
-    entries(&mut out, keys::COALESCE, &settings.coalesce, Some(&Coalesce::default()));
+    entries(&mut out, table::COALESCE, &settings.coalesce, Some(&Coalesce::default()));
     tables(&mut out, "coalesce", &settings.coalesce, &BTreeMap::new());
     for database in settings.databases.values().chain(&settings.fallback) {
         describe_database(&mut out, database, &settings.coalesce);
@@ -49,21 +51,21 @@ fn entries<T>(out: &mut String, table: &'static [Entry<T>], from: &T, default: O
 fn policy(out: &mut String, path: &str, policy: &Policy) {
     if *policy != Policy::default() {
         let _ = writeln!(out, "\n[{path}]");
-        entries(out, keys::POLICY, policy, None);
+        entries(out, table::POLICY, policy, None);
     }
 }
 
 fn describe_database(out: &mut String, database: &Database, global: &Coalesce) {
     let path = format!("databases.{}", quote(&database.name));
     let _ = writeln!(out, "\n[{path}]");
-    entries(out, keys::DATABASE, database, None);
+    entries(out, table::DATABASE, database, None);
     if let Some(secret) = &database.password {
         let _ = writeln!(out, "# password is set ({}), not shown", userlist::kind(secret));
     }
     policy(out, &format!("{path}.policy"), &database.policy);
     let path = format!("{path}.coalesce");
     let differing = |entry: &&Entry<Coalesce>| (entry.toml)(&database.coalesce) != (entry.toml)(global);
-    let own: Vec<_> = keys::COALESCE.iter().filter(differing).collect();
+    let own: Vec<_> = table::COALESCE.iter().filter(differing).collect();
     if !own.is_empty() {
         let _ = writeln!(out, "\n[{path}]");
     }
@@ -78,14 +80,14 @@ fn describe_database(out: &mut String, database: &Database, global: &Coalesce) {
 fn tables(out: &mut String, path: &str, coalesce: &Coalesce, base: &BTreeMap<String, CoalesceTable>) {
     for (name, table) in coalesce.tables.iter().filter(|(name, table)| base.get(*name) != Some(table)) {
         let _ = writeln!(out, "\n[{path}.tables.{}]", quote(name));
-        entries(out, keys::COALESCE_TABLE, table, None);
+        entries(out, table::COALESCE_TABLE, table, None);
     }
 }
 
 fn describe_user(out: &mut String, name: &str, user: &User) {
     let path = format!("users.{}", quote(name));
     let _ = writeln!(out, "\n[{path}]");
-    entries(out, keys::USER, user, None);
+    entries(out, table::USER, user, None);
     policy(out, &format!("{path}.policy"), &user.policy);
 }
 

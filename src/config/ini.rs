@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::keys::{self, Section};
+use super::table;
 use super::userlist::quoted;
 use super::value::{Raw, shorten};
 use super::{At, CONFIG_BYTES_MAX, Draft, join};
@@ -91,7 +92,7 @@ impl Reader<'_> {
         self.includes += 1;
         if self.includes > INCLUDES_MAX || depth >= INCLUDE_DEPTH_MAX {
             let message = format!(
-                "too many files: at most {INCLUDES_MAX} in all and {INCLUDE_DEPTH_MAX} deep; does one include itself?"
+                "more than {INCLUDES_MAX} files in all, or {INCLUDE_DEPTH_MAX} deep; does one include itself?"
             );
             self.draft.broken = true;
             return self.draft.problem(at, "%include", message);
@@ -121,7 +122,8 @@ impl Reader<'_> {
                 Place::Peers
             }
             name => {
-                let message = "unknown section; the sections are [pgbouncer], [databases], [users], [policy] and [coalesce]";
+                let known = "[pgbouncer], [databases], [users], [policy] and [coalesce]";
+                let message = format!("unknown section; the sections are {known}");
                 self.draft.problem(at, &format!("[{}]", shorten(name)), message);
                 Place::Nowhere
             }
@@ -146,14 +148,14 @@ impl Reader<'_> {
             Place::Policy => {
                 let mut policy = std::mem::take(&mut self.draft.settings.policy);
                 let raw = Raw::Text(value.to_owned());
-                self.draft.apply((keys::POLICY, Section::Policy), &mut policy, "policy", at, (&name, &raw));
+                self.draft.apply((table::POLICY, Section::Policy), &mut policy, "policy", at, (&name, &raw));
                 self.draft.settings.policy = policy;
             }
             Place::Coalesce => {
                 let mut coalesce = std::mem::take(&mut self.draft.settings.coalesce);
                 let raw = Raw::Text(value.to_owned());
                 self.draft.apply(
-                    (keys::COALESCE, Section::Coalesce),
+                    (table::COALESCE, Section::Coalesce),
                     &mut coalesce,
                     "coalesce",
                     at,
@@ -185,7 +187,7 @@ impl Reader<'_> {
             _ => {}
         }
         let mut general = std::mem::take(&mut self.draft.settings.general);
-        self.draft.apply((keys::GENERAL, Section::General), &mut general, "", at, (name, &raw));
+        self.draft.apply((table::GENERAL, Section::General), &mut general, "", at, (name, &raw));
         self.draft.settings.general = general;
     }
 
@@ -199,7 +201,7 @@ impl Reader<'_> {
         let Some(pairs) = self.pairs(at, &path, value) else { return };
         for (key, value) in pairs {
             let raw = Raw::Text(value);
-            self.draft.apply((keys::DATABASE, Section::Database), &mut database, &path, at, (&key, &raw));
+            self.draft.apply((table::DATABASE, Section::Database), &mut database, &path, at, (&key, &raw));
         }
         self.draft.databases.push(database);
     }
@@ -213,7 +215,7 @@ impl Reader<'_> {
         let Some(pairs) = self.pairs(at, &path, value) else { return };
         for (key, value) in pairs {
             let raw = Raw::Text(value);
-            self.draft.apply((keys::USER, Section::User), &mut user, &path, at, (&key, &raw));
+            self.draft.apply((table::USER, Section::User), &mut user, &path, at, (&key, &raw));
         }
         self.draft.settings.users.insert(name.to_owned(), Arc::new(user));
     }

@@ -10,11 +10,13 @@ mod hba;
 mod ignored;
 mod ini;
 mod keys;
+mod table;
 #[cfg(test)]
 mod tests;
 mod toml;
 mod userlist;
 mod value;
+mod words;
 
 use std::collections::HashMap;
 use std::io::Read as _;

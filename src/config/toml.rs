@@ -3,6 +3,7 @@
 use ::toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Entry, Section};
+use super::table;
 use super::value::Raw;
 use super::{At, Draft, join};
 use crate::settings::{Coalesce, CoalesceTable, Policy, User};
@@ -128,7 +129,7 @@ impl Reader<'_> {
             let at = self.at(name.span().start);
             match name.get_ref().as_ref() {
                 "disable_pqexec" => self.draft.set_disable_pqexec(&at, &raw(item.get_ref())),
-                name => self.set((keys::GENERAL, Section::General), &mut general, "", &at, name, item),
+                name => self.set((table::GENERAL, Section::General), &mut general, "", &at, name, item),
             }
         }
         self.draft.settings.general = general;
@@ -143,7 +144,7 @@ impl Reader<'_> {
             match key.get_ref().as_ref() {
                 "policy" => self.policy(&mut database.policy, &join(path, "policy"), item),
                 "coalesce" => self.coalesce(&mut database.coalesce, &join(path, "coalesce"), item),
-                key => self.set((keys::DATABASE, Section::Database), &mut database, path, &at, key, item),
+                key => self.set((table::DATABASE, Section::Database), &mut database, path, &at, key, item),
             }
         }
         self.draft.databases.push(database);
@@ -161,7 +162,7 @@ impl Reader<'_> {
                     &join(path, "password"),
                     "a user's secret does not stand here; put it into the file that auth_file names",
                 ),
-                key => self.set((keys::USER, Section::User), &mut user, path, &at, key, item),
+                key => self.set((table::USER, Section::User), &mut user, path, &at, key, item),
             }
         }
         self.draft.settings.users.insert(name.to_owned(), std::sync::Arc::new(user));
@@ -171,7 +172,7 @@ impl Reader<'_> {
         let Some(table) = self.table(path, item) else { return };
         for (key, item) in table {
             let at = self.at(key.span().start);
-            self.set((keys::POLICY, Section::Policy), policy, path, &at, key.get_ref(), item);
+            self.set((table::POLICY, Section::Policy), policy, path, &at, key.get_ref(), item);
         }
     }
 
@@ -181,7 +182,7 @@ impl Reader<'_> {
             let at = self.at(key.span().start);
             match key.get_ref().as_ref() {
                 "tables" => self.tables(coalesce, &join(path, "tables"), item),
-                key => self.set((keys::COALESCE, Section::Coalesce), coalesce, path, &at, key, item),
+                key => self.set((table::COALESCE, Section::Coalesce), coalesce, path, &at, key, item),
             }
         }
     }
@@ -209,7 +210,7 @@ impl Reader<'_> {
     fn one_table(&mut self, entry: &mut CoalesceTable, path: &str, table: &DeTable<'_>) {
         for (key, item) in table {
             let at = self.at(key.span().start);
-            self.set((keys::COALESCE_TABLE, Section::CoalesceTable), entry, path, &at, key.get_ref(), item);
+            self.set((table::COALESCE_TABLE, Section::CoalesceTable), entry, path, &at, key.get_ref(), item);
         }
     }
 
