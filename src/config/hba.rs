@@ -1,7 +1,7 @@
 //! `auth_hba_file`: who may come in from where, and how, as in PostgreSQL's `pg_hba.conf`.
 //!
-//! Understood: local, host, hostssl, hostnossl; databases and users as `all`, lists and `@file`; addresses as
-//! `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert.
+//! Understood: local, host, hostssl, hostnossl; databases and users as `all`, lists and `@file`, databases as
+//! `sameuser`; addresses as `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert.
 //! Anything else is an error: a rule that is not understood must not be skipped.
 
 use std::net::IpAddr;
@@ -170,9 +170,11 @@ fn method(word: &Token) -> Result<Option<AuthType>, String> {
     }))
 }
 
+/// Words that mean something as they stand. The comparison knows no quotes, so none of them can be a name.
+const KEYWORDS: [&str; 5] = ["all", "sameuser", "samerole", "samegroup", "replication"];
+
 /// Names of databases or users; empty is `all`.
 fn names(draft: &mut Draft, at: &At, list: &[Token], what: &str) -> Result<Vec<String>, String> {
-    const KEYWORDS: [&str; 4] = ["sameuser", "samerole", "samegroup", "replication"];
     let mut names = Vec::new();
     let mut all = false;
     for token in list {
@@ -180,8 +182,11 @@ fn names(draft: &mut Draft, at: &At, list: &[Token], what: &str) -> Result<Vec<S
             all = true;
         } else if !token.quoted && token.text.starts_with('@') {
             names.extend(names_of_file(at, &token.text[1..])?);
-        } else if what == "database" && KEYWORDS.iter().any(|keyword| token.is(keyword)) {
-            return Err(format!("{what} \"{}\" is not understood; write the names", token.text));
+        } else if what == "database" && (token.is("sameuser") || token.is("replication")) {
+            names.push(token.text.clone());
+        } else if KEYWORDS.contains(&token.text.as_str()) {
+            let text = &token.text;
+            return Err(format!("{what} \"{text}\" is not understood as a name; write other names, or all"));
         } else if !token.quoted && token.text.starts_with(['+', '/']) {
             let text = shorten(&token.text);
             return Err(format!(
@@ -219,7 +224,7 @@ fn names_of_file(at: &At, name: &str) -> Result<Vec<String>, String> {
         names.extend(words.into_iter().map(|word| word.text));
     }
     // In PostgreSQL a name file may say all or name further files; here it only names.
-    match names.iter().find(|name| name.as_str() == "all" || name.starts_with(['@', '+', '/'])) {
+    match names.iter().find(|name| KEYWORDS.contains(&name.as_str()) || name.starts_with(['@', '+', '/'])) {
         Some(odd) => Err(format!("@{}: \"{}\" is not a name; write names only", shorten(name), shorten(odd))),
         None => Ok(names),
     }

@@ -36,7 +36,7 @@ const GENERAL: &[(&str, &str)] = &[
     ("pool_idle_timeout", "a pool without connections costs next to nothing"),
     ("query_wait_notify", "a waiting client gets no notices"),
     ("login_notify_message", "clients get no notice at login"),
-    ("suspend_timeout", "there is no SUSPEND"),
+    ("suspend_timeout", "SUSPEND has no time limit of its own"),
     ("dns_max_ttl", DNS),
     ("dns_nxdomain_ttl", DNS),
     ("dns_zone_check_period", DNS),

@@ -135,10 +135,8 @@ impl Reader<'_> {
 
     fn line(&mut self, at: &At, line: &str) {
         let Some((name, value)) = pair(line) else {
-            let message = format!(
-                "found \"{}\"; expected key = value, [section], %include FILE or a comment",
-                shorten(line)
-            );
+            // The line may hold a password: it is not shown.
+            let message = "not understood; expected key = value, [section], %include FILE or a comment";
             return self.draft.problem(at, "", message);
         };
         match self.place {

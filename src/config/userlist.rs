@@ -6,11 +6,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-
 use super::{At, Draft};
-use crate::limits;
+use crate::auth::scram::Verifier;
 use crate::settings::Secret;
 
 /// Longest user name (bytes), as in PgBouncer; PostgreSQL's own names end at 63.
@@ -18,9 +15,6 @@ const NAME_BYTES_MAX: usize = 127;
 
 /// Longest secret (bytes), as in PgBouncer.
 const SECRET_BYTES_MAX: usize = 2047;
-
-/// Length of StoredKey and ServerKey (bytes): a SHA-256.
-const SCRAM_KEY_BYTES: usize = 32;
 
 const SCRAM_PREFIX: &str = "SCRAM-SHA-256$";
 
@@ -95,9 +89,9 @@ pub(super) fn quoted(line: &str) -> Option<(String, &str)> {
 /// # Errors
 /// It begins like a SCRAM verifier and is none.
 pub(super) fn secret(text: &str) -> Result<Secret, &'static str> {
-    if let Some(verifier) = text.strip_prefix(SCRAM_PREFIX) {
-        return match is_verifier(verifier) {
-            Some(()) => Ok(Secret::Scram(text.to_owned())),
+    if text.starts_with(SCRAM_PREFIX) {
+        return match Verifier::parse(text) {
+            Some(_) => Ok(Secret::Scram(text.to_owned())),
             None => Err("begins with SCRAM-SHA-256$ but is no verifier; \
                  copy rolpassword from pg_authid (SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey)"),
         };
@@ -108,20 +102,6 @@ pub(super) fn secret(text: &str) -> Result<Secret, &'static str> {
         Some(digits) if hex(digits) => Secret::Md5(text.to_owned()),
         _ => Secret::Plain(text.to_owned()),
     })
-}
-
-/// `iterations:salt$StoredKey:ServerKey`
-fn is_verifier(text: &str) -> Option<()> {
-    let (head, keys) = text.split_once('$')?;
-    let (iterations, salt) = head.split_once(':')?;
-    let iterations: u32 = iterations.parse().ok()?;
-    let salt = BASE64_STANDARD.decode(salt).ok()?;
-    let (stored, server) = keys.split_once(':')?;
-    let key = |text: &str| BASE64_STANDARD.decode(text).ok().filter(|key| key.len() == SCRAM_KEY_BYTES);
-    key(stored)?;
-    key(server)?;
-    let salted = !salt.is_empty() && salt.len() <= limits::SASL_ATTRIBUTE_BYTES_MAX;
-    ((1..=limits::SCRAM_ITERATIONS_MAX).contains(&iterations) && salted).then_some(())
 }
 
 /// The kind of a secret, which is all that is ever printed of it.

@@ -9,6 +9,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::settings::*;
 
+mod auth_files;
+mod manual;
+
 const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$\
     MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=:MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=";
 
@@ -451,6 +454,8 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
 fn secrets_are_not_in_messages() {
     let problems = refused("a.ini", "[databases]\nx = host=a password='hunter2 port=1\n", &[]);
     assert!(!format!("{problems:?}").contains("hunter2"));
+    let problems = refused("a.ini", "[databases]\napp host=a password=hunter2\n", &[]);
+    assert!(!format!("{problems:?}").contains("hunter2"));
     let problems = refused("a.toml", &format!("{BASE}{DATABASE}password = \"SCRAM-SHA-256$hunter2\"\n"), &[]);
     assert_one(&problems, ("a.toml", Some(5), "databases.app.password", "expected a password in clear"));
     assert!(!format!("{problems:?}").contains("hunter2"));
@@ -475,124 +480,6 @@ fn with_draft<T>(parse: impl FnOnce(&mut Draft, &Path) -> T) -> (T, Draft) {
     let mut draft = Draft::new(&file);
     let value = parse(&mut draft, &file);
     (value, draft)
-}
-
-#[test]
-fn a_userlist_is_read_as_pgbouncer_reads_it() {
-    let md5 = "md50123456789abcdef0123456789abcdef";
-    let text = format!(
-        "; comment\n# comment\n\n\"plain\" \"pass word\"\n  \"md5\"   \"{md5}\" ignored \"rest\"\n\
-         \"scram\" \"{VERIFIER}\"\n\"quo\"\"te\" \"a\"\"b\"\n\"empty\" \"\"\n\"long\" \"md5tooshort\"\n"
-    );
-    let (users, draft) = with_draft(|draft, file| userlist::parse(draft, file, &text));
-    assert_eq!(draft.problems, []);
-    assert_eq!(users["plain"], Secret::Plain("pass word".into()));
-    assert_eq!(users["md5"], Secret::Md5(md5.into()));
-    assert_eq!(users["scram"], Secret::Scram(VERIFIER.into()));
-    assert_eq!(users["quo\"te"], Secret::Plain("a\"b".into()));
-    assert_eq!(users["empty"], Secret::Plain(String::new()));
-    assert_eq!(users["long"], Secret::Plain("md5tooshort".into()));
-    assert_eq!(users.len(), 6);
-}
-
-#[test]
-fn each_mistake_in_a_userlist_is_named() {
-    let long = format!("\"{}\" \"x\"", "n".repeat(128));
-    let cases: &[(&str, &str)] = &[
-        ("name secret", "write \"name\" \"secret\""),
-        ("\"name\"", "write \"name\" \"secret\""),
-        ("\"name\" \"open", "write \"name\" \"secret\""),
-        ("\"\" \"x\"", "the name is empty"),
-        (&long, "longer than 127 bytes"),
-        ("\"first\" \"x\"", "stands in line 1 already; keep one of the two"),
-        ("\"u\" \"SCRAM-SHA-256$4096:c2FsdA==$short:short\"", "copy rolpassword from pg_authid"),
-        ("\"u\" \"SCRAM-SHA-256$\"", "copy rolpassword from pg_authid"),
-    ];
-    for (line, says) in cases {
-        let text = format!("\"first\" \"x\"\n{line}\n");
-        let ((), draft) = with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
-        assert_one(&draft.problems, ("file", Some(2), "auth_file", says));
-    }
-}
-
-#[test]
-fn hba_rules_are_read_as_postgresql_reads_them() {
-    let dir = files(&[("names", "one, two # three\n\"four\"\n")]);
-    let file = dir.path().join("hba");
-    let text = "# comment\nlocal all all trust\nhost app,\"all\" @names 10.1.2.3/8 md5\n\
-        hostssl all postgres 192.168.0.0 255.255.0.0 scram-sha-256 # comment\n\
-        hostnossl all all ::1/128 reject\nhost all all all password\nhostssl all all 2001:db8:: ffff:ffff:: cert\n\
-        host replication all all peer\n";
-    let mut draft = Draft::new(&file);
-    let rules = hba::parse(&mut draft, &file, text);
-    assert_eq!(draft.problems, []);
-    assert_eq!(draft.notices.len(), 1);
-    let shown: Vec<String> = rules
-        .iter()
-        .map(|rule| {
-            format!(
-                "{} {:?} {:?} {:?} {:?} {:?}",
-                rule.line, rule.transport, rule.databases, rule.users, rule.address, rule.method
-            )
-        })
-        .collect();
-    assert_eq!(
-        shown,
-        [
-            r#"2 Local [] [] None Some(Trust)"#,
-            r#"3 Host ["app", "all"] ["one", "two", "four"] Some((10.0.0.0, 8)) Some(Md5)"#,
-            r#"4 HostSsl [] ["postgres"] Some((192.168.0.0, 16)) Some(ScramSha256)"#,
-            r#"5 HostNoSsl [] [] Some((::1, 128)) None"#,
-            r#"6 Host [] [] None Some(Plain)"#,
-            r#"7 HostSsl [] [] Some((2001:db8::, 32)) Some(Cert)"#,
-        ]
-    );
-}
-
-#[test]
-fn each_mistake_in_an_hba_file_is_named() {
-    let cases: &[(&str, &str)] = &[
-        ("hots all all all trust", "expected local, host, hostssl or hostnossl"),
-        ("host all all 10.0.0.0/8 pam", "expected trust, reject, md5"),
-        ("host all all 10.0.0.0/33 trust", "expected all, or an address"),
-        ("host all all 10.0.0.0/+8 trust", "expected all, or an address"),
-        ("host all all samehost trust", "expected all, or an address"),
-        ("host all all db.example trust", "expected all, or an address"),
-        ("host all all 10.0.0.1 trust", "write 10.0.0.1/32"),
-        ("host all all 10.0.0.0 255.0.255.0 trust", "is not a mask"),
-        ("host all all 10.0.0.0 ffff:: trust", "is not a mask"),
-        ("host all +group all trust", "no groups"),
-        ("host sameuser all all trust", "write the names"),
-        ("host all @missing all trust", "@missing: cannot be read"),
-        ("host all @empty all trust", "holds no names"),
-        ("host all \"\" all trust", "the user is empty"),
-        ("host all", "ends before its user"),
-        ("host all all all", "ends before its method"),
-        ("host all \"open all trust", "double quote is not closed"),
-        (", all", "begins with a comma"),
-        ("host all all all cert map=m", "option \"map=m\" is not understood"),
-        ("local all all 10.0.0.0/8 trust", "found method"),
-    ];
-    let dir = files(&[("empty", "# nobody\n")]);
-    let file = dir.path().join("hba");
-    for (line, says) in cases {
-        let mut draft = Draft::new(&file);
-        let rules = hba::parse(&mut draft, &file, &format!("\n{line}\n"));
-        assert_one(&draft.problems, ("hba", Some(2), "auth_hba_file", says));
-        assert!(rules.is_empty() || line.contains("@empty"), "{line}");
-    }
-}
-
-#[test]
-fn hba_rules_need_what_their_methods_need() {
-    let text = "[general]\nauth_type=\"hba\"\nauth_hba_file=\"hba\"\n[databases.app]\nhost=\"a\"\n";
-    for (hba, says) in [
-        ("hostssl all all all cert\n", "verify-ca or verify-full"),
-        ("host all all all md5\n", "set auth_file to a userlist"),
-    ] {
-        let problems = refused("a.toml", text, &[("hba", hba)]);
-        assert_one(&problems, ("hba", Some(1), "auth_hba_file", says));
-    }
 }
 
 #[test]
@@ -670,138 +557,6 @@ fn a_change_that_needs_a_restart_is_named() {
     new.general.listen_port = 7;
     new.general.max_client_conn = 7;
     assert_eq!(needs_restart(&old, &new), ["listen_port"]);
-}
-
-/// A file of the repository.
-fn repository(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// What docs/config.md must say of `key`, below its heading.
-fn documented(key: &Key) -> (String, String) {
-    let heading = match key.section {
-        Section::General => format!("### {}\n", key.name),
-        section => format!("### {}.{}\n", section.path(), key.name),
-    };
-    let mut meaning = key.meaning.to_owned();
-    if let Some(first) = meaning.get_mut(..1) {
-        first.make_ascii_uppercase();
-    }
-    let default = key.default_toml.as_ref().map_or("not set".to_owned(), |default| format!("`{default}`"));
-    let when = if key.reloadable { "reload" } else { "restart" };
-    let takes = &key.takes;
-    (heading, format!("\n{meaning}.\n\n- Takes {takes}.\n- Default: {default}.\n- Takes effect on {when}.\n"))
-}
-
-#[test]
-fn the_manual_says_of_each_key_what_the_table_says() {
-    let manual = repository("docs/config.md");
-    let mut headings = 0;
-    for key in keys() {
-        let (heading, text) = documented(key);
-        let Some((_, below)) = manual.split_once(&format!("\n{heading}")) else {
-            panic!("docs/config.md lacks this:\n{heading}{text}");
-        };
-        assert!(below.starts_with(&text), "docs/config.md should say:\n{heading}{text}");
-        headings += 1;
-    }
-    assert_eq!(
-        manual.matches("\n### ").count(),
-        headings,
-        "docs/config.md has a heading of a key that is none"
-    );
-}
-
-#[test]
-fn the_manual_lists_what_of_pgbouncer_has_no_effect() {
-    let manual = repository("docs/config.md");
-    for (place, name, because) in ignored::all() {
-        let row = format!("| {place} | {name} | {because} |");
-        assert!(manual.contains(&row), "docs/config.md lacks this:\n{row}");
-    }
-}
-
-/// The settings of the sample, made or not: section, name, value, whether it is made.
-fn sample_settings(sample: &str) -> Vec<(Section, String, String, bool)> {
-    let mut section = Section::General;
-    let mut found = Vec::new();
-    for line in sample.lines().filter(|line| !line.is_empty() && !line.starts_with("# ") && *line != "#") {
-        let made = !line.starts_with('#');
-        let line = line.trim_start_matches('#');
-        if let Some(name) = line.strip_prefix('[') {
-            section = match name.split(['.', ']']).next() {
-                Some("general") => Section::General,
-                Some("databases") => Section::Database,
-                Some("users") => Section::User,
-                Some("policy") => Section::Policy,
-                Some("coalesce") if name.contains(".tables.") => Section::CoalesceTable,
-                Some("coalesce") => Section::Coalesce,
-                other => panic!("the sample has section {other:?}"),
-            };
-        } else if let Some((name, value)) = line.split_once(" = ") {
-            found.push((section, name.to_owned(), value.to_owned(), made));
-        } else {
-            panic!("neither setting nor section nor comment: {line}");
-        }
-    }
-    found
-}
-
-#[test]
-fn the_sample_has_every_key_with_its_default() {
-    let settings = sample_settings(&repository("config/pgsluice.toml"));
-    let of = |key: &&Key| {
-        settings.iter().find(|(section, name, ..)| (*section, name.as_str()) == (key.section, key.name))
-    };
-    for key in keys() {
-        let Some((_, _, value, made)) = of(&key) else {
-            panic!("config/pgsluice.toml lacks {} in [{}]", key.name, key.section.path());
-        };
-        if let (false, Some(default)) = (made, &key.default_toml) {
-            assert_eq!(value, default, "{} in [{}] of config/pgsluice.toml", key.name, key.section.path());
-        }
-    }
-    assert_eq!(settings.len(), keys().len(), "config/pgsluice.toml has a key twice, or one that is none");
-}
-
-#[test]
-fn the_sample_is_understood_with_every_setting_made() {
-    let sample = repository("config/pgsluice.toml");
-    let made = sample.lines().map(|line| match line.strip_prefix('#') {
-        Some(setting) if !setting.is_empty() && !setting.starts_with(' ') => setting,
-        _ => line,
-    });
-    let text = made.collect::<Vec<_>>().join("\n");
-    let ((), draft) = with_draft(|draft, _| toml::parse(draft, &text));
-    assert_eq!(draft.problems, []);
-    assert_eq!(
-        draft.set.keys().filter(|key| *key != "databases.*" && *key != "users.reporting").count(),
-        keys().len()
-    );
-}
-
-#[test]
-fn the_samples_load() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
-    for name in ["pgsluice.toml", "minimal.toml"] {
-        let loaded = read(&dir.join(name)).unwrap_or_else(|problems| panic!("{problems:#?}"));
-        assert_eq!(loaded.settings.general.listen_port, 6432);
-        assert!(loaded.settings.fallback.is_some());
-        let says: Vec<&str> = loaded.notices.iter().map(|notice| notice.key.as_str()).collect();
-        assert_eq!(says, ["auth_file"], "the sample userlist names nobody, which is said");
-    }
-}
-
-#[test]
-fn the_userlist_samples_lines_are_users_once_made() {
-    let sample = repository("config/userlist.txt");
-    let lines =
-        sample.lines().filter_map(|line| line.strip_prefix("; ")).filter(|line| line.starts_with('"'));
-    let text =
-        lines.collect::<Vec<_>>().join("\n").replace("SCRAM-SHA-256$4096:salt$StoredKey:ServerKey", VERIFIER);
-    let (users, draft) = with_draft(|draft, file| userlist::parse(draft, file, &text));
-    assert_eq!((users.len(), draft.problems), (3, vec![]));
 }
 
 proptest! {

@@ -1,0 +1,142 @@
+//! The userlist and the HBA file.
+
+use super::*;
+
+#[test]
+fn a_userlist_is_read_as_pgbouncer_reads_it() {
+    let md5 = "md50123456789abcdef0123456789abcdef";
+    let text = format!(
+        "; comment\n# comment\n\n\"plain\" \"pass word\"\n  \"md5\"   \"{md5}\" ignored \"rest\"\n\
+         \"scram\" \"{VERIFIER}\"\n\"quo\"\"te\" \"a\"\"b\"\n\"empty\" \"\"\n\"long\" \"md5tooshort\"\n"
+    );
+    let (users, draft) = with_draft(|draft, file| userlist::parse(draft, file, &text));
+    assert_eq!(draft.problems, []);
+    assert_eq!(users["plain"], Secret::Plain("pass word".into()));
+    assert_eq!(users["md5"], Secret::Md5(md5.into()));
+    assert_eq!(users["scram"], Secret::Scram(VERIFIER.into()));
+    assert_eq!(users["quo\"te"], Secret::Plain("a\"b".into()));
+    assert_eq!(users["empty"], Secret::Plain(String::new()));
+    assert_eq!(users["long"], Secret::Plain("md5tooshort".into()));
+    assert_eq!(users.len(), 6);
+}
+
+#[test]
+fn each_mistake_in_a_userlist_is_named() {
+    let long = format!("\"{}\" \"x\"", "n".repeat(128));
+    let cases: &[(&str, &str)] = &[
+        ("name secret", "write \"name\" \"secret\""),
+        ("\"name\"", "write \"name\" \"secret\""),
+        ("\"name\" \"open", "write \"name\" \"secret\""),
+        ("\"\" \"x\"", "the name is empty"),
+        (&long, "longer than 127 bytes"),
+        ("\"first\" \"x\"", "stands in line 1 already; keep one of the two"),
+        ("\"u\" \"SCRAM-SHA-256$4096:c2FsdA==$short:short\"", "copy rolpassword from pg_authid"),
+        ("\"u\" \"SCRAM-SHA-256$\"", "copy rolpassword from pg_authid"),
+    ];
+    for (line, says) in cases {
+        let text = format!("\"first\" \"x\"\n{line}\n");
+        let ((), draft) = with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
+        assert_one(&draft.problems, ("file", Some(2), "auth_file", says));
+    }
+}
+
+#[test]
+fn hba_rules_are_read_as_postgresql_reads_them() {
+    let dir = files(&[("names", "one, two # three\n\"four\"\n")]);
+    let file = dir.path().join("hba");
+    let text = "# comment\nlocal all all trust\nhost app,sameuser @names 10.1.2.3/8 md5\n\
+        hostssl all postgres 192.168.0.0 255.255.0.0 scram-sha-256 # comment\n\
+        hostnossl all all ::1/128 reject\nhost all all all password\nhostssl all all 2001:db8:: ffff:ffff:: cert\n\
+        host replication all all peer\n";
+    let mut draft = Draft::new(&file);
+    let rules = hba::parse(&mut draft, &file, text);
+    assert_eq!(draft.problems, []);
+    assert_eq!(draft.notices.len(), 1);
+    let shown: Vec<String> = rules
+        .iter()
+        .map(|rule| {
+            format!(
+                "{} {:?} {:?} {:?} {:?} {:?}",
+                rule.line, rule.transport, rule.databases, rule.users, rule.address, rule.method
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            r#"2 Local [] [] None Some(Trust)"#,
+            r#"3 Host ["app", "sameuser"] ["one", "two", "four"] Some((10.0.0.0, 8)) Some(Md5)"#,
+            r#"4 HostSsl [] ["postgres"] Some((192.168.0.0, 16)) Some(ScramSha256)"#,
+            r#"5 HostNoSsl [] [] Some((::1, 128)) None"#,
+            r#"6 Host [] [] None Some(Plain)"#,
+            r#"7 HostSsl [] [] Some((2001:db8::, 32)) Some(Cert)"#,
+        ]
+    );
+}
+
+#[test]
+fn each_mistake_in_an_hba_file_is_named() {
+    let cases: &[(&str, &str)] = &[
+        ("hots all all all trust", "expected local, host, hostssl or hostnossl"),
+        ("host all all 10.0.0.0/8 pam", "expected trust, reject, md5"),
+        ("host all all 10.0.0.0/33 trust", "expected all, or an address"),
+        ("host all all 10.0.0.0/+8 trust", "expected all, or an address"),
+        ("host all all samehost trust", "expected all, or an address"),
+        ("host all all db.example trust", "expected all, or an address"),
+        ("host all all 10.0.0.1 trust", "write 10.0.0.1/32"),
+        ("host all all 10.0.0.0 255.0.255.0 trust", "is not a mask"),
+        ("host all all 10.0.0.0 ffff:: trust", "is not a mask"),
+        ("host all +group all trust", "no groups"),
+        ("host samerole all all trust", "write other names"),
+        ("host \"all\" all all trust", "is not understood as a name"),
+        ("host \"sameuser\" all all trust", "is not understood as a name"),
+        ("host all app,\"all\" all trust", "is not understood as a name"),
+        ("host all sameuser all trust", "is not understood as a name"),
+        ("host @keyword all all trust", "\"sameuser\" is not a name"),
+        ("host all @missing all trust", "@missing: cannot be read"),
+        ("host all @empty all trust", "holds no names"),
+        ("host all \"\" all trust", "the user is empty"),
+        ("host all", "ends before its user"),
+        ("host all all all", "ends before its method"),
+        ("host all \"open all trust", "double quote is not closed"),
+        (", all", "begins with a comma"),
+        ("host all all all cert map=m", "option \"map=m\" is not understood"),
+        ("local all all 10.0.0.0/8 trust", "found method"),
+    ];
+    let dir = files(&[("empty", "# nobody\n"), ("keyword", "a \"sameuser\"\n")]);
+    let file = dir.path().join("hba");
+    for (line, says) in cases {
+        let mut draft = Draft::new(&file);
+        let rules = hba::parse(&mut draft, &file, &format!("\n{line}\n"));
+        assert_one(&draft.problems, ("hba", Some(2), "auth_hba_file", says));
+        assert!(rules.is_empty() || line.contains("@empty"), "{line}");
+    }
+}
+
+#[test]
+fn hba_rules_mean_to_the_comparison_what_they_say() {
+    use crate::auth::hba::{Asker, find};
+    let text = "host sameuser all 10.0.0.0/8 trust\nhost app,other ann all md5\nhost all all ::/0 reject\n";
+    let (rules, draft) = with_draft(|draft, file| hba::parse(draft, file, text));
+    assert_eq!(draft.problems, []);
+    let line = |database, user, ip: &str| {
+        let asker = Asker { ip: ip.parse().ok(), tls: false, database, user };
+        find(&rules, &asker).map(|rule| rule.line)
+    };
+    assert_eq!(line("bob", "bob", "10.1.1.1"), Some(1));
+    assert_eq!(line("bob", "ann", "10.1.1.1"), None);
+    assert_eq!(line("app", "ann", "10.1.1.1"), Some(2));
+    assert_eq!(line("app", "bob", "2001:db8::1"), Some(3));
+}
+
+#[test]
+fn hba_rules_need_what_their_methods_need() {
+    let text = "[general]\nauth_type=\"hba\"\nauth_hba_file=\"hba\"\n[databases.app]\nhost=\"a\"\n";
+    for (hba, says) in [
+        ("hostssl all all all cert\n", "verify-ca or verify-full"),
+        ("host all all all md5\n", "set auth_file to a userlist"),
+    ] {
+        let problems = refused("a.toml", text, &[("hba", hba)]);
+        assert_one(&problems, ("hba", Some(1), "auth_hba_file", says));
+    }
+}
