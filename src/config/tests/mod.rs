@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::*;
+use crate::config::*;
 use crate::settings::*;
 
 mod auth_files;
