@@ -47,3 +47,26 @@ fn a_bad_file_is_refused_by_check_and_by_serve_with_every_mistake() {
         assert_eq!(last, "pgsluice: 2 problems in the configuration");
     }
 }
+
+#[test]
+fn what_stops_the_start_is_logged_in_the_form_that_was_asked_for() {
+    // Somebody else has the port: the start fails whatever else the machine can do.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("pgsluice.toml");
+    let toml = format!(
+        "[general]\nauth_type = \"trust\"\nlog_format = \"json\"\nlog_level = \"error\"\n\
+         listen_port = {port}\n[databases.\"*\"]\nhost = \"127.0.0.1\"\n"
+    );
+    std::fs::write(&file, toml).expect("a file");
+    let output = pgsluice(&["serve", "-c"], &file);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let lines: Vec<&str> = text(&output.stderr).lines().collect();
+    assert!(!lines.is_empty());
+    for line in lines {
+        let event: serde_json::Value = serde_json::from_str(line).expect(line);
+        assert_eq!(event["level"], "ERROR", "{line}");
+        assert!(event["message"].is_string(), "{line}");
+    }
+}
