@@ -1,0 +1,8 @@
+//! Feeds `targets::copy_rows` from libFuzzer.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::copy_rows(data));
