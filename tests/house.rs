@@ -307,7 +307,10 @@ impl Source {
 
     /// The code without its tests; same lines.
     fn product(&self) -> String {
-        if self.path.ends_with("/tests.rs") || self.path.starts_with("tests/") {
+        if self.path.ends_with("/tests.rs")
+            || self.path.contains("/tests/")
+            || self.path.starts_with("tests/")
+        {
             return String::new();
         }
         let mut code = self.code.clone();
@@ -487,9 +490,10 @@ fn group(tree: &str) -> Vec<&str> {
 
 /// Lines where `super` climbs out of the room rather than within it.
 fn escapes(file: &Source) -> Vec<usize> {
-    let in_folder = file.path.matches('/').count() > 1 && !file.path.ends_with("/mod.rs");
-    let out = if in_folder { "super::super::" } else { "super::" };
-    file.product().lines().enumerate().filter(|(_, l)| l.contains(out)).map(|(i, _)| i + 1).collect()
+    // `src/room.rs` and `src/room/mod.rs` are one step from the crate, `src/room/part.rs` two.
+    let depth = file.path.trim_end_matches("/mod.rs").matches('/').count();
+    let out = "super::".repeat(depth);
+    file.product().lines().enumerate().filter(|(_, l)| l.contains(&out)).map(|(i, _)| i + 1).collect()
 }
 
 /// The room a file belongs to.
