@@ -1,1 +1,277 @@
-//! cancel
+//! Clients as others see them: cancel keys, the console's view, signals to a session.
+//!
+//! Owns: the registry and the link from a client to the server connection it uses now. A cancel request goes to that
+//! connection only while the link stands, and the connection stays out of the pool until the request has arrived.
+//! See "Canceling Requests in Progress" in the protocol chapter.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::pool::PoolKey;
+use crate::server::ServerShared;
+
+/// What a client does now. The console counts these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ClientState {
+    /// Nothing asked, no server.
+    Idle,
+    /// In the pool's queue.
+    Waiting,
+    /// A server is its own.
+    Active,
+    /// A server is its own and it is inside a transaction block, saying nothing.
+    IdleInTransaction,
+    /// Its rows are in a batch.
+    Coalescing,
+}
+
+impl ClientState {
+    fn from_u8(value: u8) -> Self {
+        match value {
+            1 => Self::Waiting,
+            2 => Self::Active,
+            3 => Self::IdleInTransaction,
+            4 => Self::Coalescing,
+            _ => Self::Idle,
+        }
+    }
+}
+
+/// Why a session is to end, told from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Signal {
+    /// KILL, KILL_CLIENT, a timeout of the janitor's.
+    Kill = 1,
+    /// The process drains: end when idle.
+    Drain = 2,
+    /// `client_idle_timeout`
+    IdleTimeout = 4,
+    /// `idle_transaction_timeout`
+    IdleTransactionTimeout = 8,
+    /// `query_timeout`
+    QueryTimeout = 16,
+    /// `transaction_timeout`
+    TransactionTimeout = 32,
+    /// A cancel request came while no server was linked.
+    Cancel = 64,
+}
+
+/// One client, as others see it.
+#[derive(Debug)]
+pub struct ClientShared {
+    /// Never reused within a process.
+    pub id: u64,
+    /// The process id it was told.
+    pub pid: i32,
+    /// The secret it was told.
+    pub cancel_key: Box<[u8]>,
+    /// Its pool.
+    pub pool: PoolKey,
+    /// Where from; `None`: Unix socket.
+    pub peer: Option<SocketAddr>,
+    /// Our end.
+    pub local: Option<SocketAddr>,
+    /// TLS version, if any.
+    pub tls: Option<String>,
+    /// Login.
+    pub connected: Instant,
+    /// What it calls itself.
+    pub application_name: Mutex<Box<str>>,
+    /// Named prepared statements.
+    pub statements: AtomicU64,
+    state: AtomicU8,
+    /// Milliseconds from `connected` to the last change of state.
+    since: AtomicU64,
+    /// Milliseconds from `connected` to the begin of the transaction that runs.
+    xact_since: AtomicU64,
+    signals: AtomicU8,
+    gone: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+    link: Mutex<Option<Arc<ServerShared>>>,
+}
+
+impl ClientShared {
+    /// The one door for a client's state.
+    pub fn set_state(&self, state: ClientState, now: Instant) {
+        self.state.store(state as u8, Ordering::Relaxed);
+        self.since.store(now.duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// What it does.
+    pub fn state(&self) -> ClientState {
+        ClientState::from_u8(self.state.load(Ordering::Relaxed))
+    }
+
+    /// A transaction begins.
+    pub fn begin(&self, now: Instant) {
+        self.xact_since.store(now.duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// How long it does that, and how long its transaction runs.
+    pub fn ages(&self, now: Instant) -> (Duration, Duration) {
+        let age = |at: &AtomicU64| {
+            now.duration_since(self.connected)
+                .saturating_sub(Duration::from_millis(at.load(Ordering::Relaxed)))
+        };
+        (age(&self.since), age(&self.xact_since))
+    }
+
+    /// Tells the session something; wakes it.
+    pub fn signal(&self, signal: Signal) {
+        self.signals.fetch_or(signal as u8, Ordering::AcqRel);
+        if let Some(waker) = lock(&self.waker).as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Hot path. Something was told.
+    pub fn is_signalled(&self) -> bool {
+        self.signals.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes what was told.
+    pub fn take_signals(&self) -> u8 {
+        self.signals.swap(0, Ordering::AcqRel)
+    }
+
+    /// The session's task, said once.
+    pub fn set_waker(&self, waker: &Waker) {
+        *lock(&self.waker) = Some(waker.clone());
+    }
+
+    /// Hot path. From here on a cancel request goes to `server`.
+    pub fn link(&self, server: &Arc<ServerShared>) {
+        server.client.store(self.id, Ordering::Relaxed);
+        *lock(&self.link) = Some(Arc::clone(server));
+    }
+
+    /// Hot path. From here on no cancel request reaches the server that was linked.
+    pub fn unlink(&self) {
+        *lock(&self.link) = None;
+    }
+
+    /// The linked server.
+    pub fn linked(&self) -> Option<Arc<ServerShared>> {
+        lock(&self.link).clone()
+    }
+
+    /// The linked server, with a cancel counted on it while the link is known to stand.
+    fn linked_for_cancel(&self) -> Option<Arc<ServerShared>> {
+        let link = lock(&self.link);
+        link.as_ref().map(|server| {
+            server.cancels.fetch_add(1, Ordering::AcqRel);
+            Arc::clone(server)
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a new client brings.
+#[derive(Debug)]
+pub struct NewClient {
+    /// Its pool.
+    pub pool: PoolKey,
+    /// The process id to tell it; `None`: one of ours.
+    pub pid: Option<i32>,
+    /// Bytes of the secret: 4 for protocol 3.0, up to 256 from 3.2 on.
+    pub key_bytes: usize,
+    /// Where from.
+    pub peer: Option<SocketAddr>,
+    /// Our end.
+    pub local: Option<SocketAddr>,
+    /// TLS version.
+    pub tls: Option<String>,
+    /// What it calls itself.
+    pub application_name: Box<str>,
+}
+
+/// All clients that are logged in.
+#[derive(Debug, Default)]
+pub struct Registry {
+    clients: Mutex<HashMap<(i32, Box<[u8]>), Arc<ClientShared>>>,
+    next: AtomicU64,
+}
+
+impl Registry {
+    /// A client logged in.
+    pub fn enter(&self, new: NewClient) -> Arc<ClientShared> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let pid = new.pid.unwrap_or((id & 0x7fff_ffff) as i32);
+        let mut key = vec![0; new.key_bytes].into_boxed_slice();
+        let mut clients = lock(&self.clients);
+        loop {
+            rand::Rng::fill(&mut rand::rng(), &mut *key);
+            if !clients.contains_key(&(pid, key.clone())) {
+                break;
+            }
+        }
+        let client = Arc::new(ClientShared {
+            id,
+            pid,
+            cancel_key: key.clone(),
+            pool: new.pool,
+            peer: new.peer,
+            local: new.local,
+            tls: new.tls,
+            connected: Instant::now(),
+            application_name: Mutex::new(new.application_name),
+            statements: AtomicU64::new(0),
+            state: AtomicU8::new(ClientState::Idle as u8),
+            since: AtomicU64::new(0),
+            xact_since: AtomicU64::new(0),
+            signals: AtomicU8::new(0),
+            gone: AtomicBool::new(false),
+            waker: Mutex::new(None),
+            link: Mutex::new(None),
+        });
+        clients.insert((pid, key), Arc::clone(&client));
+        client
+    }
+
+    /// It left.
+    pub fn leave(&self, client: &ClientShared) {
+        client.gone.store(true, Ordering::Relaxed);
+        lock(&self.clients).remove(&(client.pid, client.cancel_key.clone()));
+    }
+
+    /// All clients.
+    pub fn all(&self) -> Vec<Arc<ClientShared>> {
+        lock(&self.clients).values().cloned().collect()
+    }
+
+    /// Number of clients.
+    pub fn len(&self) -> usize {
+        lock(&self.clients).len()
+    }
+
+    /// No client.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A cancel request: to the server its client uses now, or to the session if it uses none. An unknown key does
+    /// nothing, and nobody is told.
+    ///
+    /// Cancel safety: none needed; run as a task.
+    pub async fn cancel(&self, pid: i32, key: &[u8], limit: Duration) {
+        let client = lock(&self.clients).get(&(pid, Box::from(key))).cloned();
+        let Some(client) = client else { return };
+        match client.linked_for_cancel() {
+            Some(server) => {
+                let ServerShared { target, address, pid, key, .. } = &*server;
+                let _ = crate::server::connect::cancel(target, address, *pid, key, limit).await;
+                server.cancels.fetch_sub(1, Ordering::AcqRel);
+            }
+            None => client.signal(Signal::Cancel),
+        }
+    }
+}

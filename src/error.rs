@@ -76,6 +76,50 @@ kinds! {
     InvalidPassword = "28P01" Fatal,
     /// Login took longer than client_login_timeout.
     LoginTimeout = "57014" Fatal,
+    /// A rule of `[policy]` refuses the message.
+    PolicyRefused = "42501" Error,
+    /// `session_state = "reject"`: state that can't be carried to another server connection.
+    SessionStateRejected = "0A000" Error,
+    /// A prepared statement of that name exists already.
+    DuplicateStatement = "42P05" Error,
+    /// No prepared statement of that name exists.
+    UnknownStatement = "26000" Error,
+    /// Texts of prepared statements exceed a bound.
+    PreparedBytes = "53400" Error,
+    /// No server connection could be opened within query_wait_timeout.
+    ServerUnreachable = "08001" Fatal,
+    /// No server connection became free within query_wait_timeout.
+    QueryWaitTimeout = "53300" Fatal,
+    /// The server connection was lost while it was in use.
+    ServerLost = "08006" Fatal,
+    /// The server broke the protocol.
+    ServerViolation = "08P01" Fatal,
+    /// Whether rows of a batch were committed can't be known.
+    OutcomeUnknown = "08007" Fatal,
+    /// A cancel request was obeyed before a server had the statement.
+    Cancelled = "57014" Error,
+    /// An administrator closed the connection.
+    Killed = "57P01" Fatal,
+    /// pgsluice is shutting down, or the database is.
+    ShuttingDown = "57P01" Fatal,
+    /// client_idle_timeout.
+    IdleTimeout = "57P05" Fatal,
+    /// idle_transaction_timeout.
+    IdleTransactionTimeout = "25P03" Fatal,
+    /// transaction_timeout.
+    TransactionTimeout = "25P04" Fatal,
+    /// query_timeout.
+    QueryTimeout = "57014" Fatal,
+    /// max_client_conn, max_db_client_connections or max_user_client_connections.
+    TooManyClients = "53300" Fatal,
+    /// No `[databases]` entry serves that name.
+    UnknownDatabase = "3D000" Fatal,
+    /// The console disabled the database.
+    DatabaseDisabled = "57P03" Fatal,
+    /// A transaction block in statement mode.
+    StatementMode = "25001" Fatal,
+    /// Something that must not happen did.
+    Internal = "XX000" Fatal,
 }
 
 /// An error of ours, ready to be told.
@@ -166,6 +210,130 @@ impl Error {
     /// What only the log may know.
     pub fn log(&self) -> Option<&str> {
         self.0.log.as_deref()
+    }
+}
+
+/// What a session tells its client.
+impl Error {
+    /// The client broke the protocol.
+    pub fn protocol_violation(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::ProtocolViolation, what)
+    }
+
+    /// `session_state = "reject"` met `what` (a kind of statement).
+    pub fn session_state_rejected(what: &str) -> Self {
+        Self::new(
+            Kind::SessionStateRejected,
+            format!("{what} needs a server connection of its own (session_state = \"reject\")"),
+        )
+        .with_hint("Use pool_mode = \"session\" for this database, or session_state = \"pin\".")
+    }
+
+    /// As PostgreSQL says it.
+    pub fn duplicate_statement(name: &[u8]) -> Self {
+        let name = String::from_utf8_lossy(name);
+        Self::new(Kind::DuplicateStatement, format!("prepared statement \"{name}\" already exists"))
+    }
+
+    /// As PostgreSQL says it.
+    pub fn unknown_statement(name: &[u8]) -> Self {
+        let name = String::from_utf8_lossy(name);
+        Self::new(Kind::UnknownStatement, format!("prepared statement \"{name}\" does not exist"))
+    }
+
+    /// Texts of prepared statements exceed `max` bytes.
+    pub fn prepared_bytes(max: usize) -> Self {
+        Self::new(
+            Kind::PreparedBytes,
+            format!(
+                "prepared statements would hold more than {max} bytes of text (prepared_statement_bytes_max)"
+            ),
+        )
+        .with_hint("Close statements that are no longer used, or raise prepared_statement_bytes_max.")
+    }
+
+    /// No connection to the server within query_wait_timeout, and why.
+    pub fn server_unreachable(why: &str) -> Self {
+        Self::new(Kind::ServerUnreachable, "no connection to the server within query_wait_timeout")
+            .with_detail(why.to_owned())
+    }
+
+    /// All connections were busy for `limit`.
+    pub fn query_wait_timeout(limit: std::time::Duration) -> Self {
+        Self::new(
+            Kind::QueryWaitTimeout,
+            format!("no server connection became free within {} s (query_wait_timeout)", limit.as_secs_f64()),
+        )
+        .with_hint("Raise default_pool_size or query_wait_timeout, or look for long transactions.")
+    }
+
+    /// The server connection failed in use.
+    pub fn server_lost(why: &str) -> Self {
+        Self::new(Kind::ServerLost, "the connection to the server was lost").with_detail(why.to_owned())
+    }
+
+    /// The server broke the protocol; the details are for the log only.
+    pub fn server_violation(why: &str) -> Self {
+        Self::new(Kind::ServerViolation, "the server broke the protocol").with_log(why.to_owned())
+    }
+
+    /// Rows were sent and their COMMIT was not confirmed.
+    pub fn outcome_unknown() -> Self {
+        Self::new(
+            Kind::OutcomeUnknown,
+            "the outcome of the statement is unknown: the server connection was lost at its commit",
+        )
+        .with_hint("Look whether the row is there before sending it again.")
+    }
+
+    /// As PostgreSQL says it.
+    pub fn cancelled() -> Self {
+        Self::new(Kind::Cancelled, "canceling statement due to user request")
+    }
+
+    /// KILL or KILL_CLIENT.
+    pub fn killed() -> Self {
+        Self::new(Kind::Killed, "terminating connection due to administrator command")
+    }
+
+    /// SIGTERM or SHUTDOWN.
+    pub fn shutting_down() -> Self {
+        Self::new(Kind::ShuttingDown, "pgsluice is shutting down")
+    }
+
+    /// A timeout of `[general]` closed the session; `kind` says which, `setting` names it.
+    pub fn timeout(kind: Kind, setting: &'static str) -> Self {
+        Self::new(kind, format!("terminating connection due to {setting}"))
+    }
+
+    /// A limit on clients is reached.
+    pub fn too_many_clients(setting: &'static str) -> Self {
+        Self::new(Kind::TooManyClients, format!("no more connections allowed ({setting})"))
+    }
+
+    /// As PostgreSQL says it.
+    pub fn unknown_database(name: &str) -> Self {
+        Self::new(Kind::UnknownDatabase, format!("database \"{name}\" does not exist"))
+            .with_hint("No entry under [databases] has that name, and there is no fallback \"*\".")
+    }
+
+    /// A block in statement mode.
+    pub fn statement_mode() -> Self {
+        Self::new(Kind::StatementMode, "transaction blocks are not allowed (pool_mode = \"statement\")")
+    }
+
+    /// A state that must not be reached was.
+    pub fn internal(what: &'static str) -> Self {
+        Self::new(Kind::Internal, what)
+    }
+
+    /// Appends the ErrorResponse.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        crate::wire::backend::put_report(
+            out,
+            crate::wire::backend::ERROR_RESPONSE,
+            &crate::wire::backend::Report::from(self),
+        );
     }
 }
 

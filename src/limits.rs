@@ -24,6 +24,15 @@ pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// through; it counts as "may have changed anything", and strict policy levels refuse it.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
 
+/// Longest Parse that is kept for replay on other server connections (bytes).
+pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// How long a closing session waits for its last ErrorResponse to be taken.
+pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Pause after accept failed (out of files or memory).
+pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Answers owed to one client at a time; when reached, the client is not read.
 pub const PIPELINE_MAX: usize = 16_384;
 

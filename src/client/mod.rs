@@ -1,1 +1,47 @@
-//! client
+//! One client, from its first byte to its last.
+//!
+//! Owns: the handshake, the session between transactions, the relay inside them. Never: chooses a server
+//! connection (the pool does), understands a statement (`sql` does), decides what may pass (`policy` does).
+//!
+//! ```text
+//!            request                 server given              ReadyForQuery(I), nothing owed
+//!   Idle ------------> Waiting ---------------------> Active ---------------------------------> Idle
+//!     |                   | query_wait_timeout           | keeps it while state is bound to it (pinned)
+//!     | INSERT a lane     v ERROR 53300                  v server lost: FATAL 08006
+//!     | takes           Idle                           closed
+//!     v
+//!   Coalescing --- outcome ---> Idle (answered), or Active (run singly)
+//! ```
+
+pub mod handshake;
+pub mod login;
+pub mod relay;
+pub mod session;
+pub mod state;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use arc_swap::ArcSwap;
+
+use crate::cancel::Registry;
+use crate::coalesce::Lanes;
+use crate::pool::Pools;
+use crate::settings::Settings;
+
+pub(crate) use login::rules;
+
+/// What every session may use.
+#[derive(Debug)]
+pub struct Context {
+    /// The operator's choices; a reload swaps them.
+    pub settings: ArcSwap<Settings>,
+    /// Counts reloads: a session takes its rules anew when it moved.
+    pub generation: AtomicUsize,
+    /// Server connections.
+    pub pools: Pools,
+    /// Clients.
+    pub clients: Registry,
+    /// Batches.
+    pub lanes: Arc<Lanes>,
+}

@@ -3,3 +3,7 @@
 pub mod batch;
 pub mod catalog;
 pub mod plan;
+
+pub mod lane;
+
+pub use lane::Lanes;

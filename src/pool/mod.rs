@@ -1,1 +1,595 @@
-//! pool
+//! Which server connection, when: one logical pool for each (database, user), shared by all workers.
+//!
+//! Owns: idle connections, the queue of waiting clients, the counts and limits, logging in new connections.
+//! Never: reads or writes a connection that is checked out.
+//!
+//! ```text
+//!             checkout (idle found)                    release
+//!   idle ---------------------------> checked out ----------------> first waiter, or idle
+//!     ^                                    | drop without release
+//!     | login done, nobody waits           v
+//!   logging in <--- launch (below the limit and somebody waits)   closed
+//! ```
+
+pub mod checkout;
+pub mod registry;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, oneshot};
+
+use crate::proto::vars::VarSet;
+use crate::server::connect::{ConnectError, Target};
+use crate::server::{Reported, ServerConn, ServerShared};
+use crate::settings::{Coalesce, PoolMode, SessionState};
+
+pub use checkout::{Checkout, CheckoutError};
+pub use registry::Pools;
+
+/// Which pool: the database entry's name as the client asked for it, and the client's user.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolKey {
+    /// As in the startup packet.
+    pub database: String,
+    /// As in the startup packet.
+    pub user: String,
+}
+
+/// What governs one pool; a reload swaps it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// When a server goes back.
+    pub mode: PoolMode,
+    /// Most connections.
+    pub size: usize,
+    /// Kept open while the pool is used.
+    pub min_size: usize,
+    /// Extra ones after `reserve_timeout`.
+    pub reserve_size: usize,
+    /// See `reserve_size`.
+    pub reserve_timeout: Duration,
+    /// For the whole database; 0: no limit.
+    pub max_db_connections: usize,
+    /// For the user over all databases; 0: no limit.
+    pub max_user_connections: usize,
+    /// Longest wait for a server; zero: for ever.
+    pub query_wait_timeout: Duration,
+    /// Age at which a free connection is closed; zero: after each use.
+    pub server_lifetime: Duration,
+    /// Idle time at which a connection is closed; zero: never.
+    pub server_idle_timeout: Duration,
+    /// Longest pause between tries to log in.
+    pub server_login_retry: Duration,
+    /// Time for connect and login.
+    pub server_connect_timeout: Duration,
+    /// Run when a client leaves, in session mode; empty: nothing.
+    pub server_reset_query: String,
+    /// In every mode.
+    pub server_reset_query_always: bool,
+    /// Run on each new connection.
+    pub connect_query: Option<String>,
+    /// Prepared statements on one connection; 0: names pass untouched.
+    pub max_prepared_statements: usize,
+    /// State that can't be carried.
+    pub session_state: SessionState,
+    /// Oldest idle connection first.
+    pub round_robin: bool,
+    /// Pouring.
+    pub coalesce: Coalesce,
+}
+
+/// Counters of one pool, as SHOW STATS has them. Added to when a server is released.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Transactions.
+    pub xact_count: AtomicU64,
+    /// Queries (Query, Execute).
+    pub query_count: AtomicU64,
+    /// Bytes from clients.
+    pub received: AtomicU64,
+    /// Bytes to clients.
+    pub sent: AtomicU64,
+    /// Microseconds in transactions.
+    pub xact_time: AtomicU64,
+    /// Microseconds in queries.
+    pub query_time: AtomicU64,
+    /// Microseconds clients waited for a server.
+    pub wait_time: AtomicU64,
+    /// Times a server was given to a client.
+    pub server_assignment_count: AtomicU64,
+    /// Parse messages from clients.
+    pub client_parse_count: AtomicU64,
+    /// Parse messages to servers.
+    pub server_parse_count: AtomicU64,
+    /// Bind messages from clients.
+    pub bind_count: AtomicU64,
+    /// Times a connection was kept with its client, by reason (listen, advisory lock, temporary object, cursor, prepare).
+    pub pinned: [AtomicU64; 5],
+    /// Logins of clients.
+    pub login_count: AtomicU64,
+}
+
+/// A client in the queue.
+#[derive(Debug)]
+struct Waiter {
+    tx: oneshot::Sender<Result<Box<ServerConn>, CheckoutError>>,
+    since: Instant,
+    startup: Arc<VarSet>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    idle: Vec<Box<ServerConn>>,
+    waiters: VecDeque<Waiter>,
+    /// Logging in now.
+    connecting: usize,
+    /// All connections: idle, checked out, being reset.
+    total: usize,
+    /// Everything that is connected, for the console.
+    servers: Vec<Arc<ServerShared>>,
+    paused: bool,
+    /// Tries that failed in a row, and why the last one did.
+    failures: u32,
+    last_error: Option<Arc<ConnectError>>,
+    retry_at: Option<Instant>,
+}
+
+/// One pool.
+#[derive(Debug)]
+pub struct Pool {
+    /// Which.
+    pub key: PoolKey,
+    /// What governs it.
+    pub settings: ArcSwap<Settings>,
+    /// Where and as whom connections log in.
+    pub target: ArcSwap<Target>,
+    /// Counters.
+    pub stats: Stats,
+    /// What a server reports for a set of startup settings, once one was seen. Bounded.
+    pub welcome: Mutex<Vec<(Arc<VarSet>, Arc<Reported>)>>,
+    /// New clients are refused.
+    pub disabled: AtomicBool,
+    /// Clients logged in.
+    pub clients: AtomicUsize,
+    inner: Mutex<Inner>,
+    changed: Notify,
+    shared: Arc<registry::Shared>,
+    db_count: Arc<AtomicUsize>,
+    user_count: Arc<AtomicUsize>,
+}
+
+/// Welcomes remembered for one pool.
+const WELCOMES_MAX: usize = 64;
+
+/// The first pause after a failed login.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+
+/// The longest pause while somebody waits.
+const RETRY_WAITED_FOR: Duration = Duration::from_secs(1);
+
+/// What SHOW POOLS counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Clients in the queue.
+    pub waiting: usize,
+    /// Servers with a client.
+    pub active: usize,
+    /// Servers free.
+    pub idle: usize,
+    /// Logging in.
+    pub login: usize,
+    /// The longest wait now.
+    pub maxwait: Duration,
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hot path. An idle connection if there is one and nobody waits: the most recently used one, of this worker and
+    /// with the wanted settings if possible.
+    fn take_idle(
+        &self,
+        want: &Arc<VarSet>,
+        startup: Option<&Arc<VarSet>>,
+        worker: usize,
+    ) -> Option<Box<ServerConn>> {
+        let round_robin = self.settings.load().round_robin;
+        let mut inner = self.lock();
+        if inner.paused || !inner.waiters.is_empty() {
+            return None;
+        }
+        let fits = |s: &ServerConn| startup.is_none_or(|startup| Arc::ptr_eq(&s.startup, startup));
+        let mut best: Option<(usize, u8)> = None;
+        for at in 0..inner.idle.len() {
+            let at = if round_robin { at } else { inner.idle.len() - 1 - at };
+            let server = &inner.idle[at];
+            if !fits(server) {
+                continue;
+            }
+            let score = u8::from(Arc::ptr_eq(&server.vars, want)) * 2 + u8::from(server.worker == worker);
+            if best.is_none_or(|(_, s)| score > s) {
+                best = Some((at, score));
+            }
+            if score == 3 || round_robin {
+                break;
+            }
+        }
+        best.map(|(at, _)| inner.idle.remove(at))
+    }
+
+    /// Takes a connection out of the counts.
+    fn forget(&self, shared: &ServerShared) {
+        let mut inner = self.lock();
+        inner.total -= 1;
+        inner.servers.retain(|s| s.id != shared.id);
+        drop(inner);
+        self.db_count.fetch_sub(1, Ordering::Relaxed);
+        self.user_count.fetch_sub(1, Ordering::Relaxed);
+        self.changed.notify_waiters();
+    }
+
+    /// Hot path. A connection is free: to the first waiter, or idle.
+    fn give(self: &Arc<Self>, mut server: Box<ServerConn>) {
+        let settings = self.settings.load();
+        let expired = settings.server_lifetime < server.shared.connected.elapsed();
+        if expired || server.shared.close_needed.load(Ordering::Relaxed) || !server.is_reusable() {
+            drop(settings);
+            return self.discard(server);
+        }
+        let mut inner = self.lock();
+        while !inner.paused {
+            let Some(at) = Self::first_waiter(&inner, &server, &settings) else { break };
+            let Some(waiter) = inner.waiters.remove(at) else { break };
+            self.stats.wait_time.fetch_add(waiter.since.elapsed().as_micros() as u64, Ordering::Relaxed);
+            match waiter.tx.send(Ok(server)) {
+                Ok(()) => return,
+                Err(Ok(back)) => server = back,
+                Err(Err(_)) => return,
+            }
+        }
+        if inner.paused {
+            drop(inner);
+            return self.discard(server);
+        }
+        server.idle_since = Instant::now();
+        server.shared.client.store(0, Ordering::Relaxed);
+        inner.idle.push(server);
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+
+    /// In session mode a connection logged in with other startup settings is of no use to a waiter.
+    fn first_waiter(inner: &Inner, server: &ServerConn, settings: &Settings) -> Option<usize> {
+        let any = settings.mode != PoolMode::Session;
+        inner.waiters.iter().position(|w| any || Arc::ptr_eq(&w.startup, &server.startup))
+    }
+
+    /// Closes a connection and opens another one if somebody waits.
+    fn discard(self: &Arc<Self>, server: Box<ServerConn>) {
+        self.close(server);
+        self.launch_if_needed();
+    }
+
+    fn close(&self, mut server: Box<ServerConn>) {
+        self.forget(&server.shared);
+        if server.pipeline.is_empty() && !server.broken {
+            // Terminate tells a healthy server that this is no accident; what can't be written now is not waited for.
+            server.conn.prepare_out();
+            crate::wire::frontend::put_empty(&mut server.conn.out, crate::wire::frontend::TERMINATE);
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = server.conn.poll_flush(&mut cx);
+        }
+    }
+
+    /// Opens connections while clients wait and limits allow it.
+    fn launch_if_needed(self: &Arc<Self>) {
+        loop {
+            let startup = {
+                let mut inner = self.lock();
+                if inner.paused || inner.waiters.len() <= inner.connecting {
+                    return;
+                }
+                if inner.failures > 0
+                    && (inner.connecting > 0 || inner.retry_at.is_some_and(|at| Instant::now() < at))
+                {
+                    return;
+                }
+                let settings = self.settings.load();
+                let waited = inner.waiters.front().map_or(Duration::ZERO, |w| w.since.elapsed());
+                let reserve = if settings.reserve_size > 0 && waited >= settings.reserve_timeout {
+                    settings.reserve_size
+                } else {
+                    0
+                };
+                if inner.total + inner.connecting >= settings.size + reserve {
+                    return self.evict_unfit(inner);
+                }
+                if !self.may_open(&settings) {
+                    drop(inner);
+                    if self.evict_sibling(&settings) {
+                        continue;
+                    }
+                    return;
+                }
+                let at = inner.connecting;
+                inner.connecting += 1;
+                self.db_count.fetch_add(1, Ordering::Relaxed);
+                self.user_count.fetch_add(1, Ordering::Relaxed);
+                inner
+                    .waiters
+                    .get(at)
+                    .map_or_else(|| Arc::clone(&self.shared.none), |w| Arc::clone(&w.startup))
+            };
+            tokio::spawn(Arc::clone(self).login(startup));
+        }
+    }
+
+    /// In session mode a full pool may hold only idle connections that fit nobody who waits: one of them goes.
+    fn evict_unfit(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        if inner.connecting == 0 && !inner.idle.is_empty() {
+            let server = inner.idle.remove(0);
+            drop(inner);
+            self.discard(server);
+        }
+    }
+
+    fn full(count: &AtomicUsize, max: usize) -> bool {
+        max > 0 && count.load(Ordering::Relaxed) >= max
+    }
+
+    /// The database's and the user's limits.
+    fn may_open(&self, settings: &Settings) -> bool {
+        !Self::full(&self.db_count, settings.max_db_connections)
+            && !Self::full(&self.user_count, settings.max_user_connections)
+    }
+
+    /// An idle connection of a sibling pool makes room under a common limit. No lock of this pool is held here.
+    fn evict_sibling(&self, settings: &Settings) -> bool {
+        if Self::full(&self.db_count, settings.max_db_connections) {
+            self.shared.evict_idle(|key| key.database == self.key.database, &self.key)
+        } else {
+            self.shared.evict_idle(|key| key.user == self.key.user, &self.key)
+        }
+    }
+
+    /// Closes the longest idle connection, for a sibling that may have none because of a common limit.
+    fn evict_one_idle(&self) -> bool {
+        let mut inner = self.lock();
+        if inner.idle.is_empty() {
+            return false;
+        }
+        let server = inner.idle.remove(0);
+        drop(inner);
+        self.close(server);
+        true
+    }
+
+    /// One login, as a task of the worker that asked for it.
+    async fn login(self: Arc<Self>, startup: Arc<VarSet>) {
+        let target = self.target.load_full();
+        let settings = self.settings.load_full();
+        let mut asked = (*target).clone();
+        asked.startup.extend(startup.iter().map(|(n, v)| (n.to_owned(), v.to_owned())));
+        let outcome = crate::server::connect::connect(&asked, settings.server_connect_timeout).await;
+        match outcome {
+            Ok(login) => {
+                let worker = registry::current_worker();
+                let mut server =
+                    Box::new(ServerConn::new(login, target, startup, Arc::clone(&self.shared.none), worker));
+                if let Some(query) = &settings.connect_query {
+                    // As PgBouncer: a failure is only logged.
+                    match server.simple(query).await {
+                        Ok(reply) if reply.error.is_none() => {}
+                        _ => crate::telemetry::events::connect_query_failed(&self.key.database),
+                    }
+                    let _ = server.simple("").await;
+                }
+                self.logged_in(server);
+            }
+            Err(error) => self.login_failed(error),
+        }
+    }
+
+    fn logged_in(self: &Arc<Self>, server: Box<ServerConn>) {
+        crate::telemetry::events::server_connected(
+            &self.key.database,
+            &self.key.user,
+            server.shared.pid,
+            server.shared.tls,
+        );
+        {
+            let mut inner = self.lock();
+            inner.connecting -= 1;
+            inner.total += 1;
+            inner.failures = 0;
+            inner.retry_at = None;
+            inner.last_error = None;
+            inner.servers.push(Arc::clone(&server.shared));
+        }
+        self.remember_welcome(&server.startup, &server.reported);
+        self.give(server);
+        self.launch_if_needed();
+    }
+
+    /// What the server refuses by an answer of its own (28…, 3D000) is told to all who wait; what may pass by
+    /// itself (the network, a server that starts) is tried again until their `query_wait_timeout`.
+    fn login_failed(self: &Arc<Self>, error: ConnectError) {
+        crate::telemetry::events::server_login_failed(&self.key.database, &self.key.user, &error);
+        let final_answer = error.is_final();
+        let error = Arc::new(error);
+        self.db_count.fetch_sub(1, Ordering::Relaxed);
+        self.user_count.fetch_sub(1, Ordering::Relaxed);
+        let mut inner = self.lock();
+        inner.connecting -= 1;
+        inner.last_error = Some(Arc::clone(&error));
+        if final_answer {
+            // With servers alive the queue goes on waiting for those (53300 is then no answer to give).
+            if inner.total == 0 {
+                for waiter in inner.waiters.drain(..) {
+                    let _ = waiter.tx.send(Err(CheckoutError::Login(Arc::clone(&error))));
+                }
+            }
+            return;
+        }
+        inner.failures += 1;
+        let longest = self.settings.load().server_login_retry.min(RETRY_WAITED_FOR).max(RETRY_FIRST);
+        let pause = RETRY_FIRST.saturating_mul(1 << (inner.failures - 1).min(5)).min(longest);
+        inner.retry_at = Some(Instant::now() + pause);
+        drop(inner);
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            pool.launch_if_needed();
+        });
+    }
+
+    /// What a server reported right after login (or after the settings were applied), for later clients.
+    pub fn remember_welcome(&self, vars: &Arc<VarSet>, reported: &Arc<Reported>) {
+        let mut known = self.welcome.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(k, _)| !Arc::ptr_eq(k, vars));
+        if known.len() >= WELCOMES_MAX {
+            known.remove(0);
+        }
+        known.push((Arc::clone(vars), Arc::clone(reported)));
+    }
+
+    /// The welcome for these startup settings, if it is known.
+    pub fn known_welcome(&self, vars: &Arc<VarSet>) -> Option<Arc<Reported>> {
+        let known = self.welcome.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().find(|(k, _)| Arc::ptr_eq(k, vars)).map(|(_, r)| Arc::clone(r))
+    }
+
+    /// What all pools share.
+    pub fn shared(&self) -> &Arc<registry::Shared> {
+        &self.shared
+    }
+
+    /// Somebody waits for a server.
+    pub fn has_waiters(&self) -> bool {
+        !self.lock().waiters.is_empty()
+    }
+
+    /// For the console.
+    pub fn counts(&self) -> Counts {
+        let inner = self.lock();
+        Counts {
+            waiting: inner.waiters.iter().filter(|w| !w.tx.is_closed()).count(),
+            active: inner.total - inner.idle.len(),
+            idle: inner.idle.len(),
+            login: inner.connecting,
+            maxwait: inner.waiters.front().map_or(Duration::ZERO, |w| w.since.elapsed()),
+        }
+    }
+
+    /// Everything connected, for the console.
+    pub fn servers(&self) -> Vec<Arc<ServerShared>> {
+        self.lock().servers.clone()
+    }
+
+    /// PAUSE: free connections close, nobody gets one until [`Pool::resume`].
+    pub fn pause(self: &Arc<Self>) {
+        let idle = {
+            let mut inner = self.lock();
+            inner.paused = true;
+            std::mem::take(&mut inner.idle)
+        };
+        for server in idle {
+            self.discard(server);
+        }
+    }
+
+    /// Ready when no connection is open any more; used after [`Pool::pause`].
+    pub async fn drained(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.lock().total == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// RESUME.
+    pub fn resume(self: &Arc<Self>) {
+        self.lock().paused = false;
+        self.launch_if_needed();
+    }
+
+    /// True between PAUSE and RESUME.
+    pub fn is_paused(&self) -> bool {
+        self.lock().paused
+    }
+
+    /// RECONNECT: connections close as they become free.
+    pub fn reconnect(self: &Arc<Self>) {
+        let idle = {
+            let mut inner = self.lock();
+            for server in &inner.servers {
+                server.close_needed.store(true, Ordering::Relaxed);
+            }
+            std::mem::take(&mut inner.idle)
+        };
+        for server in idle {
+            self.discard(server);
+        }
+    }
+
+    /// Once a second: what is too old or idle too long closes, `min_pool_size` is kept, stalled waits go on.
+    pub fn maintain(self: &Arc<Self>) {
+        let settings = self.settings.load_full();
+        let stale = {
+            let mut inner = self.lock();
+            inner.waiters.retain(|w| !w.tx.is_closed());
+            let mut spare = inner.total.saturating_sub(settings.min_size);
+            let now = Instant::now();
+            let mut stale = Vec::new();
+            let mut at = 0;
+            while at < inner.idle.len() {
+                let server = &inner.idle[at];
+                let old = settings.server_lifetime > Duration::ZERO
+                    && now.duration_since(server.shared.connected) > settings.server_lifetime;
+                let unused = settings.server_idle_timeout > Duration::ZERO
+                    && now.duration_since(server.idle_since) > settings.server_idle_timeout;
+                if old || (unused && spare > 0) {
+                    spare = spare.saturating_sub(1);
+                    stale.push(inner.idle.remove(at));
+                } else {
+                    at += 1;
+                }
+            }
+            stale
+        };
+        for server in stale {
+            self.discard(server);
+        }
+        self.keep_minimum(&settings);
+        self.launch_if_needed();
+    }
+
+    fn keep_minimum(self: &Arc<Self>, settings: &Settings) {
+        if self.clients.load(Ordering::Relaxed) == 0 || settings.mode == PoolMode::Session {
+            return;
+        }
+        let missing = {
+            let mut inner = self.lock();
+            let have = inner.total + inner.connecting;
+            let missing = settings.min_size.min(settings.size).saturating_sub(have);
+            if inner.paused || inner.failures > 0 || missing == 0 || !self.may_open(settings) {
+                return;
+            }
+            inner.connecting += missing;
+            missing
+        };
+        for _ in 0..missing {
+            self.db_count.fetch_add(1, Ordering::Relaxed);
+            self.user_count.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(Arc::clone(self).login(Arc::clone(&self.shared.none)));
+        }
+    }
+}

@@ -1,1 +1,7 @@
-//! proto
+//! Who may say what next: answers owed, prepared names, session variables.
+//!
+//! Owns: the states of an established connection as plain data. Never: a socket, a task, a clock.
+
+pub mod pipeline;
+pub mod prepared;
+pub mod vars;

@@ -117,6 +117,14 @@ impl ConnectError {
         }
     }
 
+    /// The server's own ErrorResponse body, if it said why.
+    pub fn response(&self) -> Option<&[u8]> {
+        match self {
+            Self::Server(body) => Some(body),
+            _ => None,
+        }
+    }
+
     /// Will trying again give the same answer, until someone changes something? So it is with a server
     /// that knows us not (class 28) or the database not (3D000), and with secrets that don't fit.
     pub fn is_final(&self) -> bool {

@@ -1,1 +1,263 @@
-//! server
+//! One connection to PostgreSQL after its login.
+//!
+//! Owns: the connection, what is owed on it, which statements and settings it has. Never: decides who gets it
+//! (the pool does) or what a client may send (the session does).
+
+pub mod connect;
+pub mod internal;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use crate::limits::SMALL_MESSAGE_BYTES_MAX;
+use crate::net::conn::Conn;
+use crate::proto::pipeline::{Action, Kind, Pipeline};
+use crate::proto::prepared::{ClientNames, ServerNames, Statement};
+use crate::proto::vars::{VarSet, changes};
+use crate::sql::effects::Effects;
+use crate::wire::{backend as b, frame, frontend as f};
+
+/// ParameterStatus values, in the order in which they were first reported.
+pub type Reported = Vec<(Box<[u8]>, Box<[u8]>)>;
+
+/// What others may see of a server connection: the console, a cancel request.
+#[derive(Debug)]
+pub struct ServerShared {
+    /// Never reused within a process.
+    pub id: u64,
+    /// The backend's process id.
+    pub pid: i32,
+    /// Its secret.
+    pub key: Vec<u8>,
+    /// How a cancel request gets to it.
+    pub target: Arc<connect::Target>,
+    /// Where it is.
+    pub address: connect::Address,
+    /// Our end and theirs, for the console.
+    pub addr: Option<(SocketAddr, SocketAddr)>,
+    /// TLS on this connection.
+    pub tls: bool,
+    /// When it logged in.
+    pub connected: Instant,
+    /// Cancel requests on their way to it; it does not go to another client meanwhile.
+    pub cancels: AtomicUsize,
+    /// The client it serves, 0: none.
+    pub client: AtomicU64,
+    /// Close it as soon as it is free (RECONNECT, changed settings).
+    pub close_needed: AtomicBool,
+    /// Prepared statements on it, for the console.
+    pub statements: AtomicUsize,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A logged-in connection.
+#[derive(Debug)]
+pub struct ServerConn {
+    /// The socket and its buffers.
+    pub conn: Conn,
+    /// Answers owed on it.
+    pub pipeline: Pipeline,
+    /// Prepared statements on it.
+    pub names: ServerNames,
+    /// Settings on it that differ from its login's.
+    pub vars: Arc<VarSet>,
+    /// Settings it logged in with.
+    pub startup: Arc<VarSet>,
+    /// What it reported last.
+    pub reported: Arc<Reported>,
+    /// Visible to others.
+    pub shared: Arc<ServerShared>,
+    /// The last client it served.
+    pub last_client: u64,
+    /// The worker whose reactor its socket is registered with.
+    pub worker: usize,
+    /// When it was last given back.
+    pub idle_since: Instant,
+    /// Nothing more may be done with it.
+    pub broken: bool,
+    /// Bytes of a message of the server still to come, when it is passed on in pieces.
+    pub streaming: usize,
+}
+
+impl ServerConn {
+    /// From a login on this thread.
+    pub fn new(
+        login: connect::Login,
+        target: Arc<connect::Target>,
+        startup: Arc<VarSet>,
+        none: Arc<VarSet>,
+        worker: usize,
+    ) -> Self {
+        let now = Instant::now();
+        let reported = login.params.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
+        let shared = ServerShared {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            pid: login.pid,
+            key: login.key,
+            target,
+            address: login.address,
+            addr: login.stream.addrs(),
+            tls: login.stream.is_tls(),
+            connected: now,
+            cancels: AtomicUsize::new(0),
+            client: AtomicU64::new(0),
+            close_needed: AtomicBool::new(false),
+            statements: AtomicUsize::new(0),
+        };
+        Self {
+            conn: Conn::new(login.stream, &login.rest),
+            pipeline: Pipeline::default(),
+            names: ServerNames::default(),
+            vars: none,
+            startup,
+            reported: Arc::new(reported),
+            shared: Arc::new(shared),
+            last_client: 0,
+            worker,
+            idle_since: now,
+            broken: false,
+            streaming: 0,
+        }
+    }
+
+    /// Moves the socket to this thread's reactor.
+    ///
+    /// # Errors
+    /// The socket can't be registered; the connection is lost then.
+    pub fn rehome(self: Box<Self>, worker: usize) -> io::Result<Box<Self>> {
+        let this = *self;
+        Ok(Box::new(Self { conn: this.conn.rehome()?, worker, ..this }))
+    }
+
+    /// May another client have it? Nothing owed, no block open, nothing unread, no cancel under way.
+    pub fn is_reusable(&self) -> bool {
+        !self.broken
+            && self.pipeline.is_quiet()
+            && self.streaming == 0
+            && self.conn.bytes().is_empty()
+            && self.conn.is_flushed()
+    }
+
+    /// Hot path. Looks whether an idle connection is still good, without a system call when nothing came.
+    /// What a server may send unasked is taken in; an error or the end means it is not.
+    pub fn check_idle(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            match self.conn.poll_fill(&mut cx) {
+                Poll::Pending => return true,
+                Poll::Ready(Ok(n)) if n > 0 && self.take_unasked().is_ok() => {}
+                Poll::Ready(_) => return false,
+            }
+        }
+    }
+
+    /// Takes in ParameterStatus and notices that arrived while nothing was owed.
+    fn take_unasked(&mut self) -> Result<(), ()> {
+        while let Some((head, body)) =
+            frame::whole(self.conn.bytes(), SMALL_MESSAGE_BYTES_MAX).map_err(|_| ())?
+        {
+            match head.tag {
+                b::PARAMETER_STATUS => {
+                    let (name, value) = b::parameter_status(body).map_err(|_| ())?;
+                    report(&mut self.reported, name, value);
+                }
+                b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {}
+                _ => return Err(()),
+            }
+            self.conn.consume(head.total());
+        }
+        Ok(())
+    }
+
+    /// Appends a Parse of ours unless the statement is there already; closes the oldest one when there are more
+    /// than `max`. `action` is [`Action::Skip`] inside a client's unit, [`Action::Own`] inside one of ours.
+    pub fn ensure(&mut self, statement: &Statement, names: &mut ClientNames, max: usize, action: Action) {
+        if self.names.holds(statement.id) {
+            return;
+        }
+        self.make_room(statement.id, max, action);
+        f::put_parse(
+            &mut self.conn.out,
+            statement.server_name.as_bytes(),
+            &statement.query,
+            &statement.types,
+        );
+        self.pipeline.push(Kind::Parse, action, true);
+        names.parse_on_server(statement.id);
+    }
+
+    /// Counts `id` as held from here on; sends a Close for the statement that has to go.
+    pub fn make_room(&mut self, id: u64, max: usize, action: Action) {
+        if let Some(oldest) = self.names.add(id, max.max(1)) {
+            let name = format!("{}{oldest}", crate::proto::prepared::SERVER_NAME_PREFIX);
+            f::put_target(&mut self.conn.out, f::CLOSE, b'S', name.as_bytes());
+            self.pipeline.push(Kind::Close, action, false);
+        }
+        self.shared.statements.store(self.names.len(), Ordering::Relaxed);
+    }
+
+    /// Appends one unit of ours that turns this connection's settings into `want`. Nothing is sent when they are
+    /// equal. Returns true when something was appended.
+    pub fn apply_vars(&mut self, want: &Arc<VarSet>, names: &mut ClientNames, max: usize) -> bool {
+        if Arc::ptr_eq(&self.vars, want) {
+            return false;
+        }
+        self.conn.prepare_out();
+        let have = Arc::clone(&self.vars);
+        let statement = set_config_statement();
+        self.ensure(statement, names, max, Action::Own);
+        for change in changes(&have, want) {
+            let params = [Some(change.name.as_bytes()), change.value.map(str::as_bytes)];
+            f::put_bind_text(&mut self.conn.out, statement.server_name.as_bytes(), &params);
+            self.pipeline.push(Kind::Bind, Action::Own, false);
+            f::put_execute(&mut self.conn.out, b"", 0);
+            self.pipeline.push(Kind::Execute, Action::Own, false);
+        }
+        f::put_empty(&mut self.conn.out, f::SYNC);
+        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.vars = Arc::clone(want);
+        true
+    }
+
+    /// Reads once.
+    ///
+    /// # Errors
+    /// The socket's, and its end.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.conn.poll_fill(cx).map(|read| match read {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        })
+    }
+}
+
+/// Remembers a reported value. Returns true when it is new.
+pub fn report(reported: &mut Arc<Reported>, name: &[u8], value: &[u8]) -> bool {
+    if reported.iter().any(|(n, v)| **n == *name && **v == *value) {
+        return false;
+    }
+    let values = Arc::make_mut(reported);
+    match values.iter_mut().find(|(n, _)| **n == *name) {
+        Some((_, old)) => *old = value.into(),
+        None => values.push((name.into(), value.into())),
+    }
+    true
+}
+
+/// The statement that sets one setting; NULL resets it.
+pub fn set_config_statement() -> &'static Arc<Statement> {
+    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    STATEMENT.get_or_init(|| {
+        Statement::new(
+            b"SELECT pg_catalog.set_config($1,$2,false)",
+            &[0, 0, 0, 25, 0, 0, 0, 25],
+            Effects::NONE,
+        )
+    })
+}

@@ -1,5 +1,7 @@
 //! Logs and counters: what happened, for people and for machines. Nothing decides on them.
 
+pub mod events;
+
 use tracing::level_filters::LevelFilter;
 
 use crate::settings::LogFormat;

@@ -169,6 +169,17 @@ pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
     });
 }
 
+/// Appends a server's ErrorResponse again, all fields kept, with the severity FATAL: the connection closes behind it.
+pub fn put_as_fatal(out: &mut Vec<u8>, body: &[u8]) {
+    put(out, ERROR_RESPONSE, |out| {
+        for (kind, text) in ErrorFields::new(body) {
+            out.push(kind);
+            put_cstr(out, if matches!(kind, b'S' | b'V') { b"FATAL" } else { text });
+        }
+        out.push(0);
+    });
+}
+
 /// Appends ReadyForQuery.
 pub fn put_ready_for_query(out: &mut Vec<u8>, status: TransactionStatus) {
     out.extend_from_slice(&[READY_FOR_QUERY, 0, 0, 0, 5, status.as_byte()]);

@@ -1,0 +1,365 @@
+//! From a client that proved who it is to a session: pool, limits, settings, the greeting.
+//!
+//! Owns: the order in which a login is refused, ParameterStatus, BackendKeyData, ReadyForQuery.
+//! Never: judges secrets (the handshake did). See "Start-up" in the message-flow section of the protocol chapter.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::Context;
+use super::handshake::Authenticated;
+use super::session::Session;
+use super::state::{Counts, State};
+use crate::auth::Credential;
+use crate::cancel::NewClient;
+use crate::error::{Error, Kind};
+use crate::net::conn::Conn;
+use crate::net::{Connector, Keepalive};
+use crate::policy::Rules;
+use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
+use crate::proto::prepared::ClientNames;
+use crate::proto::vars::VarSet;
+use crate::server::Reported;
+use crate::server::connect::Target;
+use crate::settings::{Database, PoolMode, Settings};
+use crate::sql::effects::Effects;
+use crate::telemetry::events;
+use crate::wire::{TransactionStatus, backend as b};
+
+/// Cancel keys of protocol 3.0 (bytes).
+const KEY_BYTES_3_0: usize = 4;
+
+/// Cancel keys from 3.2 on (bytes).
+const KEY_BYTES_3_2: usize = 32;
+
+/// A session and, in session mode, its server.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Run it with [`Session::run`].
+    pub session: Session,
+    /// Given to [`Session::run`].
+    pub server: Option<Checkout>,
+}
+
+/// A login that ended after authentication.
+#[derive(Debug)]
+pub struct NotAdmitted {
+    /// The connection.
+    pub client: Conn,
+    /// What it is told: ours, or the server's own ErrorResponse body.
+    pub why: Box<Result<Error, Vec<u8>>>,
+}
+
+impl NotAdmitted {
+    /// Tells the client why, and logs it.
+    pub async fn tell(mut self, peer: &str) {
+        match &*self.why {
+            Ok(error) => {
+                events::client_refused(
+                    peer,
+                    error.message(),
+                    error.detail().or(error.log()).unwrap_or_default(),
+                );
+                error.clone().fatal().put(&mut self.client.out);
+            }
+            Err(body) => {
+                let message = b::ErrorFields::new(body).field(b'M').unwrap_or_default();
+                events::client_refused(peer, &String::from_utf8_lossy(message), "said by the server");
+                b::put_as_fatal(&mut self.client.out, body);
+            }
+        }
+        let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.flush()).await;
+    }
+}
+
+/// What governs a pool, from the operator's choices.
+pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) -> pool::Settings {
+    let general = &settings.general;
+    let user = settings.users.get(&key.user);
+    pool::Settings {
+        mode: user.and_then(|u| u.pool_mode).or(database.pool_mode).unwrap_or(general.pool_mode),
+        size: user
+            .and_then(|u| u.pool_size)
+            .or(database.pool_size)
+            .unwrap_or(general.default_pool_size)
+            .max(1),
+        min_size: database.min_pool_size.unwrap_or(general.min_pool_size),
+        reserve_size: database.reserve_pool_size.unwrap_or(general.reserve_pool_size),
+        reserve_timeout: general.reserve_pool_timeout,
+        max_db_connections: database.max_db_connections.unwrap_or(general.max_db_connections),
+        max_user_connections: user
+            .and_then(|u| u.max_user_connections)
+            .unwrap_or(general.max_user_connections),
+        query_wait_timeout: database.query_wait_timeout.unwrap_or(general.query_wait_timeout),
+        server_lifetime: database.server_lifetime.unwrap_or(general.server_lifetime),
+        server_idle_timeout: general.server_idle_timeout,
+        server_login_retry: general.server_login_retry,
+        server_connect_timeout: general.server_connect_timeout,
+        server_reset_query: general.server_reset_query.clone(),
+        server_reset_query_always: general.server_reset_query_always,
+        connect_query: database.connect_query.clone(),
+        max_prepared_statements: general.max_prepared_statements,
+        session_state: database.session_state.unwrap_or(general.session_state),
+        round_robin: general.server_round_robin,
+        coalesce: database.coalesce.clone(),
+    }
+}
+
+/// Where a pool's connections log in, and as whom.
+///
+/// # Errors
+/// The TLS settings toward servers can't be used.
+pub fn pool_target(
+    settings: &Settings,
+    database: &Database,
+    key: &PoolKey,
+    credential: Credential,
+) -> Result<Target, Error> {
+    let general = &settings.general;
+    let credential = match &database.password {
+        Some(secret) => Credential::from_secret(secret),
+        None => match database.user.as_ref().and_then(|forced| settings.userlist.get(forced)) {
+            Some(secret) => Credential::from_secret(secret),
+            None => credential,
+        },
+    };
+    let tls = Connector::new(&general.server_tls).map_err(|e| {
+        Error::internal("the TLS settings toward servers can't be used").with_log(e.to_string())
+    })?;
+    Ok(Target {
+        hosts: database.host.clone(),
+        port: database.port,
+        dbname: database.dbname.clone().unwrap_or_else(|| key.database.clone()),
+        user: database.user.clone().unwrap_or_else(|| key.user.clone()),
+        credential,
+        tls,
+        keepalive: Keepalive {
+            on: general.tcp_keepalive,
+            idle: general.tcp_keepidle,
+            interval: general.tcp_keepintvl,
+            count: general.tcp_keepcnt,
+        },
+        startup: Vec::new(),
+        minor: 2,
+    })
+}
+
+/// Everything between AuthenticationOk and ReadyForQuery.
+///
+/// Cancel safety: dropping it closes the connection.
+///
+/// # Errors
+/// The client is refused; it has to be told and closed.
+pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted, NotAdmitted> {
+    let Authenticated { stream, startup, peer, credential, .. } = proven;
+    let tls = stream.is_tls();
+    let addrs = stream.addrs();
+    let mut client = Conn::new(stream, &[]);
+    let settings = cx.settings.load_full();
+    let key = PoolKey { database: startup.database.clone(), user: startup.user.clone() };
+    let refuse = |client: Conn, error: Error| NotAdmitted { client, why: Box::new(Ok(error)) };
+
+    let Some(database) = settings.database(&key.database).cloned() else {
+        return Err(refuse(client, Error::unknown_database(&key.database)));
+    };
+    let pool = match pool_of(cx, &settings, &database, &key, credential) {
+        Ok(pool) => pool,
+        Err(error) => return Err(refuse(client, error)),
+    };
+    if pool.disabled.load(Ordering::Relaxed) {
+        let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
+        return Err(refuse(client, Error::new(Kind::DatabaseDisabled, what)));
+    }
+    if let Some(setting) = full(cx, &settings, &database, &key) {
+        return Err(refuse(client, Error::too_many_clients(setting)));
+    }
+
+    let ignored = &settings.general.ignore_startup_parameters;
+    let vars = &cx.pools.shared().vars;
+    let base = vars.intern(
+        startup
+            .params
+            .iter()
+            .filter(|(name, _)| !ignored.iter().any(|i| i.eq_ignore_ascii_case(name)))
+            .map(|(n, v)| (n.as_str(), v.as_str())),
+    );
+    let mode = pool.settings.load().mode;
+    let greeted = match mode {
+        PoolMode::Session => {
+            session_server(&pool, &base).await.map(|server| (Arc::clone(&server.reported), Some(server)))
+        }
+        _ => welcome(&pool, &base).await.map(|reported| (reported, None)),
+    };
+    let (reported, server) = match greeted {
+        Ok(greeted) => greeted,
+        Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
+    };
+    let me = cx.clients.enter(NewClient {
+        pool: key.clone(),
+        pid: server.as_ref().map(|s| s.shared.pid),
+        key_bytes: if startup.minor >= 2 { KEY_BYTES_3_2 } else { KEY_BYTES_3_0 },
+        peer: addrs.map(|(_, peer)| peer),
+        local: addrs.map(|(local, _)| local),
+        tls: tls.then(|| "TLS".to_owned()),
+        application_name: startup.param("application_name").unwrap_or_default().into(),
+    });
+    let _ = peer;
+    pool.clients.fetch_add(1, Ordering::Relaxed);
+    pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
+    client.prepare_out();
+    for (name, value) in reported.iter() {
+        b::put_parameter_status(&mut client.out, name, value);
+    }
+    b::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
+    b::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
+
+    let governs = pool.settings.load_full();
+    let mut state = State {
+        mode,
+        rules: super::rules(&settings, &key),
+        session_state: governs.session_state,
+        max_prepared: governs.max_prepared_statements,
+        prepared_bytes_max: settings.general.prepared_statement_bytes_max,
+        message_max: settings.general.max_packet_size,
+        names: ClientNames::default(),
+        want: Arc::clone(&base),
+        base,
+        reported: Arc::clone(&reported),
+        taint: Effects::NONE,
+        streaming: 0,
+        dropping: false,
+        dropping_down: false,
+        folded: false,
+        refusals: std::collections::VecDeque::new(),
+        report_pending: false,
+        report_due: false,
+        std_strings: true,
+        counts: Counts::default(),
+        shared: Arc::clone(cx.pools.shared()),
+        audit: Vec::new(),
+    };
+    state.know(&reported);
+    let generation = cx.generation.load(Ordering::Acquire);
+    let session =
+        Session { client, state, me, pool, cx: Arc::clone(cx), generation, linked_at: Instant::now() };
+    Ok(Admitted { session, server })
+}
+
+/// The pool, made when it is the first login; a login that proved more than the pool knows is remembered there.
+fn pool_of(
+    cx: &Context,
+    settings: &Settings,
+    database: &Database,
+    key: &PoolKey,
+    credential: Credential,
+) -> Result<Arc<Pool>, Error> {
+    let target = pool_target(settings, database, key, credential)?;
+    let known = target.credential.clone();
+    let pool = cx.pools.get(key, || (pool_settings(settings, database, key), target));
+    let have = pool.target.load();
+    if matches!(have.credential, Credential::None) && !matches!(known, Credential::None) {
+        let mut better = (**have).clone();
+        better.credential = known;
+        pool.target.store(Arc::new(better));
+    }
+    drop(have);
+    Ok(pool)
+}
+
+/// Which limit on clients is reached, if one is.
+fn full(cx: &Context, settings: &Settings, database: &Database, key: &PoolKey) -> Option<&'static str> {
+    let general = &settings.general;
+    let max_db = database.max_db_client_connections.unwrap_or(general.max_db_client_connections);
+    let max_user = settings
+        .users
+        .get(&key.user)
+        .and_then(|u| u.max_user_client_connections)
+        .unwrap_or(general.max_user_client_connections);
+    if max_db == 0 && max_user == 0 {
+        return None;
+    }
+    let count = |same: &dyn Fn(&PoolKey) -> bool| {
+        cx.pools
+            .all()
+            .iter()
+            .filter(|p| same(&p.key))
+            .map(|p| p.clients.load(Ordering::Relaxed))
+            .sum::<usize>()
+    };
+    if max_db > 0 && count(&|k| k.database == key.database) >= max_db {
+        return Some("max_db_client_connections");
+    }
+    (max_user > 0 && count(&|k| k.user == key.user) >= max_user).then_some("max_user_client_connections")
+}
+
+/// Session mode: the server that is the client's own, logged in with its settings.
+async fn session_server(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Checkout, Result<Error, Vec<u8>>> {
+    pool.checkout(&pool.shared().none, Some(base)).await.map_err(why_none)
+}
+
+/// What the client is greeted with: known from an earlier login with the same settings, or asked of a server that
+/// is given them (so that a setting PostgreSQL refuses is refused at login, in its words).
+async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, Result<Error, Vec<u8>>> {
+    if let Some(known) = pool.known_welcome(base) {
+        return Ok(known);
+    }
+    let (rest, name) = without_application_name(pool, base);
+    if let (Some(name), Some(known)) = (name, rest.as_ref().and_then(|rest| pool.known_welcome(rest))) {
+        return Ok(with_application_name(&known, &name));
+    }
+    let mut server = pool.checkout(base, None).await.map_err(why_none)?;
+    let max = pool.settings.load().max_prepared_statements;
+    if server.apply_vars(base, &mut ClientNames::default(), max) {
+        match server.finish().await {
+            Ok(reply) => {
+                if let Some(error) = reply.error {
+                    return Err(Err(error));
+                }
+            }
+            Err(lost) => return Err(Ok(Error::server_lost(&lost.0))),
+        }
+    }
+    let reported = Arc::clone(&server.reported);
+    pool.remember_welcome(base, &reported);
+    if let Some(rest) = rest {
+        pool.remember_welcome(&rest, &with_application_name(&reported, ""));
+    }
+    server.release();
+    Ok(reported)
+}
+
+/// Most clients differ by their name only: that need not be asked of a server, as long as it is plain.
+fn without_application_name(pool: &Pool, base: &Arc<VarSet>) -> (Option<Arc<VarSet>>, Option<String>) {
+    let name = base.get("application_name");
+    if name.is_some_and(|n| n.len() > 63 || !n.bytes().all(|c| (0x20..0x7f).contains(&c))) {
+        return (None, None);
+    }
+    let rest = base.iter().filter(|(n, _)| *n != "application_name");
+    (Some(pool.shared().vars.intern(rest)), Some(name.unwrap_or_default().to_owned()))
+}
+
+fn with_application_name(reported: &Arc<Reported>, name: &str) -> Arc<Reported> {
+    let mut reported = Arc::clone(reported);
+    crate::server::report(&mut reported, b"application_name", name.as_bytes());
+    reported
+}
+
+fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
+    match error {
+        CheckoutError::Login(error) => match error.response() {
+            Some(body) => Err(body.to_vec()),
+            None => Ok(Error::server_unreachable(&error.to_string())),
+        },
+        CheckoutError::Timeout(_, Some(error)) => Ok(Error::server_unreachable(&error.to_string())),
+        CheckoutError::Timeout(limit, None) => Ok(Error::query_wait_timeout(limit)),
+        CheckoutError::Closed => Ok(Error::shutting_down()),
+    }
+}
+
+/// The rules for a client: the strictest of global, database and user.
+pub fn rules(settings: &Settings, key: &PoolKey) -> Rules {
+    let database = settings.database(&key.database).map(|d| d.policy).unwrap_or_default();
+    let user = settings.users.get(&key.user).map(|u| u.policy).unwrap_or_default();
+    Rules::new(&settings.policy, &database, &user)
+}

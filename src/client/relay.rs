@@ -1,0 +1,357 @@
+//! The hot path: one client, one server connection, until nothing is owed.
+//!
+//! Owns: walking headers on both sides, copying runs, back-pressure (a side is read only while the other's buffer has
+//! room). Never: looks into DataRow or CopyData, allocates for a message, takes a lock, reads the clock, logs.
+
+use std::task::{Context, Poll};
+
+use super::session::Session;
+use super::state::{FORGETS_NAMES, Fault, State, Taken};
+use crate::error::Error;
+use crate::limits::{PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::net::conn::Conn;
+use crate::proto::pipeline::{Answer, Kind, Settled};
+use crate::server::{ServerConn, report};
+use crate::wire::frame::{HEADER_BYTES, header};
+use crate::wire::{backend as b, frontend as f};
+
+/// Why the relay stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Nothing is owed and no block is open.
+    Quiet,
+    /// The client said Terminate, or left.
+    ClientLeft,
+    /// Somebody told the session something.
+    Signalled,
+}
+
+/// How far a pass got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pumped {
+    /// Everything there is was taken in.
+    Hungry,
+    /// The other side's buffer is full, or a bound is reached.
+    Full,
+    /// Terminate.
+    Terminate,
+}
+
+impl Session {
+    /// Relays until [`End`]. `stay`: do not stop when quiet (the server is the client's own).
+    ///
+    /// Cancel safety: none; the session that is dropped inside closes both connections.
+    pub(super) async fn relay(&mut self, server: &mut ServerConn, stay: bool) -> Result<End, Fault> {
+        std::future::poll_fn(|cx| self.poll_relay(server, stay, cx)).await
+    }
+
+    /// Hot path.
+    fn poll_relay(
+        &mut self,
+        server: &mut ServerConn,
+        stay: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<End, Fault>> {
+        loop {
+            let mut moved = false;
+            if let Some(end) = self.poll_client(server, &mut moved, cx)? {
+                return Poll::Ready(Ok(end));
+            }
+            if !server.conn.is_flushed() && server.conn.poll_flush(cx).map_err(server_lost)?.is_ready() {
+                moved = true;
+            }
+            self.poll_server(server, &mut moved, cx)?;
+            if !self.client.is_flushed() {
+                match self.client.poll_flush(cx) {
+                    Poll::Ready(Ok(())) => moved = true,
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
+                    Poll::Pending => {}
+                }
+            }
+            if !stay && server.pipeline.is_quiet() && self.state.streaming == 0 && self.client.is_flushed() {
+                return Poll::Ready(Ok(End::Quiet));
+            }
+            if self.me.is_signalled() {
+                return Poll::Ready(Ok(End::Signalled));
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes in what the client sent, as far as the server's buffer has room.
+    fn poll_client(
+        &mut self,
+        server: &mut ServerConn,
+        moved: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<End>, Fault> {
+        loop {
+            if !self.client.bytes().is_empty() {
+                let before = self.client.bytes().len();
+                server.conn.prepare_out();
+                self.client.prepare_out();
+                let pumped = pump_up(&mut self.client, &mut self.state, server)?;
+                *moved |= self.client.bytes().len() != before;
+                match pumped {
+                    Pumped::Hungry => {}
+                    Pumped::Full => return Ok(None),
+                    Pumped::Terminate => return Ok(Some(End::ClientLeft)),
+                }
+            }
+            // What was asked is not yet answered, or the first message is here in part: there may be more to read.
+            if !server.conn.has_room() || server.pipeline.len() >= PIPELINE_MAX {
+                return Ok(None);
+            }
+            match self.client.poll_fill(cx) {
+                Poll::Pending => return Ok(None),
+                Poll::Ready(Ok(0)) => return Ok(Some(End::ClientLeft)),
+                Poll::Ready(Ok(n)) => {
+                    self.state.counts.received += n as u64;
+                    *moved = true;
+                }
+                Poll::Ready(Err(_)) => return Err(Fault::ClientGone),
+            }
+        }
+    }
+
+    /// Takes in what the server sent, as far as the client's buffer has room.
+    fn poll_server(
+        &mut self,
+        server: &mut ServerConn,
+        moved: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        while self.client.has_room() {
+            match server.conn.poll_fill(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err(Fault::ServerLost("it closed the connection".into())),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Err(server_lost(error)),
+            }
+            *moved = true;
+            self.client.prepare_out();
+            pump_down(server, &mut self.state, &mut self.client)?;
+        }
+        Ok(())
+    }
+}
+
+fn server_lost(error: std::io::Error) -> Fault {
+    Fault::ServerLost(error.to_string())
+}
+
+/// Hot path. Frontend messages from the client's input to the server's output.
+fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Result<Pumped, Fault> {
+    let (buf, reply) = client.split();
+    // `buf[run..pos]` is to be copied as it is; everything before `run` is dealt with.
+    let (mut run, mut pos) = (0, 0);
+    let mut want = 0;
+    let pumped = loop {
+        if state.streaming > 0 {
+            let n = state.streaming.min(buf.len() - pos);
+            state.streaming -= n;
+            pos += n;
+            if state.dropping {
+                run = pos;
+            }
+            if state.streaming > 0 {
+                break Pumped::Hungry;
+            }
+        }
+        if server.pipeline.len() >= PIPELINE_MAX
+            || pos - run + server.conn.out.len() >= crate::limits::WRITE_BUFFER_BYTES_MAX
+        {
+            break Pumped::Full;
+        }
+        let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
+        let frame = &buf[pos..(pos + head.total()).min(buf.len())];
+        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) {
+            // What this message may put into the server's buffer stands behind the run.
+            server.conn.out.extend_from_slice(&buf[run..pos]);
+            run = pos;
+        }
+        let rest = head.total() - frame.len();
+        match state.take(head, frame, server, reply)? {
+            Taken::Forward => {
+                pos += frame.len();
+                (state.streaming, state.dropping) = (rest, false);
+            }
+            Taken::Done => {
+                pos += frame.len();
+                run = pos;
+            }
+            Taken::Prefix(n) => {
+                run = pos + n;
+                pos += frame.len();
+                (state.streaming, state.dropping) = (rest, false);
+            }
+            Taken::Drop => {
+                server.conn.out.extend_from_slice(&buf[run..pos]);
+                pos += frame.len();
+                run = pos;
+                (state.streaming, state.dropping) = (rest, true);
+            }
+            Taken::NeedWhole => {
+                want = head.total();
+                break Pumped::Hungry;
+            }
+            Taken::Terminate => break Pumped::Terminate,
+        }
+    };
+    server.conn.out.extend_from_slice(&buf[run..pos]);
+    client.consume(pos);
+    client.want(want);
+    Ok(pumped)
+}
+
+/// Hot path. Backend messages from the server's input to the client's output.
+fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> Result<(), Fault> {
+    let mut walk = Down { run: 0, pos: 0, want: 0 };
+    let ServerConn { conn, pipeline, names, reported, streaming, shared, .. } = server;
+    let (buf, to_server) = conn.split();
+    let out = &mut client.out;
+    let before = out.len();
+    loop {
+        if *streaming > 0 {
+            let n = (*streaming).min(buf.len() - walk.pos);
+            *streaming -= n;
+            walk.pos += n;
+            if state.dropping_down {
+                walk.run = walk.pos;
+            }
+            if *streaming > 0 {
+                break;
+            }
+        }
+        let Some(head) =
+            header(&buf[walk.pos..], state.message_max).map_err(|e| Fault::ServerViolation(e.to_string()))?
+        else {
+            break;
+        };
+        let frame = &buf[walk.pos..(walk.pos + head.total()).min(buf.len())];
+        let rest = head.total() - frame.len();
+        let body = &frame[HEADER_BYTES..];
+        let answer = match head.tag {
+            b::DATA_ROW | b::COPY_DATA => answer(pipeline.recv(head.tag))?.0,
+            b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE
+                if rest > 0 =>
+            {
+                if head.total() > SMALL_MESSAGE_BYTES_MAX {
+                    return Err(Fault::ServerViolation("message is too long".into()));
+                }
+                walk.want = head.total();
+                break;
+            }
+            b::READY_FOR_QUERY => {
+                let status = b::ready_for_query(body).map_err(|e| Fault::ServerViolation(e.to_string()))?;
+                let answer = pipeline.recv_ready(status).map_err(|v| {
+                    Fault::ServerViolation(format!("unexpected ReadyForQuery, owed {:?}", v.owed))
+                })?;
+                state.recv_ready(status, answer);
+                answer
+            }
+            b::PARAMETER_STATUS => {
+                let (name, value) =
+                    b::parameter_status(body).map_err(|e| Fault::ServerViolation(e.to_string()))?;
+                report(reported, name, value);
+                if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
+            }
+            b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {
+                if pipeline.front_is_own() {
+                    Answer::Skip
+                } else {
+                    Answer::Forward
+                }
+            }
+            b::ERROR_RESPONSE if pipeline.is_empty() => {
+                // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
+                out.extend_from_slice(&buf[walk.run..walk.pos + frame.len()]);
+                return Err(Fault::ServerLost(String::new()));
+            }
+            tag => {
+                let (answer, settled) = answer(pipeline.recv(tag))?;
+                match settled {
+                    Settled::No => {}
+                    Settled::Done => state.names.settle(),
+                    Settled::Struck(count) => state.names.strike(count, names),
+                }
+                match tag {
+                    b::ERROR_RESPONSE => state.recv_error(body, shared, pipeline, to_server),
+                    b::COMMAND_COMPLETE if state.taint.intersects(FORGETS_NAMES) => {
+                        state.recv_forgetting_tag(body, names);
+                    }
+                    _ => {}
+                }
+                answer
+            }
+        };
+        match answer {
+            Answer::Forward => walk.pos += frame.len(),
+            Answer::Skip => {
+                out.extend_from_slice(&buf[walk.run..walk.pos]);
+                walk.pos += frame.len();
+                walk.run = walk.pos;
+            }
+            Answer::Refuse => {
+                out.extend_from_slice(&buf[walk.run..walk.pos]);
+                walk.pos += frame.len();
+                walk.run = walk.pos;
+                if head.tag == b::ERROR_RESPONSE {
+                    state.put_refusal(out);
+                }
+            }
+            Answer::OwnFailed => return Err(Fault::Settings(body.to_vec())),
+        }
+        *streaming = rest;
+        state.dropping_down = !matches!(answer, Answer::Forward);
+        if rest == 0 && !pipeline.is_empty() {
+            while let Some(owed) = pipeline.pop_fake() {
+                out.extend_from_slice(&buf[walk.run..walk.pos]);
+                walk.run = walk.pos;
+                b::put_empty(
+                    out,
+                    if owed.kind == Kind::Parse { b::PARSE_COMPLETE } else { b::CLOSE_COMPLETE },
+                );
+                if owed.names {
+                    state.names.settle();
+                }
+            }
+        }
+        if state.report_due {
+            out.extend_from_slice(&buf[walk.run..walk.pos]);
+            walk.run = walk.pos;
+            state.report_due = false;
+            state.report_differences(reported, out);
+        }
+    }
+    out.extend_from_slice(&buf[walk.run..walk.pos]);
+    state.counts.sent += (out.len() - before) as u64;
+    let Down { pos, want, .. } = walk;
+    conn.consume(pos);
+    conn.want(want);
+    Ok(())
+}
+
+/// Where a walk over backend messages stands: `run..pos` is to be copied as it is.
+struct Down {
+    run: usize,
+    pos: usize,
+    want: usize,
+}
+
+fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T, Fault> {
+    received.map_err(|v| {
+        Fault::ServerViolation(format!("unexpected message {:?}, owed {:?}", char::from(v.tag), v.owed))
+    })
+}
+
+impl State {
+    /// A refusal takes the place of the server's error.
+    fn put_refusal(&mut self, out: &mut Vec<u8>) {
+        let error =
+            self.refusals.pop_front().unwrap_or_else(|| Error::internal("a refusal without its reason"));
+        error.put(out);
+    }
+}

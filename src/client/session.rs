@@ -1,0 +1,525 @@
+//! A client between transactions: what it asks for, which server it gets, what is carried there and back.
+//!
+//! Owns: the loop over [`ClientState`]; linking and releasing servers; the probe behind a transaction that may have
+//! changed session state. Never: walks messages of a running transaction (the relay does).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Instant;
+
+use super::Context;
+use super::relay::End;
+use super::state::{BOUND, Counts, Fault, PROBED, State, UNKEPT, policy_error};
+use crate::cancel::{ClientShared, ClientState, Signal};
+use crate::error::{Error, Kind};
+use crate::limits::READ_BUFFER_BYTES;
+use crate::net::conn::Conn;
+use crate::policy::{self, Verdict};
+use crate::pool::{Checkout, CheckoutError, Pool};
+use crate::proto::prepared::Statement;
+use crate::server::internal::Probe;
+use crate::settings::SessionState;
+use crate::sql::effects::{Effects, effects};
+use crate::telemetry::events;
+use crate::wire::frame::{self, header};
+use crate::wire::{TransactionStatus, backend as b, frontend as f};
+
+/// Unnamed statements remembered by one thread, so that the same text parsed again is the same statement.
+const UNNAMED_KEPT: usize = 512;
+
+/// Longest text remembered so (bytes).
+const UNNAMED_BYTES_MAX: usize = 4096;
+
+thread_local! {
+    static UNNAMED: RefCell<Vec<Option<Arc<Statement>>>> = RefCell::new(vec![None; UNNAMED_KEPT]);
+    static HASHER: ahash::RandomState = ahash::RandomState::new();
+}
+
+/// Hot path. The statement of an unnamed Parse: the same one for the same text, as long as this thread remembers it.
+pub(super) fn unnamed_statement(query: &[u8], types: &[u8], std_strings: bool) -> Arc<Statement> {
+    if query.len() > UNNAMED_BYTES_MAX || !std_strings {
+        return Statement::new(query, types, effects(query, std_strings));
+    }
+    let slot = HASHER.with(|h| h.hash_one((query, types))) as usize % UNNAMED_KEPT;
+    UNNAMED.with(|kept| {
+        let kept = &mut kept.borrow_mut()[slot];
+        match kept {
+            Some(known) if *known.query == *query && *known.types == *types => Arc::clone(known),
+            _ => Arc::clone(kept.insert(Statement::new(query, types, effects(query, std_strings)))),
+        }
+    })
+}
+
+/// One client, logged in.
+#[derive(Debug)]
+pub struct Session {
+    /// Its connection.
+    pub(super) client: Conn,
+    /// What it remembers.
+    pub(super) state: State,
+    /// As others see it.
+    pub(super) me: Arc<ClientShared>,
+    /// Its pool.
+    pub(super) pool: Arc<Pool>,
+    /// What it may use.
+    pub(super) cx: Arc<Context>,
+    /// Reloads seen.
+    pub(super) generation: usize,
+    /// When the server was linked.
+    pub(super) linked_at: Instant,
+}
+
+/// Why idling ended.
+enum Woken {
+    Input,
+    Left,
+    Signalled,
+}
+
+impl Session {
+    /// Runs until the client leaves or is closed. `server` is given in session mode.
+    pub async fn run(mut self, server: Option<Checkout>) {
+        std::future::poll_fn(|cx| {
+            self.me.set_waker(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+        let ended = match server {
+            Some(server) => self.keep(server).await,
+            None => self.share().await,
+        };
+        self.cx.clients.leave(&self.me);
+        self.pool.clients.fetch_sub(1, Ordering::Relaxed);
+        if let Err(fault) = ended {
+            Box::pin(self.tell(fault)).await;
+        }
+    }
+
+    /// Session mode: one server from login to the end.
+    async fn keep(&mut self, server: Checkout) -> Result<(), Fault> {
+        let mut server = server;
+        self.linked(&mut server);
+        loop {
+            match self.relay(&mut server, true).await? {
+                End::Quiet => {}
+                End::ClientLeft => break,
+                End::Signalled => self.obey(server.pipeline.is_quiet())?,
+            }
+        }
+        Box::pin(self.leave(server)).await;
+        Ok(())
+    }
+
+    /// Transaction and statement mode: a server for each transaction.
+    async fn share(&mut self) -> Result<(), Fault> {
+        loop {
+            match self.idle().await? {
+                Woken::Input => {}
+                Woken::Left => return Ok(()),
+                Woken::Signalled => {
+                    self.obey(true)?;
+                    continue;
+                }
+            }
+            if self.answer_without_server()? {
+                continue;
+            }
+            let Some(mut server) = self.link().await? else { continue };
+            if !self.transactions(&mut server).await? {
+                Box::pin(self.leave(server)).await;
+                return Ok(());
+            }
+            self.unlink(server);
+        }
+    }
+
+    /// Waits for the beginning of a message that a server is needed for. Holds no buffer meanwhile.
+    async fn idle(&mut self) -> Result<Woken, Fault> {
+        let (client, me) = (&mut self.client, &self.me);
+        std::future::poll_fn(|cx| {
+            loop {
+                if me.is_signalled() {
+                    return Poll::Ready(Ok(Woken::Signalled));
+                }
+                if !client.is_flushed() && client.poll_flush(cx).map_err(|_| Fault::ClientGone)?.is_pending()
+                {
+                    return Poll::Pending;
+                }
+                if is_worth_a_server(client, self.state.message_max)? {
+                    return Poll::Ready(Ok(Woken::Input));
+                }
+                match client.poll_fill(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Ok(Woken::Left)),
+                    Poll::Ready(Ok(n)) => self.state.counts.received += n as u64,
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
+                }
+            }
+        })
+        .await
+    }
+
+    /// Deals with what needs no server: Terminate, a lone Sync, a Query that the policy refuses. True: something was.
+    fn answer_without_server(&mut self) -> Result<bool, Fault> {
+        self.take_new_settings();
+        let (buf, out) = self.client.split();
+        let Some((head, body)) = frame::whole(buf, self.state.message_max)? else { return Ok(false) };
+        let verdict = match head.tag {
+            f::TERMINATE => return Err(Fault::ClientGone),
+            f::SYNC => {
+                b::put_ready_for_query(out, TransactionStatus::Idle);
+                self.client.consume(head.total());
+                return Ok(true);
+            }
+            f::FLUSH | f::COPY_DATA | f::COPY_DONE | f::COPY_FAIL => {
+                self.client.consume(head.total());
+                return Ok(true);
+            }
+            f::QUERY if !self.state.rules.passes_all_queries() => {
+                policy::judge_query(&self.state.rules, f::query(body)?, self.state.lexing())
+            }
+            f::FUNCTION_CALL => policy::judge_function_call(&self.state.rules),
+            _ => return Ok(false),
+        };
+        let Verdict::Reject(rejection) = verdict else { return Ok(false) };
+        policy_error(&rejection).put(out);
+        b::put_ready_for_query(out, TransactionStatus::Idle);
+        self.client.consume(head.total());
+        self.state.names.forget_unnamed();
+        self.audit(&rejection, true);
+        Ok(true)
+    }
+
+    /// A reload may have changed the rules.
+    fn take_new_settings(&mut self) {
+        let generation = self.cx.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            let settings = self.cx.settings.load();
+            self.state.rules = super::rules(&settings, &self.me.pool);
+            let pool = self.pool.settings.load();
+            self.state.session_state = pool.session_state;
+            self.state.max_prepared = pool.max_prepared_statements;
+            self.state.message_max = settings.general.max_packet_size;
+        }
+    }
+
+    /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
+    async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
+        let mut server = match self.pool.checkout_now(&self.state.want, None) {
+            Some(server) => server,
+            None => match Box::pin(self.wait_for_server()).await? {
+                Some(server) => server,
+                None => return Ok(None),
+            },
+        };
+        self.linked(&mut server);
+        Ok(Some(server))
+    }
+
+    /// Hot path. The server is ours from here on.
+    fn linked(&mut self, server: &mut Checkout) {
+        self.linked_at = Instant::now();
+        self.me.set_state(ClientState::Active, self.linked_at);
+        self.me.begin(self.linked_at);
+        self.me.link(&server.shared);
+        server.last_client = self.me.id;
+        self.state.report_pending = false;
+        if self.state.shares_servers() {
+            let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+            self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max);
+        }
+        if !self.state.report_pending {
+            let reported = Arc::clone(&server.reported);
+            self.client.prepare_out();
+            self.state.report_differences(&reported, &mut self.client.out);
+        }
+    }
+
+    /// The queue. Ends also when the client leaves or somebody signals.
+    async fn wait_for_server(&mut self) -> Result<Option<Checkout>, Fault> {
+        self.me.set_state(ClientState::Waiting, Instant::now());
+        let pool = Arc::clone(&self.pool);
+        let want = Arc::clone(&self.state.want);
+        let mut queue = std::pin::pin!(pool.checkout(&want, None));
+        let (client, me) = (&mut self.client, &self.me);
+        let got = std::future::poll_fn(|cx| {
+            if let Poll::Ready(got) = queue.as_mut().poll(cx) {
+                return Poll::Ready(Ok(Some(got)));
+            }
+            if me.is_signalled() {
+                return Poll::Ready(Ok(None));
+            }
+            while client.bytes().len() < READ_BUFFER_BYTES {
+                match client.poll_fill(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(n)) if n > 0 => {}
+                    Poll::Ready(_) => return Poll::Ready(Err(Fault::ClientGone)),
+                }
+            }
+            Poll::Pending
+        })
+        .await?;
+        match got {
+            Some(Ok(server)) => Ok(Some(server)),
+            Some(Err(error)) => Err(self.no_server(error)),
+            None => {
+                self.me.set_state(ClientState::Idle, Instant::now());
+                if self.me.take_signals() & (Signal::Cancel as u8) != 0 {
+                    self.answer_cancelled()?;
+                    return Ok(None);
+                }
+                self.me.signal(Signal::Kill);
+                self.obey(true)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn no_server(&self, error: CheckoutError) -> Fault {
+        Fault::Client(match error {
+            CheckoutError::Login(error) => match error.response() {
+                Some(body) => return Fault::Settings(body.to_vec()),
+                None => Error::server_unreachable(&error.to_string()),
+            },
+            CheckoutError::Timeout(_, Some(error)) => Error::server_unreachable(&error.to_string()),
+            CheckoutError::Timeout(limit, None) => Error::query_wait_timeout(limit),
+            CheckoutError::Closed => Error::shutting_down(),
+        })
+    }
+
+    /// A cancel request came before a server did: the request is answered as cancelled.
+    fn answer_cancelled(&mut self) -> Result<(), Fault> {
+        let (buf, out) = self.client.split();
+        let mut at = 0;
+        while let Some((head, _)) = frame::whole(&buf[at..], self.state.message_max)? {
+            at += head.total();
+            if matches!(head.tag, f::QUERY | f::SYNC | f::FUNCTION_CALL) {
+                Error::cancelled().put(out);
+                b::put_ready_for_query(out, TransactionStatus::Idle);
+                self.client.consume(at);
+                return Ok(());
+            }
+        }
+        // The request is not here as a whole: it can't be answered without its end.
+        Err(Fault::Client(Error::cancelled()))
+    }
+
+    /// Relays transactions one after the other while nobody else waits. False: the client left.
+    async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
+        let mut pinned = false;
+        loop {
+            match self.relay(server, pinned).await {
+                Ok(End::Quiet) => {}
+                Ok(End::ClientLeft) => return Ok(false),
+                Ok(End::Signalled) => {
+                    self.obey(server.pipeline.is_quiet())?;
+                    continue;
+                }
+                Err(fault) => {
+                    self.me.unlink();
+                    return Err(fault);
+                }
+            }
+            self.settle(server);
+            if self.state.taint.intersects(PROBED) || pinned {
+                pinned = Box::pin(self.probe(server)).await?;
+                if pinned {
+                    continue;
+                }
+            }
+            self.state.taint = Effects::NONE;
+            return Ok(true);
+        }
+    }
+
+    /// A transaction has ended: what the client was told is what it knows.
+    fn settle(&mut self, server: &Checkout) {
+        if !Arc::ptr_eq(&self.state.reported, &server.reported) {
+            let reported = Arc::clone(&server.reported);
+            self.state.know(&reported);
+        }
+        for (rejection, refused) in std::mem::take(&mut self.state.audit) {
+            self.audit(&rejection, refused);
+        }
+    }
+
+    fn audit(&self, rejection: &policy::Rejection, refused: bool) {
+        let peer = self.peer();
+        events::policy(self.who(&peer), rejection.rule, "", 0, refused);
+    }
+
+    fn peer(&self) -> String {
+        self.me.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string())
+    }
+
+    fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
+        let key = &self.me.pool;
+        events::Who { client: self.me.id, user: &key.user, database: &key.database, peer }
+    }
+
+    /// Its id, as the console shows it.
+    pub fn id(&self) -> u64 {
+        self.me.id
+    }
+
+    /// TLS on its connection.
+    pub fn is_tls(&self) -> bool {
+        self.me.tls.is_some()
+    }
+
+    /// Asks the server what the transaction left in the session: settings go with the client from here on; what is
+    /// bound to the connection keeps the client on it. True: pinned.
+    async fn probe(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
+        let taint = std::mem::replace(&mut self.state.taint, Effects::NONE);
+        if self.state.session_state == SessionState::Allow
+            && taint.intersection(PROBED.difference(BOUND)).is_empty()
+        {
+            return Ok(false);
+        }
+        let found = server.probe(self.state.max_prepared).await.map_err(|lost| Fault::ServerLost(lost.0))?;
+        let vars = &self.cx.pools.shared().vars;
+        let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+        server.vars = Arc::clone(&set);
+        self.state.want = vars.overlay(&self.state.base, &set);
+        let bound = found.is_bound() && self.state.session_state == SessionState::Pin;
+        if bound {
+            self.count_pinned(&found);
+        }
+        Ok(bound)
+    }
+
+    fn count_pinned(&self, found: &Probe) {
+        let kinds = [found.listen, found.advisory_lock, found.temp, found.hold_cursor, found.prepare];
+        for (count, found) in self.pool.stats.pinned.iter().zip(kinds) {
+            count.fetch_add(u64::from(found), Ordering::Relaxed);
+        }
+    }
+
+    /// Hot path. The server goes back.
+    fn unlink(&mut self, mut server: Checkout) {
+        self.me.unlink();
+        let now = Instant::now();
+        self.me.set_state(ClientState::Idle, now);
+        if server.names.unnamed == Some(UNKEPT) {
+            server.names.unnamed = None;
+        }
+        self.add_counts(now);
+        if self.pool.settings.load().server_reset_query_always {
+            tokio::spawn(reset(server));
+        } else {
+            server.release();
+        }
+    }
+
+    fn add_counts(&mut self, now: Instant) {
+        let Counts { queries, client_parses, server_parses, binds, received, sent, xacts } =
+            std::mem::take(&mut self.state.counts);
+        let (stats, time) = (&self.pool.stats, now.duration_since(self.linked_at).as_micros() as u64);
+        let add = |to: &std::sync::atomic::AtomicU64, n: u64| {
+            if n > 0 {
+                to.fetch_add(n, Ordering::Relaxed);
+            }
+        };
+        add(&stats.query_count, queries);
+        add(&stats.client_parse_count, client_parses);
+        add(&stats.server_parse_count, server_parses);
+        add(&stats.bind_count, binds);
+        add(&stats.received, received);
+        add(&stats.sent, sent);
+        add(&stats.xact_count, xacts);
+        add(&stats.xact_time, time);
+        add(&stats.query_time, time);
+        add(&stats.server_assignment_count, 1);
+    }
+
+    /// The client left: its server is cleaned and goes back, or is closed when a transaction is open.
+    async fn leave(&mut self, server: Checkout) {
+        self.me.unlink();
+        self.add_counts(Instant::now());
+        if server.is_reusable() {
+            reset(server).await;
+        }
+    }
+
+    /// Does what was signalled. `quiet`: no transaction is open and nothing is owed.
+    fn obey(&mut self, quiet: bool) -> Result<(), Fault> {
+        let signals = self.me.take_signals();
+        let told = |signal: Signal| signals & signal as u8 != 0;
+        if told(Signal::Kill) {
+            return Err(Fault::Client(Error::killed()));
+        }
+        if told(Signal::Drain) && quiet {
+            return Err(Fault::Client(Error::shutting_down()));
+        }
+        for (signal, error) in [
+            (Signal::IdleTimeout, Error::timeout(Kind::IdleTimeout, "client_idle_timeout")),
+            (
+                Signal::IdleTransactionTimeout,
+                Error::timeout(Kind::IdleTransactionTimeout, "idle_transaction_timeout"),
+            ),
+            (Signal::QueryTimeout, Error::timeout(Kind::QueryTimeout, "query_timeout")),
+            (Signal::TransactionTimeout, Error::timeout(Kind::TransactionTimeout, "transaction_timeout")),
+        ] {
+            if told(signal) {
+                return Err(Fault::Client(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the client why it is closed, as far as it can still hear it.
+    async fn tell(&mut self, fault: Fault) {
+        let out = &mut self.client.out;
+        match &fault {
+            Fault::ClientGone => return,
+            Fault::Client(error) => error.clone().fatal().put(out),
+            // The server's own words were passed on already.
+            Fault::ServerLost(why) if why.is_empty() => {}
+            Fault::ServerLost(why) => Error::server_lost(why).put(out),
+            Fault::ServerViolation(why) => Error::server_violation(why).put(out),
+            Fault::Settings(body) => b::put_as_fatal(out, body),
+        }
+        let peer = self.peer();
+        events::session_ended(self.who(&peer), &fault_text(&fault));
+        let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.flush()).await;
+    }
+}
+
+fn fault_text(fault: &Fault) -> String {
+    match fault {
+        Fault::Client(error) => error.to_string(),
+        Fault::ClientGone => "client left".into(),
+        Fault::ServerLost(why) => format!("server connection lost: {why}"),
+        Fault::ServerViolation(why) => format!("server broke the protocol: {why}"),
+        Fault::Settings(body) => {
+            String::from_utf8_lossy(b::ErrorFields::new(body).field(b'M').unwrap_or_default()).into_owned()
+        }
+    }
+}
+
+/// A message is whole, or too long for the buffer: a server can work on it.
+fn is_worth_a_server(client: &Conn, max: usize) -> Result<bool, Fault> {
+    let buf = client.bytes();
+    Ok(header(buf, max)?.is_some_and(|head| buf.len() >= head.total() || buf.len() >= READ_BUFFER_BYTES / 2))
+}
+
+/// Cleans a server connection for the next client: everything in the session goes, prepared statements too.
+async fn reset(mut server: Checkout) {
+    let query = server.pool().settings.load().server_reset_query.clone();
+    if !query.is_empty() {
+        match server.simple(&query).await {
+            Ok(reply) if reply.error.is_none() => {}
+            _ => return,
+        }
+        let all = query.to_ascii_uppercase().contains("DISCARD ALL");
+        if !all {
+            server.shared.close_needed.store(true, Ordering::Relaxed);
+        }
+        server.names.clear();
+        server.vars = Arc::clone(&server.pool().shared().none);
+    }
+    server.release();
+}

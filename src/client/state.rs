@@ -1,0 +1,699 @@
+//! What a session remembers between messages, and what becomes of each frontend message.
+//!
+//! Owns: prepared names, settings, taint, refusals; the decision for each message. Never: touches a socket (it is
+//! given the frame and appends to buffers).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::Error;
+use crate::limits::{PREPARED_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
+use crate::policy::{self, Lexing, Rules, Verdict};
+use crate::pool::registry::Shared;
+use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
+use crate::proto::prepared::{ClientNames, SERVER_NAME_PREFIX, ServerNames, Statement};
+use crate::proto::vars::VarSet;
+use crate::server::{Reported, ServerConn, ServerShared};
+use crate::settings::{PoolMode, SessionState};
+use crate::sql::effects::{Effects, effects};
+use crate::wire::frame::{HEADER_BYTES, Header};
+use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
+
+/// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
+pub const UNKEPT: u64 = u64::MAX;
+
+/// What may be carried, asked for after a transaction that may have changed it.
+pub const PROBED: Effects = Effects::SETTINGS
+    .union(Effects::LISTEN)
+    .union(Effects::ADVISORY_LOCK)
+    .union(Effects::TEMP)
+    .union(Effects::HOLD_CURSOR)
+    .union(Effects::PREPARE)
+    .union(Effects::DISCARD)
+    .union(Effects::DISCARD_ALL)
+    .union(Effects::LOAD)
+    .union(Effects::EXECUTE)
+    .union(Effects::UNKNOWN);
+
+/// State that lives on one server connection only.
+pub const BOUND: Effects = Effects::LISTEN
+    .union(Effects::ADVISORY_LOCK)
+    .union(Effects::TEMP)
+    .union(Effects::HOLD_CURSOR)
+    .union(Effects::PREPARE);
+
+/// Prepared statements go with it.
+pub const FORGETS_NAMES: Effects = Effects::DISCARD_ALL.union(Effects::DEALLOCATE_ALL);
+
+/// Why a session can't go on.
+#[derive(Debug)]
+pub enum Fault {
+    /// The client broke the protocol or asked for what closes it: FATAL with this.
+    Client(Error),
+    /// The client's socket failed or closed.
+    ClientGone,
+    /// The server connection failed.
+    ServerLost(String),
+    /// The server broke the protocol.
+    ServerViolation(String),
+    /// Settings could not be carried to this server connection: the ErrorResponse body it answered.
+    Settings(Vec<u8>),
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Self {
+        Self::Client(Error::protocol_violation(error.to_string()))
+    }
+}
+
+/// What became of a frontend message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Copy it to the server as it is (the rest of it, too, when it is longer than the buffer).
+    Forward,
+    /// It is dealt with; the server's buffer holds what replaces it.
+    Done,
+    /// The first `n` bytes of the frame are dealt with; the rest of it goes on as it is.
+    Prefix(usize),
+    /// Drop it (the rest of it, too).
+    Drop,
+    /// It must be whole to be understood.
+    NeedWhole,
+    /// Terminate.
+    Terminate,
+}
+
+/// Counts of one stretch with a server, added to the pool's when it is released.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counts {
+    /// Queries and Executes.
+    pub queries: u64,
+    /// Parses from the client.
+    pub client_parses: u64,
+    /// Parses sent on.
+    pub server_parses: u64,
+    /// Binds.
+    pub binds: u64,
+    /// Bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
+    /// ReadyForQuery(I) seen.
+    pub xacts: u64,
+}
+
+/// One session's memory.
+#[derive(Debug)]
+pub struct State {
+    /// When its server goes back.
+    pub mode: PoolMode,
+    /// What may pass.
+    pub rules: Rules,
+    /// What happens with state that can't be carried.
+    pub session_state: SessionState,
+    /// Statements on one server connection; 0: names pass untouched.
+    pub max_prepared: usize,
+    /// Bytes of all named statements' texts.
+    pub prepared_bytes_max: usize,
+    /// Largest message.
+    pub message_max: usize,
+    /// Its names.
+    pub names: ClientNames,
+    /// Settings of its startup packet.
+    pub base: Arc<VarSet>,
+    /// Settings it has now.
+    pub want: Arc<VarSet>,
+    /// What it was told.
+    pub reported: Arc<Reported>,
+    /// What its transaction may have done to session state.
+    pub taint: Effects,
+    /// Bytes of a message still to come, passed on or dropped.
+    pub streaming: usize,
+    /// The rest of that message is dropped.
+    pub dropping: bool,
+    /// The rest of a server's message that is passed on in pieces is dropped.
+    pub dropping_down: bool,
+    /// A Query sent on as one extended unit has COPY open or may open it.
+    pub folded: bool,
+    /// ErrorResponses of ours that wait for their turn.
+    pub refusals: VecDeque<Error>,
+    /// A unit of ours that changes settings is on its way; what it reports is told in one go behind it.
+    pub report_pending: bool,
+    /// That unit has ended.
+    pub report_due: bool,
+    /// standard_conforming_strings, as the client was told.
+    pub std_strings: bool,
+    /// Since the last release.
+    pub counts: Counts,
+    /// Shared by all sessions.
+    pub shared: Arc<Shared>,
+    /// Refusals and reports for the audit, drained by the session.
+    pub audit: Vec<(policy::Rejection, bool)>,
+}
+
+impl State {
+    /// Names are rewritten and state is carried: not in session mode.
+    pub fn shares_servers(&self) -> bool {
+        self.mode != PoolMode::Session
+    }
+
+    fn tracks_names(&self) -> bool {
+        self.shares_servers() && self.max_prepared > 0
+    }
+
+    pub(super) fn lexing(&self) -> Lexing {
+        Lexing {
+            std_strings: self.std_strings,
+            encoding_safe: policy::encoding_is_safe(self.client_encoding()),
+        }
+    }
+
+    fn client_encoding(&self) -> &[u8] {
+        self.reported.iter().find(|(n, _)| **n == *b"client_encoding").map_or(b"UTF8", |(_, v)| v)
+    }
+
+    /// Hot path. One frontend message, or its beginning. `frame` starts at the type byte and holds what has arrived.
+    ///
+    /// # Errors
+    /// A violation of the protocol, which ends the session.
+    pub fn take(
+        &mut self,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let whole = frame.len() == head.total();
+        let body = &frame[HEADER_BYTES..];
+        match head.tag {
+            f::COPY_DATA => Ok(Taken::Forward),
+            f::EXECUTE => {
+                self.counts.queries += 1;
+                Ok(self.owe(server, reply, Kind::Execute))
+            }
+            f::SYNC => {
+                server.pipeline.push(Kind::Sync, Action::Forward, false);
+                Ok(Taken::Forward)
+            }
+            f::TERMINATE => Ok(Taken::Terminate),
+            _ if server.pipeline.is_discarding() => Ok(Taken::Drop),
+            f::BIND => self.take_bind(head, body, server),
+            f::FLUSH => Ok(Taken::Forward),
+            f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(head, frame, whole, server)),
+            f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(server),
+            f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => self.take_long_parse(body, server),
+            f::DESCRIBE | f::CLOSE if head.total() > SMALL_MESSAGE_BYTES_MAX => {
+                Err(DecodeError::LengthTooLarge {
+                    tag: head.tag,
+                    len: head.body as u32,
+                    max: SMALL_MESSAGE_BYTES_MAX,
+                }
+                .into())
+            }
+            f::FUNCTION_CALL => self.take_function_call(server),
+            f::QUERY | f::PARSE | f::DESCRIBE | f::CLOSE if !whole => Ok(Taken::NeedWhole),
+            f::QUERY => self.take_query(body, server),
+            f::PARSE => self.take_parse(body, server, reply),
+            f::DESCRIBE => self.take_describe(body, server),
+            f::CLOSE => self.take_close(body, server, reply),
+            tag => {
+                Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
+            }
+        }
+    }
+
+    fn owe(&mut self, server: &mut ServerConn, _reply: &mut [u8], kind: Kind) -> Taken {
+        if server.pipeline.is_discarding() {
+            return Taken::Drop;
+        }
+        server.pipeline.push(kind, Action::Forward, false);
+        Taken::Forward
+    }
+
+    /// What is refused here must fail on the server too: a block fails, a pipeline skips to its Sync. So the server
+    /// is made to fail, and its ErrorResponse is replaced by ours.
+    fn refuse(&mut self, kind: Kind, error: Error, server: &mut ServerConn) -> Taken {
+        let out = &mut server.conn.out;
+        match kind {
+            // A syntax error in every state of a transaction.
+            Kind::Query | Kind::FunctionCall => {
+                f::put_query(out, b"pgsluice_refused");
+                server.pipeline.push(Kind::Query, Action::Refuse, false);
+            }
+            _ => {
+                f::put_target(out, f::DESCRIBE, b'P', b"pgsluice_refused");
+                server.pipeline.push(kind, Action::Refuse, false);
+            }
+        }
+        self.refusals.push_back(error);
+        Taken::Done
+    }
+
+    fn state_refusal(&self, found: Effects) -> Option<Error> {
+        let bound = found.intersection(BOUND);
+        (self.shares_servers() && self.session_state == SessionState::Reject && !bound.is_empty())
+            .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
+    }
+
+    // ----- simple protocol
+
+    fn take_query(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        let text = f::query(body)?;
+        self.counts.queries += 1;
+        let verdict = if self.rules.passes_all_queries() {
+            Verdict::Pass
+        } else {
+            policy::judge_query(&self.rules, text, self.lexing())
+        };
+        let fold = match verdict {
+            Verdict::Pass => false,
+            Verdict::Single => true,
+            Verdict::Report(rejection) => {
+                self.audit.push((rejection, false));
+                false
+            }
+            Verdict::Reject(rejection) => {
+                let error = policy_error(&rejection);
+                self.audit.push((rejection, true));
+                return Ok(self.refuse(Kind::Query, error, server));
+            }
+        };
+        self.names.forget_unnamed();
+        server.names.unnamed = None;
+        let found = if self.shares_servers() { effects(text, self.std_strings) } else { Effects::NONE };
+        if let Some(error) = self.state_refusal(found) {
+            return Ok(self.refuse(Kind::Query, error, server));
+        }
+        self.taint = self.taint.union(found);
+        if found.contains(Effects::DEALLOCATE) && self.tracks_names() {
+            if let Some(rewritten) = self.deallocate(text, server) {
+                self.send_query(&rewritten, fold, server);
+                return Ok(Taken::Done);
+            }
+        }
+        if fold {
+            self.send_query(text, true, server);
+            return Ok(Taken::Done);
+        }
+        server.pipeline.push(Kind::Query, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    /// Sends a Query, or the same text as one extended unit: then PostgreSQL itself refuses a second statement.
+    fn send_query(&mut self, text: &[u8], fold: bool, server: &mut ServerConn) {
+        let out = &mut server.conn.out;
+        if !fold {
+            f::put_query(out, text);
+            server.pipeline.push(Kind::Query, Action::Forward, false);
+            return;
+        }
+        f::put_parse(out, b"", text, &[]);
+        f::put_bind_text(out, b"", &[]);
+        f::put_target(out, f::DESCRIBE, b'P', b"");
+        f::put_execute(out, b"", 0);
+        f::put_empty(out, f::SYNC);
+        server.pipeline.push(Kind::Parse, Action::Skip, false);
+        server.pipeline.push(Kind::Bind, Action::Skip, false);
+        server.pipeline.push(Kind::Describe, Action::Fold, false);
+        server.pipeline.push(Kind::Execute, Action::Fold, false);
+        server.pipeline.push(Kind::Sync, Action::Forward, false);
+        self.folded = true;
+    }
+
+    /// A Query too long to be understood streams through, unless a rule needs to understand it.
+    fn take_long_query(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+        self.counts.queries += 1;
+        if !self.rules.passes_all_queries() {
+            match policy::judge_long_query(&self.rules) {
+                Verdict::Reject(rejection) => {
+                    let error = policy_error(&rejection);
+                    self.audit.push((rejection, true));
+                    self.refuse(Kind::Query, error, server);
+                    return Ok(Taken::Drop);
+                }
+                Verdict::Report(rejection) => self.audit.push((rejection, false)),
+                Verdict::Pass | Verdict::Single => {}
+            }
+        }
+        self.names.forget_unnamed();
+        server.names.unnamed = None;
+        self.taint = self.taint.union(Effects::UNKNOWN);
+        server.pipeline.push(Kind::Query, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    fn take_function_call(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+        self.counts.queries += 1;
+        match policy::judge_function_call(&self.rules) {
+            Verdict::Reject(rejection) => {
+                let error = policy_error(&rejection);
+                self.audit.push((rejection, true));
+                self.refuse(Kind::FunctionCall, error, server);
+                return Ok(Taken::Drop);
+            }
+            Verdict::Report(rejection) => self.audit.push((rejection, false)),
+            Verdict::Pass | Verdict::Single => {}
+        }
+        if self.shares_servers() {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+        }
+        server.pipeline.push(Kind::FunctionCall, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    /// SQL's DEALLOCATE of a name that the protocol prepared: the statement has another name on the server.
+    fn deallocate(&mut self, text: &[u8], server: &mut ServerConn) -> Option<Vec<u8>> {
+        let name = crate::sql::effects::deallocated_name(text)?;
+        let statement = Arc::clone(self.names.lookup(&name)?);
+        if server.pipeline.status() == TransactionStatus::Failed {
+            return None;
+        }
+        server.ensure(&statement, &mut self.names, self.max_prepared, Action::Skip);
+        server.names.forget(statement.id);
+        self.names.forget(&name);
+        Some(format!("DEALLOCATE {}", statement.server_name).into_bytes())
+    }
+
+    fn take_copy_end(&mut self, head: Header, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
+        if !whole && head.total() <= SMALL_MESSAGE_BYTES_MAX {
+            return Taken::NeedWhole;
+        }
+        let open = server.pipeline.in_copy_in();
+        server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        if !(self.folded && open) {
+            return Taken::Forward;
+        }
+        // The Sync behind the Execute was swallowed by copy-in; the client, in simple protocol, sends none.
+        server.conn.out.extend_from_slice(frame);
+        f::put_empty(&mut server.conn.out, f::SYNC);
+        server.pipeline.push(Kind::Sync, Action::Forward, false);
+        Taken::Done
+    }
+
+    // ----- extended protocol
+
+    fn take_parse(
+        &mut self,
+        body: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let parse = f::Parse::decode(body)?;
+        self.counts.client_parses += 1;
+        if !self.tracks_names() {
+            self.counts.server_parses += 1;
+            if self.shares_servers() {
+                // Names pass untouched, but what a text may do still counts.
+                self.taint = self.taint.union(effects(parse.query, self.std_strings));
+            }
+            server.pipeline.push(Kind::Parse, Action::Forward, false);
+            return Ok(Taken::Forward);
+        }
+        if parse.name.is_empty() {
+            self.parse_unnamed(&parse, server)
+        } else {
+            self.parse_named(&parse, server, reply)
+        }
+    }
+
+    fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
+        let std_strings = self.std_strings;
+        let same =
+            self.names.lookup(b"").filter(|s| *s.query == *parse.query && *s.types == *parse.types).cloned();
+        let statement = same.unwrap_or_else(|| {
+            crate::client::session::unnamed_statement(parse.query, parse.types, std_strings)
+        });
+        if let Some(error) = self.state_refusal(statement.effects) {
+            return Ok(self.refuse(Kind::Parse, error, server));
+        }
+        self.counts.server_parses += 1;
+        let id = statement.id;
+        self.names.parse(b"", statement, None);
+        server.names.unnamed = Some(id);
+        server.pipeline.push(Kind::Parse, Action::Forward, true);
+        Ok(Taken::Forward)
+    }
+
+    fn parse_named(
+        &mut self,
+        parse: &f::Parse<'_>,
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        if self.names.lookup(parse.name).is_some() {
+            return Ok(self.refuse(Kind::Parse, Error::duplicate_statement(parse.name), server));
+        }
+        let std_strings = self.std_strings;
+        let shared = Arc::clone(&self.shared);
+        let interned = shared.statements.intern(
+            parse.query,
+            parse.types,
+            || effects(parse.query, std_strings),
+            self.prepared_bytes_max,
+        );
+        let Some(statement) = interned else {
+            return Ok(self.refuse(Kind::Parse, Error::prepared_bytes(self.prepared_bytes_max), server));
+        };
+        if let Some(error) = self.state_refusal(statement.effects) {
+            return Ok(self.refuse(Kind::Parse, error, server));
+        }
+        if server.names.holds(statement.id) {
+            if server.pipeline.status() != TransactionStatus::Failed {
+                self.names.parse(parse.name, statement, None);
+                if server.pipeline.push(Kind::Parse, Action::Fake, true) {
+                    b::put_empty(reply, b::PARSE_COMPLETE);
+                    self.names.settle();
+                }
+                return Ok(Taken::Done);
+            }
+            // In a failed block PostgreSQL refuses almost every Parse; let it judge.
+            f::put_target(&mut server.conn.out, f::CLOSE, b'S', statement.server_name.as_bytes());
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+            server.names.forget(statement.id);
+        }
+        server.make_room(statement.id, self.max_prepared, Action::Skip);
+        self.counts.server_parses += 1;
+        let (query, types) = (&statement.query, &statement.types);
+        f::put_parse(&mut server.conn.out, statement.server_name.as_bytes(), query, types);
+        server.pipeline.push(Kind::Parse, Action::Forward, true);
+        let id = statement.id;
+        self.names.parse(parse.name, statement, Some(id));
+        Ok(Taken::Done)
+    }
+
+    /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
+    fn take_long_parse(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        self.counts.client_parses += 1;
+        if !self.tracks_names() || body.first() == Some(&0) {
+            self.counts.server_parses += 1;
+            self.names.forget_unnamed();
+            server.names.unnamed = Some(UNKEPT);
+            if self.shares_servers() {
+                self.taint = self.taint.union(Effects::UNKNOWN);
+            }
+            server.pipeline.push(Kind::Parse, Action::Forward, false);
+            return Ok(Taken::Forward);
+        }
+        self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
+        Ok(Taken::Drop)
+    }
+
+    fn take_bind(&mut self, head: Header, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        // Only the two names at the front are needed; a great Bind streams on behind them.
+        let Some(portal_end) = memchr::memchr(0, body) else { return need_names(head, body) };
+        let Some(name_len) = memchr::memchr(0, &body[portal_end + 1..]) else {
+            return need_names(head, body);
+        };
+        self.counts.binds += 1;
+        if !self.tracks_names() {
+            server.pipeline.push(Kind::Bind, Action::Forward, false);
+            return Ok(Taken::Forward);
+        }
+        let name = &body[portal_end + 1..portal_end + 1 + name_len];
+        if name.is_empty() {
+            self.bind_unnamed(server);
+            return Ok(Taken::Forward);
+        }
+        let Some(statement) = self.names.lookup(name).cloned() else {
+            return Ok(self.bind_unknown(name, head, body, server));
+        };
+        self.taint = self.taint.union(statement.effects);
+        self.ensure_for_client(&statement, server);
+        let names_end = HEADER_BYTES + portal_end + 1 + name_len;
+        let server_name = statement.server_name.as_bytes();
+        let len = head.body + 4 - name_len + server_name.len();
+        let out = &mut server.conn.out;
+        out.push(f::BIND);
+        out.extend_from_slice(&(len as u32).to_be_bytes());
+        out.extend_from_slice(&body[..=portal_end]);
+        out.extend_from_slice(server_name);
+        server.pipeline.push(Kind::Bind, Action::Forward, false);
+        Ok(Taken::Prefix(names_end))
+    }
+
+    fn ensure_for_client(&mut self, statement: &Statement, server: &mut ServerConn) {
+        if !server.names.holds(statement.id) {
+            self.counts.server_parses += 1;
+            server.ensure(statement, &mut self.names, self.max_prepared, Action::Skip);
+        }
+    }
+
+    fn bind_unnamed(&mut self, server: &mut ServerConn) {
+        self.ensure_unnamed(server);
+        server.pipeline.push(Kind::Bind, Action::Forward, false);
+    }
+
+    /// The server's unnamed statement becomes this client's, or none if the client has none.
+    fn ensure_unnamed(&mut self, server: &mut ServerConn) {
+        match self.names.lookup(b"") {
+            Some(statement) => {
+                self.taint = self.taint.union(statement.effects);
+                if server.names.unnamed != Some(statement.id) {
+                    let statement = Arc::clone(statement);
+                    self.counts.server_parses += 1;
+                    f::put_parse(&mut server.conn.out, b"", &statement.query, &statement.types);
+                    server.pipeline.push(Kind::Parse, Action::Skip, false);
+                    server.names.unnamed = Some(statement.id);
+                }
+            }
+            None if server.names.unnamed.is_some_and(|id| id != UNKEPT) => {
+                f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
+                server.pipeline.push(Kind::Close, Action::Skip, false);
+                server.names.unnamed = None;
+            }
+            None => {}
+        }
+    }
+
+    /// A name the protocol did not prepare: SQL's PREPARE may have, so the server judges; but never by a name that
+    /// stands for somebody's statement.
+    fn bind_unknown(&mut self, name: &[u8], head: Header, body: &[u8], server: &mut ServerConn) -> Taken {
+        if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
+            self.refuse(Kind::Bind, Error::unknown_statement(name), server);
+            return Taken::Drop;
+        }
+        let _ = (head, body);
+        self.taint = self.taint.union(Effects::EXECUTE);
+        server.pipeline.push(Kind::Bind, Action::Forward, false);
+        Taken::Forward
+    }
+
+    fn take_describe(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        let (kind, name) = f::target(f::DESCRIBE, body)?;
+        if kind == b'S' && self.tracks_names() {
+            if name.is_empty() {
+                self.ensure_unnamed(server);
+            } else if let Some(statement) = self.names.lookup(name).cloned() {
+                self.ensure_for_client(&statement, server);
+                f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
+                server.pipeline.push(Kind::Describe, Action::Forward, false);
+                return Ok(Taken::Done);
+            } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
+                return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
+            }
+        }
+        server.pipeline.push(Kind::Describe, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    fn take_close(
+        &mut self,
+        body: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let (kind, name) = f::target(f::CLOSE, body)?;
+        if kind == b'S' && self.tracks_names() {
+            let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
+            if !name.is_empty() && (ours || self.names.lookup(name).is_some()) {
+                self.names.close(name);
+                if server.pipeline.push(Kind::Close, Action::Fake, true) {
+                    b::put_empty(reply, b::CLOSE_COMPLETE);
+                    self.names.settle();
+                }
+                return Ok(Taken::Done);
+            }
+            if name.is_empty() {
+                self.names.close(b"");
+                server.names.unnamed = None;
+                server.pipeline.push(Kind::Close, Action::Forward, true);
+                return Ok(Taken::Forward);
+            }
+        }
+        server.pipeline.push(Kind::Close, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    // ----- toward the client
+
+    /// Hot path. ReadyForQuery was taken in.
+    pub fn recv_ready(&mut self, status: TransactionStatus, answer: Answer) {
+        if answer == Answer::Skip {
+            self.report_due = std::mem::take(&mut self.report_pending);
+            return;
+        }
+        self.folded = false;
+        self.counts.xacts += u64::from(status == TransactionStatus::Idle);
+    }
+
+    /// An ErrorResponse was taken in.
+    pub fn recv_error(
+        &mut self,
+        body: &[u8],
+        server: &ServerShared,
+        pipeline: &mut Pipeline,
+        to_server: &mut Vec<u8>,
+    ) {
+        if self.folded && pipeline.is_discarding() {
+            // COPY failed behind the Sync that it had swallowed; the client, in simple protocol, sends none.
+            f::put_empty(to_server, f::SYNC);
+            pipeline.push(Kind::Sync, Action::Forward, false);
+        }
+        let fields = b::ErrorFields::new(body);
+        if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
+            // A statement shared by content has a stale result type: the next use starts on another connection.
+            server.close_needed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// DISCARD ALL and DEALLOCATE ALL took effect.
+    pub fn recv_forgetting_tag(&mut self, body: &[u8], names: &mut ServerNames) {
+        if matches!(body, b"DISCARD ALL\0" | b"DEALLOCATE ALL\0") {
+            self.names.clear();
+            names.clear();
+        }
+    }
+
+    /// Tells the client which reported values differ from what it knows.
+    pub fn report_differences(&mut self, reported: &Arc<Reported>, reply: &mut Vec<u8>) {
+        if Arc::ptr_eq(&self.reported, reported) {
+            return;
+        }
+        for (name, value) in reported.iter() {
+            if !self.reported.iter().any(|(n, v)| n == name && v == value) {
+                b::put_parameter_status(reply, name, value);
+            }
+        }
+        self.know(reported);
+    }
+
+    /// The client knows these values now.
+    pub fn know(&mut self, reported: &Arc<Reported>) {
+        self.reported = Arc::clone(reported);
+        self.std_strings =
+            !reported.iter().any(|(n, v)| **n == *b"standard_conforming_strings" && **v == *b"off");
+    }
+}
+
+/// What a client is told of a refusal.
+pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
+    Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone()).with_hint(rejection.hint)
+}
+
+fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {
+    if body.len() >= SMALL_MESSAGE_BYTES_MAX || body.len() >= head.body {
+        return Err(DecodeError::Malformed { tag: f::BIND, what: "statement name" }.into());
+    }
+    Ok(Taken::NeedWhole)
+}

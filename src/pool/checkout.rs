@@ -1,0 +1,230 @@
+//! Getting a server connection and giving it back.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::{Pool, Waiter, registry::current_worker};
+use crate::proto::vars::VarSet;
+use crate::server::ServerConn;
+use crate::server::connect::ConnectError;
+use crate::settings::PoolMode;
+
+/// Why there is no server connection.
+#[derive(Debug, Clone)]
+pub enum CheckoutError {
+    /// `query_wait_timeout` passed; why no connection could be opened, if that was it.
+    Timeout(Duration, Option<Arc<ConnectError>>),
+    /// The server refused the login.
+    Login(Arc<ConnectError>),
+    /// The pool is going away.
+    Closed,
+}
+
+/// A server connection that is ours until [`Checkout::release`]. Dropped without it, the connection is closed:
+/// on any doubt nobody else gets it.
+#[derive(Debug)]
+pub struct Checkout {
+    server: Option<Box<ServerConn>>,
+    pool: Arc<Pool>,
+}
+
+impl Checkout {
+    /// Hot path. The connection is free: it goes to the first who waits, or is kept idle.
+    pub fn release(mut self) {
+        if let Some(server) = self.server.take() {
+            if server.shared.cancels.load(Ordering::Acquire) > 0 {
+                tokio::spawn(settle_cancels(server, Arc::clone(&self.pool)));
+            } else {
+                self.pool.give(server);
+            }
+        }
+    }
+
+    /// The pool it came from.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
+impl Deref for Checkout {
+    type Target = ServerConn;
+
+    fn deref(&self) -> &ServerConn {
+        // Present from construction until `release` or `drop`, both of which take `self`.
+        self.server.as_deref().expect("a checkout holds its connection")
+    }
+}
+
+impl DerefMut for Checkout {
+    fn deref_mut(&mut self) -> &mut ServerConn {
+        self.server.as_deref_mut().expect("a checkout holds its connection")
+    }
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.broken = true;
+            self.pool.discard(server);
+        }
+    }
+}
+
+/// A cancel request is on its way to this connection: it stays out of the pool until that has arrived, and a round
+/// trip takes up what it may have left behind.
+async fn settle_cancels(server: Box<ServerConn>, pool: Arc<Pool>) {
+    let mut checkout = Checkout { server: Some(server), pool };
+    while checkout.shared.cancels.load(Ordering::Acquire) > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for _ in 0..2 {
+        if checkout.simple("").await.is_err() {
+            return;
+        }
+    }
+    checkout.release();
+}
+
+impl Pool {
+    /// Hot path. An idle connection without waiting, or `None`.
+    ///
+    /// `want` are the settings that will be applied; `startup` is given in session mode and must be the connection's.
+    pub fn checkout_now(
+        self: &Arc<Self>,
+        want: &Arc<VarSet>,
+        startup: Option<&Arc<VarSet>>,
+    ) -> Option<Checkout> {
+        let worker = current_worker();
+        while let Some(mut server) = self.take_idle(want, startup, worker) {
+            if server.worker != worker {
+                match rehome(server, worker) {
+                    Ok(moved) => server = moved,
+                    Err(shared) => {
+                        self.forget(&shared);
+                        continue;
+                    }
+                }
+            }
+            if server.check_idle() {
+                return Some(Checkout { server: Some(server), pool: Arc::clone(self) });
+            }
+            server.broken = true;
+            self.discard(server);
+        }
+        None
+    }
+
+    /// A connection, waiting for one in order of arrival.
+    ///
+    /// # Errors
+    /// [`CheckoutError`].
+    ///
+    /// Cancel safety: when dropped, the place in the queue is given up; a connection that was just handed over goes
+    /// back to the next who waits.
+    pub async fn checkout(
+        self: &Arc<Self>,
+        want: &Arc<VarSet>,
+        startup: Option<&Arc<VarSet>>,
+    ) -> Result<Checkout, CheckoutError> {
+        let limit = self.settings.load().query_wait_timeout;
+        let began = Instant::now();
+        loop {
+            if let Some(checkout) = self.checkout_now(want, startup) {
+                return Ok(checkout);
+            }
+            let left = if limit.is_zero() {
+                Duration::from_secs(365 * 86400)
+            } else {
+                limit.saturating_sub(began.elapsed())
+            };
+            if let Some(checkout) = self.wait_in_queue(startup, left, limit).await? {
+                return Ok(checkout);
+            }
+        }
+    }
+
+    /// One wait in the queue. `None`: what was handed over turned out dead.
+    async fn wait_in_queue(
+        self: &Arc<Self>,
+        startup: Option<&Arc<VarSet>>,
+        left: Duration,
+        limit: Duration,
+    ) -> Result<Option<Checkout>, CheckoutError> {
+        let (tx, rx) = oneshot::channel();
+        let startup = startup.map_or_else(|| Arc::clone(&self.shared.none), Arc::clone);
+        self.lock().waiters.push_back(Waiter { tx, since: Instant::now(), startup });
+        let mut handed = Handed { rx: Some(rx), pool: self };
+        self.serve_waiters_from_idle();
+        self.launch_if_needed();
+        let answer = tokio::time::timeout(left, handed.wait()).await;
+        let Ok(answer) = answer else {
+            let last = self.lock().last_error.clone();
+            return Err(CheckoutError::Timeout(limit, last));
+        };
+        let server = answer?;
+        let worker = current_worker();
+        let mut server = match if server.worker == worker { Ok(server) } else { rehome(server, worker) } {
+            Ok(server) => server,
+            Err(shared) => {
+                self.forget(&shared);
+                return Ok(None);
+            }
+        };
+        if server.check_idle() {
+            return Ok(Some(Checkout { server: Some(server), pool: Arc::clone(self) }));
+        }
+        server.broken = true;
+        self.discard(server);
+        Ok(None)
+    }
+
+    /// A connection may have become idle between looking and queueing.
+    fn serve_waiters_from_idle(self: &Arc<Self>) {
+        let server = {
+            let mut inner = self.lock();
+            let session = self.settings.load().mode == PoolMode::Session;
+            if inner.paused || session { None } else { inner.idle.pop() }
+        };
+        if let Some(server) = server {
+            self.give(server);
+        }
+    }
+}
+
+fn rehome(
+    server: Box<ServerConn>,
+    worker: usize,
+) -> Result<Box<ServerConn>, Arc<crate::server::ServerShared>> {
+    let shared = Arc::clone(&server.shared);
+    server.rehome(worker).map_err(|_| shared)
+}
+
+/// The waiting end of the queue. If it is dropped after a connection was handed over, that goes back.
+struct Handed<'a> {
+    rx: Option<oneshot::Receiver<Result<Box<ServerConn>, CheckoutError>>>,
+    pool: &'a Arc<Pool>,
+}
+
+impl Handed<'_> {
+    async fn wait(&mut self) -> Result<Box<ServerConn>, CheckoutError> {
+        let Some(rx) = self.rx.as_mut() else { return Err(CheckoutError::Closed) };
+        let answer = rx.await.unwrap_or(Err(CheckoutError::Closed));
+        self.rx = None;
+        answer
+    }
+}
+
+impl Drop for Handed<'_> {
+    fn drop(&mut self) {
+        if let Some(mut rx) = self.rx.take() {
+            rx.close();
+            if let Ok(Ok(server)) = rx.try_recv() {
+                self.pool.give(server);
+            }
+        }
+    }
+}

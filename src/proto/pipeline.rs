@@ -1,0 +1,431 @@
+//! Answers still owed to one client by one server, in order.
+//!
+//! Owns: the queue. Every frontend message that is sent, swallowed or made up pushes one entry; every backend
+//! message is matched with the entry at the front. Never: reads a socket, looks into a DataRow.
+//! See "Extended Query" and "Pipelining" in the message-flow section of the protocol chapter.
+//!
+//! ```text
+//! client sends     pushed                      answered by
+//! Parse            Parse                       1
+//! Bind             Bind                        2
+//! Describe         Describe                    (t) T | n
+//! Execute          Execute                     D* (C | I | s), or COPY's messages and C
+//! Close            Close                       3
+//! Sync             Sync                        Z
+//! Query            Query                       anything, then Z
+//! FunctionCall     FunctionCall                V, Z
+//! CopyDone/Fail    CopyEnd                     nothing: it marks where copy-in ends
+//! ```
+//!
+//! An ErrorResponse to an extended message strikes everything up to the next Sync: the server skips it.
+//! A Sync that the server reads while copy-in is open is swallowed there, so it is struck here too.
+
+use std::collections::VecDeque;
+
+use crate::wire::TransactionStatus;
+use crate::wire::backend as b;
+
+/// What was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Parse
+    Parse,
+    /// Bind
+    Bind,
+    /// Describe
+    Describe,
+    /// Execute
+    Execute,
+    /// Close
+    Close,
+    /// Sync
+    Sync,
+    /// Query
+    Query,
+    /// FunctionCall
+    FunctionCall,
+    /// CopyDone or CopyFail
+    CopyEnd,
+}
+
+/// What becomes of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// It is the client's.
+    Forward,
+    /// The message was ours, inside a client's unit; its answer is dropped, but an error is the client's.
+    Skip,
+    /// The message was ours, in a unit of ours; everything about it is dropped, and an error means that the
+    /// connection is not what we took it for.
+    Own,
+    /// The message never went to the server; we make the answer up when its turn comes.
+    Fake,
+    /// As Forward, but NoData is dropped: a Query sent on as one extended unit.
+    Fold,
+    /// The server was made to fail here; the client gets the refusal kept beside the queue instead of the
+    /// server's ErrorResponse.
+    Refuse,
+}
+
+/// One owed answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owed {
+    /// What was sent.
+    pub kind: Kind,
+    /// What becomes of the answer.
+    pub action: Action,
+    /// The message is recorded in the undo list of prepared names (see [`crate::proto::prepared`]).
+    pub names: bool,
+}
+
+/// What the relay does with one backend message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Copy it to the client.
+    Forward,
+    /// Drop it.
+    Skip,
+    /// Put the kept refusal in its place.
+    Refuse,
+    /// A unit of ours failed.
+    OwnFailed,
+}
+
+/// A server answered what was not asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Violation {
+    /// The message's type byte.
+    pub tag: u8,
+    /// What was owed, if anything.
+    pub owed: Option<Kind>,
+}
+
+/// What else happened besides the answer: the relay settles prepared names with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// Nothing.
+    No,
+    /// The recorded Parse or Close at the front took effect.
+    Done,
+    /// This many recorded messages at the front were struck and must be undone.
+    Struck(usize),
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub struct Pipeline {
+    owed: VecDeque<Owed>,
+    copy_in: bool,
+    discarding: bool,
+    status: TransactionStatus,
+}
+
+impl Pipeline {
+    /// Answers owed.
+    pub fn len(&self) -> usize {
+        self.owed.len()
+    }
+
+    /// Nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty()
+    }
+
+    /// The status of the last ReadyForQuery.
+    pub fn status(&self) -> TransactionStatus {
+        self.status
+    }
+
+    /// The server is reading CopyData and no CopyDone or CopyFail was sent yet.
+    pub fn in_copy_in(&self) -> bool {
+        self.copy_in
+    }
+
+    /// An error was answered and no Sync came since: what the client sends is to be dropped.
+    pub fn is_discarding(&self) -> bool {
+        self.discarding
+    }
+
+    /// The server may be released: nothing owed, no block open, no message half discarded.
+    pub fn is_quiet(&self) -> bool {
+        self.owed.is_empty() && !self.copy_in && !self.discarding && self.status == TransactionStatus::Idle
+    }
+
+    /// Hot path. A message was sent (or swallowed, for `Fake`). Returns true when its made-up answer is due now.
+    pub fn push(&mut self, kind: Kind, action: Action, names: bool) -> bool {
+        match kind {
+            Kind::Sync if self.copy_in => return false,
+            Kind::Sync => self.discarding = false,
+            Kind::CopyEnd => {
+                self.copy_in = false;
+                if self.owed.is_empty() {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        if action == Action::Fake && self.owed.is_empty() {
+            return true;
+        }
+        self.owed.push_back(Owed { kind, action, names });
+        false
+    }
+
+    /// After an answer: the next made-up answer that is due, removed from the queue.
+    pub fn pop_fake(&mut self) -> Option<Owed> {
+        while let Some(front) = self.owed.front() {
+            if front.kind == Kind::CopyEnd {
+                self.owed.pop_front();
+            } else if front.action == Action::Fake {
+                return self.owed.pop_front();
+            } else {
+                break;
+            }
+        }
+        None
+    }
+
+    fn pop(&mut self, tag: u8, kind: Kind) -> Result<Owed, Violation> {
+        while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
+            self.owed.pop_front();
+        }
+        match self.owed.front().copied() {
+            Some(front) if front.kind == kind => {
+                self.owed.pop_front();
+                Ok(front)
+            }
+            front => Err(Violation { tag, owed: front.map(|o| o.kind) }),
+        }
+    }
+
+    /// Hot path. A backend message of type `tag` arrived (not ReadyForQuery, not an asynchronous one).
+    pub fn recv(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
+        let front = match tag {
+            b::DATA_ROW | b::COPY_DATA => {
+                return Ok((self.front_answer(tag)?, Settled::No));
+            }
+            b::PARSE_COMPLETE => self.pop(tag, Kind::Parse)?,
+            b::BIND_COMPLETE => self.pop(tag, Kind::Bind)?,
+            b::CLOSE_COMPLETE => self.pop(tag, Kind::Close)?,
+            b::PARAMETER_DESCRIPTION => return Ok((self.front_answer(tag)?, Settled::No)),
+            b::ROW_DESCRIPTION | b::NO_DATA => return self.recv_description(tag),
+            b::COMMAND_COMPLETE | b::EMPTY_QUERY_RESPONSE | b::PORTAL_SUSPENDED => {
+                return self.recv_end_of_rows(tag);
+            }
+            b::COPY_IN_RESPONSE => {
+                let answer = self.front_answer(tag)?;
+                self.enter_copy_in();
+                return Ok((answer, Settled::No));
+            }
+            b::COPY_OUT_RESPONSE | b::COPY_BOTH_RESPONSE | b::COPY_DONE | b::FUNCTION_CALL_RESPONSE => {
+                return Ok((self.front_answer(tag)?, Settled::No));
+            }
+            b::ERROR_RESPONSE => return self.recv_error(),
+            _ => return Err(Violation { tag, owed: self.owed.front().map(|o| o.kind) }),
+        };
+        let settled = if front.names { Settled::Done } else { Settled::No };
+        Ok((answer_of(front.action), settled))
+    }
+
+    fn front_answer(&self, tag: u8) -> Result<Answer, Violation> {
+        match self.owed.iter().find(|o| o.kind != Kind::CopyEnd) {
+            Some(front)
+                if matches!(
+                    front.kind,
+                    Kind::Execute | Kind::Query | Kind::FunctionCall | Kind::Describe
+                ) =>
+            {
+                Ok(answer_of(front.action))
+            }
+            front => Err(Violation { tag, owed: front.map(|o| o.kind) }),
+        }
+    }
+
+    fn recv_description(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
+        match self.owed.front() {
+            Some(front) if front.kind == Kind::Describe => {
+                let action = front.action;
+                self.owed.pop_front();
+                let dropped = action == Action::Fold && tag == b::NO_DATA;
+                Ok((if dropped { Answer::Skip } else { answer_of(action) }, Settled::No))
+            }
+            _ => Ok((self.front_answer(tag)?, Settled::No)),
+        }
+    }
+
+    fn recv_end_of_rows(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
+        self.copy_in = false;
+        match self.owed.front() {
+            Some(front) if front.kind == Kind::Execute => {
+                let action = front.action;
+                self.owed.pop_front();
+                Ok((answer_of(action), Settled::No))
+            }
+            _ => Ok((self.front_answer(tag)?, Settled::No)),
+        }
+    }
+
+    /// What the client sent between Execute (or Query) and CopyDone is read by COPY: a Sync there is swallowed.
+    fn enter_copy_in(&mut self) {
+        self.copy_in = true;
+        let end = self.owed.iter().position(|o| o.kind == Kind::CopyEnd).unwrap_or(self.owed.len());
+        let mut at = 0;
+        self.owed.retain(|o| {
+            at += 1;
+            at > end || o.kind != Kind::Sync
+        });
+    }
+
+    fn recv_error(&mut self) -> Result<(Answer, Settled), Violation> {
+        self.copy_in = false;
+        while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
+            self.owed.pop_front();
+        }
+        let Some(front) = self.owed.front().copied() else {
+            return Err(Violation { tag: b::ERROR_RESPONSE, owed: None });
+        };
+        match front.kind {
+            Kind::Query | Kind::FunctionCall | Kind::Sync => Ok((error_answer_of(front.action), Settled::No)),
+            _ => {
+                let struck = self.strike_until_sync();
+                Ok((error_answer_of(front.action), Settled::Struck(struck)))
+            }
+        }
+    }
+
+    /// The front answers belong to a unit of ours.
+    pub fn front_is_own(&self) -> bool {
+        self.owed.front().is_some_and(|o| o.action == Action::Own)
+    }
+
+    /// The server skips everything up to the next Sync. Returns how many recorded names were struck.
+    fn strike_until_sync(&mut self) -> usize {
+        let mut names = 0;
+        while let Some(front) = self.owed.front() {
+            if front.kind == Kind::Sync {
+                return names;
+            }
+            names += usize::from(front.names);
+            self.owed.pop_front();
+        }
+        self.discarding = true;
+        names
+    }
+
+    /// Hot path. ReadyForQuery arrived.
+    pub fn recv_ready(&mut self, status: TransactionStatus) -> Result<Answer, Violation> {
+        while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
+            self.owed.pop_front();
+        }
+        match self.owed.front() {
+            Some(front) if matches!(front.kind, Kind::Sync | Kind::Query | Kind::FunctionCall) => {
+                let action = front.action;
+                self.owed.pop_front();
+                self.status = status;
+                self.copy_in = false;
+                Ok(if action == Action::Own { Answer::Skip } else { Answer::Forward })
+            }
+            front => Err(Violation { tag: b::READY_FOR_QUERY, owed: front.map(|o| o.kind) }),
+        }
+    }
+}
+
+fn answer_of(action: Action) -> Answer {
+    match action {
+        Action::Forward | Action::Fold => Answer::Forward,
+        Action::Skip | Action::Own | Action::Fake => Answer::Skip,
+        Action::Refuse => Answer::Refuse,
+    }
+}
+
+fn error_answer_of(action: Action) -> Answer {
+    match action {
+        Action::Forward | Action::Fold | Action::Skip => Answer::Forward,
+        Action::Own | Action::Fake => Answer::OwnFailed,
+        Action::Refuse => Answer::Refuse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(kinds: &[(Kind, Action)]) -> Pipeline {
+        let mut p = Pipeline::default();
+        for (kind, action) in kinds {
+            assert!(!p.push(*kind, *action, *kind == Kind::Parse));
+        }
+        p
+    }
+
+    #[test]
+    fn error_strikes_bind_and_execute_but_not_the_next_unit() {
+        use Action::Forward as F;
+        let mut p = sent(&[
+            (Kind::Parse, F),
+            (Kind::Bind, F),
+            (Kind::Execute, F),
+            (Kind::Sync, F),
+            (Kind::Bind, F),
+            (Kind::Sync, F),
+        ]);
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(1))));
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert_eq!(p.recv(b::BIND_COMPLETE), Ok((Answer::Forward, Settled::No)));
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn error_without_a_sync_discards_until_one_comes() {
+        let mut p = sent(&[(Kind::Bind, Action::Forward)]);
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(0))));
+        assert!(p.is_discarding() && !p.is_quiet());
+        p.push(Kind::Sync, Action::Forward, false);
+        assert!(!p.is_discarding());
+    }
+
+    #[test]
+    fn sync_sent_before_copy_in_opens_is_swallowed() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Bind, F), (Kind::Execute, F), (Kind::Sync, F)]);
+        p.recv(b::BIND_COMPLETE).unwrap();
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        assert!(p.in_copy_in());
+        p.push(Kind::Sync, F, false);
+        p.push(Kind::CopyEnd, F, false);
+        p.push(Kind::Sync, F, false);
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet(), "of three Syncs only the one behind CopyDone is answered");
+    }
+
+    #[test]
+    fn pipelined_copy_keeps_the_sync_behind_copy_done() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Bind, F), (Kind::Execute, F), (Kind::CopyEnd, F), (Kind::Sync, F)]);
+        p.recv(b::BIND_COMPLETE).unwrap();
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn made_up_answer_waits_for_its_turn() {
+        let mut p = sent(&[(Kind::Bind, Action::Forward)]);
+        assert!(!p.push(Kind::Parse, Action::Fake, true));
+        assert_eq!(p.pop_fake(), None);
+        p.recv(b::BIND_COMPLETE).unwrap();
+        assert_eq!(p.pop_fake().map(|o| o.kind), Some(Kind::Parse));
+        assert!(p.push(Kind::Parse, Action::Fake, true), "due at once when nothing is owed");
+    }
+
+    #[test]
+    fn answer_without_a_question_is_a_violation() {
+        let mut p = Pipeline::default();
+        assert!(p.recv(b::COMMAND_COMPLETE).is_err());
+        assert!(p.recv_ready(TransactionStatus::Idle).is_err());
+        assert!(p.recv(b::ERROR_RESPONSE).is_err());
+    }
+}

@@ -1,0 +1,309 @@
+//! Prepared statements: what a client calls them, what a server connection holds.
+//!
+//! A client's names are its own; on the server a statement is named by its content, so that clients share it.
+//! Owns: both maps and the undo list (an error strikes what was sent behind it, so its effect on names must be
+//! taken back). Never: sends anything.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use crate::sql::effects::Effects;
+
+/// Server-side names begin so; a client that uses such a name itself is told it does not exist.
+pub const SERVER_NAME_PREFIX: &str = "pgsluice_";
+
+/// One statement by content. Cheap to compare: equal id, equal content.
+#[derive(Debug)]
+pub struct Statement {
+    /// Never reused within a process.
+    pub id: u64,
+    /// The name on server connections.
+    pub server_name: Box<str>,
+    /// The text.
+    pub query: Box<[u8]>,
+    /// Declared parameter types in wire form.
+    pub types: Box<[u8]>,
+    /// What it may do to session state.
+    pub effects: Effects,
+    /// The text begins like an INSERT that could be poured; found once.
+    pub insert: OnceLock<bool>,
+    bytes: Option<Arc<AtomicUsize>>,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Statement {
+    /// A statement of its own, shared with nobody (the unnamed one).
+    pub fn new(query: &[u8], types: &[u8], effects: Effects) -> Arc<Self> {
+        Arc::new(Self::build(query, types, effects, None))
+    }
+
+    fn build(query: &[u8], types: &[u8], effects: Effects, bytes: Option<Arc<AtomicUsize>>) -> Self {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        if let Some(bytes) = &bytes {
+            bytes.fetch_add(query.len() + types.len(), Ordering::Relaxed);
+        }
+        Self {
+            id,
+            server_name: format!("{SERVER_NAME_PREFIX}{id}").into(),
+            query: query.into(),
+            types: types.into(),
+            effects,
+            insert: OnceLock::new(),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        if let Some(bytes) = &self.bytes {
+            bytes.fetch_sub(self.query.len() + self.types.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// All named statements that some client holds, by content.
+#[derive(Debug, Default)]
+pub struct Statements {
+    by_content: Mutex<HashMap<u64, Vec<Weak<Statement>>, ahash::RandomState>>,
+    hasher: ahash::RandomState,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Statements {
+    /// The statement with this content; made when nobody holds it yet. `None`: `bytes_max` is reached.
+    pub fn intern(
+        &self,
+        query: &[u8],
+        types: &[u8],
+        effects: impl FnOnce() -> Effects,
+        bytes_max: usize,
+    ) -> Option<Arc<Statement>> {
+        let key = self.hasher.hash_one((query, types));
+        let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let slot = map.entry(key).or_default();
+        slot.retain(|weak| weak.strong_count() > 0);
+        let known = slot.iter().filter_map(Weak::upgrade).find(|s| *s.query == *query && *s.types == *types);
+        if known.is_some() {
+            return known;
+        }
+        if self.bytes.load(Ordering::Relaxed) + query.len() + types.len() > bytes_max {
+            return None;
+        }
+        let made = Arc::new(Statement::build(query, types, effects(), Some(Arc::clone(&self.bytes))));
+        slot.push(Arc::downgrade(&made));
+        if map.len().is_multiple_of(1024) {
+            map.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
+        }
+        Some(made)
+    }
+
+    /// Text bytes of all statements held.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// One client's names.
+#[derive(Debug, Default)]
+pub struct ClientNames {
+    named: HashMap<Box<[u8]>, Arc<Statement>, ahash::RandomState>,
+    unnamed: Option<Arc<Statement>>,
+    undo: VecDeque<Undo>,
+}
+
+/// What a Parse or Close that is not yet confirmed changed.
+#[derive(Debug)]
+enum Undo {
+    /// `name` meant this before; on the server connection `on_server` was counted as there.
+    Name { name: Box<[u8]>, before: Option<Arc<Statement>>, on_server: Option<u64> },
+    /// Only the server connection's set changes (a Parse of ours).
+    Server { on_server: u64 },
+}
+
+impl ClientNames {
+    /// What `name` means (empty: the unnamed statement).
+    pub fn lookup(&self, name: &[u8]) -> Option<&Arc<Statement>> {
+        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) }
+    }
+
+    /// Number of names, the unnamed one not counted.
+    pub fn len(&self) -> usize {
+        self.named.len()
+    }
+
+    /// No named statement.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty()
+    }
+
+    fn set(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
+        match (name.is_empty(), statement) {
+            (true, statement) => std::mem::replace(&mut self.unnamed, statement),
+            (false, Some(statement)) => self.named.insert(name.into(), statement),
+            (false, None) => self.named.remove(name),
+        }
+    }
+
+    /// A Parse was taken: `name` means `statement` from here on, unless an error strikes it.
+    /// `on_server`: the id that the server connection's set gained with it.
+    pub fn parse(&mut self, name: &[u8], statement: Arc<Statement>, on_server: Option<u64>) {
+        let before = self.set(name, Some(statement));
+        self.undo.push_back(Undo::Name { name: name.into(), before, on_server });
+    }
+
+    /// A Close of a statement was taken.
+    pub fn close(&mut self, name: &[u8]) {
+        let before = self.set(name, None);
+        self.undo.push_back(Undo::Name { name: name.into(), before, on_server: None });
+    }
+
+    /// A Parse of ours was sent.
+    pub fn parse_on_server(&mut self, id: u64) {
+        self.undo.push_back(Undo::Server { on_server: id });
+    }
+
+    /// A name is forgotten at once, without undo (SQL-level DEALLOCATE that succeeded).
+    pub fn forget(&mut self, name: &[u8]) {
+        self.set(name, None);
+    }
+
+    /// A Query destroys the unnamed statement.
+    pub fn forget_unnamed(&mut self) {
+        self.unnamed = None;
+    }
+
+    /// DISCARD ALL, DEALLOCATE ALL.
+    pub fn clear(&mut self) {
+        self.named = HashMap::default();
+        self.unnamed = None;
+    }
+
+    /// The oldest recorded change took effect.
+    pub fn settle(&mut self) {
+        self.undo.pop_front();
+        if self.undo.is_empty() {
+            self.undo = VecDeque::new();
+        }
+    }
+
+    /// The oldest `count` recorded changes were struck: take them back, newest first.
+    pub fn strike(&mut self, count: usize, server: &mut ServerNames) {
+        let count = count.min(self.undo.len());
+        let struck: Vec<Undo> = self.undo.drain(..count).collect();
+        for undo in struck.into_iter().rev() {
+            let on_server = match undo {
+                Undo::Name { name, before, on_server } => {
+                    self.set(&name, before);
+                    on_server
+                }
+                Undo::Server { on_server } => Some(on_server),
+            };
+            if let Some(id) = on_server {
+                server.forget(id);
+            }
+        }
+    }
+}
+
+/// What one server connection holds, oldest use first.
+#[derive(Debug, Default)]
+pub struct ServerNames {
+    held: HashSet<u64, ahash::RandomState>,
+    order: VecDeque<u64>,
+    /// Whose text the unnamed statement has now.
+    pub unnamed: Option<u64>,
+}
+
+impl ServerNames {
+    /// The statement is there.
+    pub fn holds(&self, id: u64) -> bool {
+        self.held.contains(&id)
+    }
+
+    /// Number of statements held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// None is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// A Parse was sent. Returns the statement to close first when there are more than `max`.
+    pub fn add(&mut self, id: u64, max: usize) -> Option<u64> {
+        if self.held.insert(id) {
+            self.order.push_back(id);
+        }
+        while self.held.len() > max {
+            let oldest = self.order.pop_front()?;
+            if oldest != id && self.held.remove(&oldest) {
+                return Some(oldest);
+            }
+        }
+        None
+    }
+
+    /// It is gone (struck, closed, or its plan is stale).
+    pub fn forget(&mut self, id: u64) {
+        self.held.remove(&id);
+        self.order.retain(|held| *held != id);
+        if self.unnamed == Some(id) {
+            self.unnamed = None;
+        }
+    }
+
+    /// DISCARD ALL, DEALLOCATE ALL.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(text: &str) -> Arc<Statement> {
+        Statement::new(text.as_bytes(), &[], Effects::NONE)
+    }
+
+    #[test]
+    fn struck_parse_gives_the_name_back_its_old_meaning() {
+        let (a, b) = (statement("a"), statement("b"));
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        server.add(a.id, 10);
+        names.parse(b"s", Arc::clone(&a), Some(a.id));
+        names.settle();
+        server.add(b.id, 10);
+        names.close(b"s");
+        names.parse(b"s", Arc::clone(&b), Some(b.id));
+        assert_eq!(names.lookup(b"s").unwrap().id, b.id);
+        names.strike(2, &mut server);
+        assert_eq!(names.lookup(b"s").unwrap().id, a.id);
+        assert!(server.holds(a.id) && !server.holds(b.id));
+    }
+
+    #[test]
+    fn equal_content_is_one_statement_and_bytes_are_bounded() {
+        let all = Statements::default();
+        let a = all.intern(b"select 1", &[], || Effects::NONE, 10).unwrap();
+        let b = all.intern(b"select 1", &[], || Effects::NONE, 10).unwrap();
+        assert_eq!(a.id, b.id);
+        assert!(all.intern(b"select 2", &[], || Effects::NONE, 10).is_none());
+        drop((a, b));
+        assert_eq!(all.bytes(), 0);
+        assert!(all.intern(b"select 2", &[], || Effects::NONE, 10).is_some());
+    }
+
+    #[test]
+    fn oldest_statement_makes_room() {
+        let mut server = ServerNames::default();
+        assert_eq!(server.add(1, 2), None);
+        assert_eq!(server.add(2, 2), None);
+        assert_eq!(server.add(3, 2), Some(1));
+        assert!(!server.holds(1) && server.holds(3));
+    }
+}

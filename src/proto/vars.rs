@@ -1,0 +1,167 @@
+//! Session variables: what a client wants set, what a server connection has set, and the difference.
+//!
+//! Owns: the sets and the order in which a difference is applied. Never: sends anything.
+//! `role` and `session_authorization` are members like any other, but come in their own order.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use ahash::RandomState;
+use std::collections::HashMap;
+
+/// Values of settings that differ from the server connection's own defaults, by name. Interned: two
+/// sets with equal content made by one [`Vars`] are the same `Arc`.
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
+pub struct VarSet {
+    values: BTreeMap<Box<str>, Box<str>>,
+    /// Equal for sets that differ only in what can't matter to an INSERT.
+    pub pour_class: u64,
+}
+
+impl VarSet {
+    /// The value of `name`, if it is set.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(AsRef::as_ref)
+    }
+
+    /// All values by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().map(|(k, v)| (&**k, &**v))
+    }
+
+    /// Nothing is set.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
+/// One step from one set to another. `None` resets to the connection's own default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// Name of the setting.
+    pub name: &'a str,
+    /// New value.
+    pub value: Option<&'a str>,
+}
+
+/// The steps that lead from `have` to `want`. Who one is comes first when it must be given back (only the
+/// login role may do the rest), and last when it is taken on.
+pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
+    const IDENTITY: [&str; 2] = ["role", "session_authorization"];
+    let identity_differs = IDENTITY.iter().any(|n| have.get(n) != want.get(n));
+    let mut steps = Vec::new();
+    if identity_differs {
+        steps.extend(
+            IDENTITY.iter().filter(|n| have.get(n).is_some()).map(|&name| Change { name, value: None }),
+        );
+    }
+    for (name, _) in have.iter().filter(|(n, _)| want.get(n).is_none() && !IDENTITY.contains(n)) {
+        steps.push(Change { name, value: None });
+    }
+    for (name, value) in want.iter().filter(|(n, v)| have.get(n) != Some(*v) && !IDENTITY.contains(n)) {
+        steps.push(Change { name, value: Some(value) });
+    }
+    if identity_differs {
+        for name in IDENTITY.iter().rev() {
+            if let Some(value) = want.get(name) {
+                steps.push(Change { name, value: Some(value) });
+            }
+        }
+    }
+    steps
+}
+
+/// Settings that can't matter to what an INSERT stores or answers (values of `app.*` settings are read by
+/// expressions only, and those are not poured).
+fn matters_to_insert(name: &str) -> bool {
+    const NOT: [&str; 8] = [
+        "application_name",
+        "work_mem",
+        "extra_float_digits",
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "transaction_timeout",
+        "bytea_output",
+    ];
+    !NOT.contains(&name) && !name.contains('.')
+}
+
+/// Makes equal sets one.
+#[derive(Debug, Default)]
+pub struct Vars {
+    known: Mutex<HashMap<u64, Vec<Weak<VarSet>>, RandomState>>,
+    hasher: RandomState,
+}
+
+impl Vars {
+    /// The set with these values. Later pairs win; names are compared as PostgreSQL does, without case.
+    pub fn intern<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Arc<VarSet> {
+        let mut values: BTreeMap<Box<str>, Box<str>> = BTreeMap::new();
+        for (name, value) in pairs {
+            values.insert(name.to_ascii_lowercase().into(), value.into());
+        }
+        let key = self.hasher.hash_one(&values);
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let slot = known.entry(key).or_default();
+        slot.retain(|weak| weak.strong_count() > 0);
+        if let Some(set) = slot.iter().filter_map(Weak::upgrade).find(|s| s.values == values) {
+            return set;
+        }
+        let pour: Vec<_> = values.iter().filter(|(n, _)| matters_to_insert(n)).collect();
+        let pour_class = self.hasher.hash_one(&pour);
+        let set = Arc::new(VarSet { values, pour_class });
+        slot.push(Arc::downgrade(&set));
+        if known.len().is_multiple_of(256) {
+            known.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
+        }
+        set
+    }
+
+    /// `base` with `over` laid on top.
+    pub fn overlay(&self, base: &VarSet, over: &VarSet) -> Arc<VarSet> {
+        self.intern(base.iter().chain(over.iter()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_sets_are_one() {
+        let vars = Vars::default();
+        let a = vars.intern([("TimeZone", "UTC"), ("a.b", "1")]);
+        let b = vars.intern([("a.b", "0"), ("timezone", "UTC"), ("a.b", "1")]);
+        assert!(Arc::ptr_eq(&a, &b));
+    }
+
+    #[test]
+    fn difference_gives_identity_back_first_and_takes_it_last() {
+        let vars = Vars::default();
+        let have = vars.intern([("role", "a"), ("work_mem", "1"), ("x.y", "1")]);
+        let want = vars.intern([("role", "b"), ("work_mem", "2")]);
+        let steps: Vec<(String, Option<String>)> =
+            changes(&have, &want).iter().map(|c| (c.name.into(), c.value.map(Into::into))).collect();
+        assert_eq!(
+            steps,
+            [
+                ("role".to_string(), None),
+                ("x.y".to_string(), None),
+                ("work_mem".to_string(), Some("2".to_string())),
+                ("role".to_string(), Some("b".to_string())),
+            ]
+        );
+        assert!(changes(&want, &want).is_empty());
+    }
+
+    #[test]
+    fn application_name_does_not_split_batches() {
+        let vars = Vars::default();
+        let a = vars.intern([("application_name", "a"), ("timezone", "UTC")]);
+        let b = vars.intern([("application_name", "b"), ("timezone", "UTC")]);
+        let c = vars.intern([("application_name", "b"), ("timezone", "CET")]);
+        assert_eq!(a.pour_class, b.pour_class);
+        assert_ne!(a.pour_class, c.pour_class);
+    }
+}

@@ -1,0 +1,254 @@
+//! Round trips of our own on a server connection: the session probe, reset, check, catalogue questions.
+//!
+//! Owns: sending one unit of ours and reading its answers to the end. Never on the hot path.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{ServerConn, report};
+use crate::limits::SMALL_MESSAGE_BYTES_MAX;
+use crate::proto::pipeline::{Action, Kind};
+use crate::proto::prepared::{ClientNames, Statement};
+use crate::sql::effects::Effects;
+use crate::wire::{backend as b, frame, frontend as f};
+
+/// Rows of text values.
+pub type Rows = Vec<Vec<Option<Vec<u8>>>>;
+
+/// Largest answer of a round trip of ours (bytes).
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What came back.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// All rows.
+    pub rows: Rows,
+    /// The body of the first ErrorResponse.
+    pub error: Option<Vec<u8>>,
+    /// Type OIDs of ParameterDescription, if one came.
+    pub param_types: Option<Vec<u32>>,
+    /// The last command tag.
+    pub tag: Vec<u8>,
+    /// ParameterDescription's body, to be given to a client as it is.
+    pub param_description: Option<Vec<u8>>,
+}
+
+/// The connection can't be used any more.
+#[derive(Debug)]
+pub struct Lost(pub String);
+
+impl ServerConn {
+    /// Runs `text` as one Query of ours.
+    ///
+    /// # Errors
+    /// [`Lost`] when the connection failed or the server broke the protocol.
+    ///
+    /// Cancel safety: none; drop the connection if this is cancelled.
+    pub async fn simple(&mut self, text: &str) -> Result<Reply, Lost> {
+        self.conn.prepare_out();
+        f::put_query(&mut self.conn.out, text.as_bytes());
+        self.pipeline.push(Kind::Query, Action::Own, false);
+        self.names.unnamed = None;
+        self.finish().await
+    }
+
+    /// Runs a prepared statement of ours, preparing it first where it is missing.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    ///
+    /// Cancel safety: as [`ServerConn::simple`].
+    pub async fn prepared(
+        &mut self,
+        statement: &Statement,
+        params: &[Option<&[u8]>],
+        max: usize,
+    ) -> Result<Reply, Lost> {
+        self.conn.prepare_out();
+        let mut names = ClientNames::default();
+        self.ensure(statement, &mut names, max, Action::Own);
+        f::put_bind_text(&mut self.conn.out, statement.server_name.as_bytes(), params);
+        self.pipeline.push(Kind::Bind, Action::Own, false);
+        f::put_execute(&mut self.conn.out, b"", 0);
+        self.pipeline.push(Kind::Execute, Action::Own, false);
+        f::put_empty(&mut self.conn.out, f::SYNC);
+        self.pipeline.push(Kind::Sync, Action::Own, false);
+        let reply = self.finish().await?;
+        if reply.error.is_some() {
+            self.names.forget(statement.id);
+        }
+        Ok(reply)
+    }
+
+    /// Writes what waits and reads until nothing is owed.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn finish(&mut self) -> Result<Reply, Lost> {
+        match self.finish_inner().await {
+            Ok(reply) => Ok(reply),
+            Err(why) => {
+                self.broken = true;
+                Err(Lost(why))
+            }
+        }
+    }
+
+    async fn finish_inner(&mut self) -> Result<Reply, String> {
+        let mut reply = Reply::default();
+        let mut bytes = 0;
+        while !self.pipeline.is_empty() {
+            // Reading while writing: a server may answer before it has read everything.
+            std::future::poll_fn(|cx| {
+                let flushed = self.conn.poll_flush(cx)?;
+                match self.poll_read(cx) {
+                    std::task::Poll::Pending if flushed.is_ready() => std::task::Poll::Pending,
+                    other => other,
+                }
+            })
+            .await
+            .map_err(|e| e.to_string())?;
+            bytes += self.take_answers(&mut reply)?;
+            if bytes > ANSWER_BYTES_MAX {
+                return Err("answer is too large".into());
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Takes in what has arrived whole. Returns the bytes kept.
+    fn take_answers(&mut self, reply: &mut Reply) -> Result<usize, String> {
+        let mut kept = 0;
+        loop {
+            let buf = self.conn.bytes();
+            let Some(head) = frame::header(buf, SMALL_MESSAGE_BYTES_MAX).map_err(|e| e.to_string())? else {
+                return Ok(kept);
+            };
+            let Some(body) = buf.get(frame::HEADER_BYTES..head.total()) else {
+                self.conn.want(head.total());
+                return Ok(kept);
+            };
+            kept += body.len();
+            match head.tag {
+                b::READY_FOR_QUERY => {
+                    let status = b::ready_for_query(body).map_err(|e| e.to_string())?;
+                    self.pipeline.recv_ready(status).map_err(|v| format!("unexpected message {v:?}"))?;
+                }
+                b::PARAMETER_STATUS => {
+                    let (name, value) = b::parameter_status(body).map_err(|e| e.to_string())?;
+                    report(&mut self.reported, name, value);
+                }
+                b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {}
+                tag => {
+                    if tag == b::ERROR_RESPONSE {
+                        reply.error.get_or_insert_with(|| body.to_vec());
+                    } else if tag == b::DATA_ROW {
+                        let row = b::data_row(body).map_err(|e| e.to_string())?;
+                        reply.rows.push(row.into_iter().map(|v| v.map(<[u8]>::to_vec)).collect());
+                    } else if tag == b::COMMAND_COMPLETE {
+                        reply.tag = body.strip_suffix(b"\0").unwrap_or(body).to_vec();
+                    } else if tag == b::PARAMETER_DESCRIPTION {
+                        reply.param_types = body.get(2..).map(|types| {
+                            types
+                                .chunks_exact(4)
+                                .map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]]))
+                                .collect()
+                        });
+                        reply.param_description = Some(body.to_vec());
+                    }
+                    self.pipeline.recv(tag).map_err(|v| format!("unexpected message {v:?}"))?;
+                }
+            }
+            self.conn.consume(head.total());
+        }
+    }
+
+    /// Asks what session state this connection carries now.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`]; a malformed answer is `Lost` too.
+    pub async fn probe(&mut self, max: usize) -> Result<Probe, Lost> {
+        let reply = self.prepared(probe_statement(), &[], max).await?;
+        if let Some(error) = reply.error {
+            return Err(Lost(format!(
+                "session probe failed: {}",
+                String::from_utf8_lossy(b::ErrorFields::new(&error).field(b'M').unwrap_or_default())
+            )));
+        }
+        let login = self.shared.target.user.clone();
+        Probe::decode(&reply.rows, &login).ok_or_else(|| Lost("session probe gave no row".into()))
+    }
+}
+
+/// Session state as the server itself tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Probe {
+    /// Settings changed in the session, with `role` and `session_authorization` where they differ from the login.
+    pub settings: Vec<(String, String)>,
+    /// Channels listened to.
+    pub listen: bool,
+    /// Session-level advisory locks held.
+    pub advisory_lock: bool,
+    /// Objects in this session's temporary schema.
+    pub temp: bool,
+    /// Cursors WITH HOLD.
+    pub hold_cursor: bool,
+    /// Statements of SQL's PREPARE.
+    pub prepare: bool,
+}
+
+impl Probe {
+    /// State that can't be carried to another server connection.
+    pub fn is_bound(&self) -> bool {
+        self.listen || self.advisory_lock || self.temp || self.hold_cursor || self.prepare
+    }
+
+    fn decode(rows: &Rows, login: &str) -> Option<Self> {
+        let row = rows.first()?;
+        let text = |i: usize| String::from_utf8(row.get(i)?.clone()?).ok();
+        let flag = |i: usize| row.get(i).and_then(Option::as_deref) == Some(b"t");
+        let mut settings = Vec::new();
+        let pairs: Vec<(String, String)> = serde_json::from_str(&text(0)?).ok()?;
+        settings.extend(pairs);
+        let (role, session) = (text(1)?, text(2)?);
+        if role != "none" {
+            settings.push(("role".into(), role));
+        }
+        if session != login {
+            settings.push(("session_authorization".into(), session));
+        }
+        Some(Self {
+            settings,
+            listen: flag(3),
+            advisory_lock: flag(4),
+            temp: flag(5),
+            hold_cursor: flag(6),
+            prepare: flag(7),
+        })
+    }
+}
+
+/// One row: settings as JSON pairs, role, session_user, then a flag for each kind of state that is
+/// bound to the connection. Every name is qualified: it runs under the client's search_path.
+pub fn probe_statement() -> &'static Arc<Statement> {
+    static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
+    STATEMENT.get_or_init(|| Statement::new(PROBE_SQL.as_bytes(), &[], Effects::NONE))
+}
+
+const PROBE_SQL: &str = "\
+SELECT COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(s.name, s.setting))
+                   FROM pg_catalog.pg_settings s
+                  WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
+                    AND s.name OPERATOR(pg_catalog.<>) 'session_authorization'::pg_catalog.text
+                    AND s.name OPERATOR(pg_catalog.<>) 'role'::pg_catalog.text), '[]'::pg_catalog.json)::pg_catalog.text,
+       pg_catalog.current_setting('role'),
+       SESSION_USER::pg_catalog.text,
+       EXISTS (SELECT 1 FROM pg_catalog.pg_listening_channels()),
+       EXISTS (SELECT 1 FROM pg_catalog.pg_locks l
+                WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'::pg_catalog.text
+                  AND l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()),
+       pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+         AND (EXISTS (SELECT 1 FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
+           OR EXISTS (SELECT 1 FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
+           OR EXISTS (SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())),
+       EXISTS (SELECT 1 FROM pg_catalog.pg_cursors c WHERE c.is_holdable),
+       EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_statements p WHERE p.from_sql)";

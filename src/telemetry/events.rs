@@ -1,0 +1,133 @@
+//! One function for each event: the log line, and the counter where there is one.
+//!
+//! Fields, not sentences; never a statement's text, a parameter or a secret.
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of the process that no pool owns.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Messages that the policy refused.
+    pub refused: AtomicU64,
+    /// Messages that the policy would have refused (`enforce = "report"`).
+    pub reported: AtomicU64,
+    /// Logins that failed.
+    pub logins_failed: AtomicU64,
+}
+
+/// The process's counters.
+pub fn counters() -> &'static Counters {
+    static COUNTERS: Counters = Counters {
+        refused: AtomicU64::new(0),
+        reported: AtomicU64::new(0),
+        logins_failed: AtomicU64::new(0),
+    };
+    &COUNTERS
+}
+
+/// Who a client is, in log lines.
+#[derive(Debug, Clone, Copy)]
+pub struct Who<'a> {
+    /// The client's id.
+    pub client: u64,
+    /// Its user.
+    pub user: &'a str,
+    /// The database it asked for.
+    pub database: &'a str,
+    /// Where from.
+    pub peer: &'a str,
+}
+
+/// A server connection logged in.
+pub fn server_connected(database: &str, user: &str, pid: i32, tls: bool) {
+    tracing::debug!(database, user, server_pid = pid, tls, "server connected");
+}
+
+/// A server login failed.
+pub fn server_login_failed(database: &str, user: &str, why: &dyn Display) {
+    tracing::warn!(database, user, error = %why, "server login failed");
+}
+
+/// `connect_query` failed on a new server connection.
+pub fn connect_query_failed(database: &str) {
+    tracing::warn!(database, "connect_query failed");
+}
+
+/// A server connection was dropped in use.
+pub fn server_lost(who: Who<'_>, why: &str) {
+    tracing::warn!(
+        client = who.client,
+        user = who.user,
+        database = who.database,
+        peer = who.peer,
+        error = why,
+        "server connection lost"
+    );
+}
+
+/// A client logged in.
+pub fn client_login(who: Who<'_>, tls: bool) {
+    tracing::info!(
+        client = who.client,
+        user = who.user,
+        database = who.database,
+        peer = who.peer,
+        tls,
+        "login"
+    );
+}
+
+/// A client's login failed.
+pub fn client_refused(peer: &str, why: &str, log: &str) {
+    counters().logins_failed.fetch_add(1, Ordering::Relaxed);
+    tracing::info!(peer, error = why, log, "login refused");
+}
+
+/// A session was closed by us.
+pub fn session_ended(who: Who<'_>, why: &str) {
+    tracing::info!(
+        client = who.client,
+        user = who.user,
+        database = who.database,
+        peer = who.peer,
+        reason = why,
+        "closed"
+    );
+}
+
+/// The policy met a message.
+pub fn policy(who: Who<'_>, rule: &str, fingerprint: &str, bytes: usize, refused: bool) {
+    let counter = if refused { &counters().refused } else { &counters().reported };
+    counter.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!(
+        client = who.client,
+        user = who.user,
+        database = who.database,
+        peer = who.peer,
+        rule,
+        fingerprint,
+        bytes,
+        refused,
+        "policy"
+    );
+}
+
+/// The process listens.
+pub fn listening(addr: &str) {
+    tracing::info!(addr, "listening");
+}
+
+/// A reload succeeded or failed.
+pub fn reloaded(problems: &[String]) {
+    if problems.is_empty() {
+        tracing::info!("configuration reloaded");
+    } else {
+        tracing::error!(problems = problems.join("; "), "configuration not reloaded");
+    }
+}
+
+/// The process drains.
+pub fn draining(clients: usize) {
+    tracing::info!(clients, "draining");
+}
