@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::keys::Entry;
+use super::keys::{self, Entry};
 use super::table;
 use super::userlist;
 use super::value::quote;
@@ -18,7 +18,15 @@ pub fn describe(settings: &Settings) -> String {
     out.push_str("# Effective settings. A comment names the default where the value is another.\n");
     out.push_str("\n[general]\n");
     entries(&mut out, table::GENERAL, &settings.general, Some(&General::default()));
-    policy(&mut out, "policy", &settings.policy);
+    let said = &settings.policy;
+    let default = keys::default_policy();
+    let effective = Policy {
+        simple_query: said.simple_query.or(default.simple_query),
+        function_call: said.function_call,
+        enforce: said.enforce.or(default.enforce),
+    };
+    out.push_str("\n[policy]\n");
+    entries(&mut out, table::POLICY, &effective, Some(&default));
     out.push_str("\n[coalesce]\n");
     entries(&mut out, table::COALESCE, &settings.coalesce, Some(&Coalesce::default()));
     tables(&mut out, "coalesce", &settings.coalesce, &BTreeMap::new());

@@ -147,14 +147,10 @@ static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     all
 });
 
-/// What holds where no `[policy]` says anything.
-fn default_policy() -> Policy {
-    use crate::settings::{Enforce, SimpleQuery, Switch};
-    Policy {
-        simple_query: Some(SimpleQuery::default()),
-        function_call: Some(Switch::Allow),
-        enforce: Some(Enforce::Reject),
-    }
+/// What holds where no `[policy]` says anything; `function_call` follows `simple_query` then.
+pub(super) fn default_policy() -> Policy {
+    use crate::settings::{Enforce, SimpleQuery};
+    Policy { simple_query: Some(SimpleQuery::default()), function_call: None, enforce: Some(Enforce::Reject) }
 }
 
 /// Every key of the configuration file, by section and group.

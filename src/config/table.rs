@@ -264,7 +264,7 @@ table! {
         "which Query messages pass: all, those with one statement, transaction control and session state \
          only, or none";
     "", RELOAD, function_call = function_call: Maybe(one_of::<Switch>()),
-        "whether FunctionCall messages pass";
+        "whether FunctionCall messages pass; without it they do while simple_query is allow";
     "", RELOAD, enforce = enforce: Maybe(one_of::<Enforce>()),
         "refuse what a rule forbids, or let it pass and write the same audit event";
 }

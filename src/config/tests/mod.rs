@@ -518,6 +518,10 @@ pool_size = 3
     let described = describe(&first);
     assert!(!described.contains("hunter2") && !described.contains("MTIz"), "{described}");
     assert!(described.contains("query_wait_timeout = \"1500ms\"  # default: 120"), "{described}");
+    assert!(
+        described.contains("simple_query = \"control\"  # default: \"allow\"\nenforce = \"reject\"\n"),
+        "{described}"
+    );
     assert!(described.contains("# password is set (in clear), not shown"), "{described}");
     assert!(described.contains("# users with a secret: 1 in clear, 1 scram-sha-256"), "{described}");
     std::fs::write(dir.path().join("b.toml"), &described).expect("a file");
