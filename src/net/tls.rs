@@ -449,3 +449,221 @@ fn signature_hash(certificate: &X509Certificate<'_>) -> Option<Hash> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Keepalive;
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// An authority and what it signs, as files.
+    struct Authority {
+        dir: tempfile::TempDir,
+        key: KeyPair,
+        certificate: rcgen::Certificate,
+    }
+
+    impl Authority {
+        fn new() -> Self {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let certificate = params.self_signed(&key).unwrap();
+            let this = Self { dir: tempfile::tempdir().unwrap(), key, certificate };
+            this.write("ca", &this.certificate.pem());
+            this
+        }
+
+        fn write(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        }
+
+        fn ca(&self) -> Option<PathBuf> {
+            Some(self.dir.path().join("ca"))
+        }
+
+        /// Settings with a certificate for `names` and CN `cn`.
+        fn sign(&self, sslmode: SslMode, cn: &str, names: &[&str]) -> Tls {
+            let key = KeyPair::generate().unwrap();
+            let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+            let mut params = CertificateParams::new(names).unwrap();
+            params.distinguished_name.remove(DnType::CommonName);
+            params.distinguished_name.push(DnType::CommonName, cn);
+            let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
+            let file = key.serialize_pem().len().to_string() + cn;
+            let file = file.replace(['*', '.'], "_");
+            Tls {
+                sslmode,
+                cert_file: Some(self.write(&format!("{file}.crt"), &certificate.pem())),
+                key_file: Some(self.write(&format!("{file}.key"), &key.serialize_pem())),
+                ca_file: None,
+            }
+        }
+    }
+
+    fn connector(sslmode: SslMode, ca_file: Option<PathBuf>) -> Connector {
+        Connector::new(&Tls { sslmode, ca_file, ..Tls::default() }).unwrap()
+    }
+
+    /// A handshake between our two halves and a byte each way; both ends.
+    async fn meet(acceptor: &Acceptor, connector: &Connector, host: &str) -> io::Result<(Stream, Stream)> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let dial = async {
+            let tcp = TcpStream::connect(listener.local_addr()?).await?;
+            let mut stream = connector.connect(host, tcp).await?;
+            stream.write_all(b"q").await?;
+            stream.flush().await?;
+            assert_eq!(stream.read_u8().await?, b'a');
+            Ok::<_, io::Error>(stream)
+        };
+        let take = async {
+            let tcp = listener.accept().await?.0;
+            let Stream::Tcp(tcp) = Stream::tcp(tcp, &Keepalive::default())? else { unreachable!() };
+            let mut stream = acceptor.accept(tcp).await?;
+            assert_eq!(stream.read_u8().await?, b'q');
+            stream.write_all(b"a").await?;
+            stream.flush().await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let (dialed, taken) = tokio::join!(dial, take);
+        Ok((dialed?, taken?))
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn each_sslmode_checks_what_it_says() {
+        let (ours, other) = (Authority::new(), Authority::new());
+        let named = Acceptor::new(&ours.sign(SslMode::Require, "x", &["localhost", "127.0.0.1"])).unwrap();
+        block_on(async {
+            for (sslmode, ca, host, good) in [
+                (SslMode::Prefer, None, "elsewhere", true),
+                (SslMode::Require, None, "elsewhere", true),
+                (SslMode::Require, other.ca(), "elsewhere", true),
+                (SslMode::Require, None, "not a name", true),
+                (SslMode::VerifyCa, ours.ca(), "elsewhere", true),
+                (SslMode::VerifyCa, other.ca(), "localhost", false),
+                (SslMode::VerifyFull, ours.ca(), "localhost", true),
+                (SslMode::VerifyFull, ours.ca(), "LOCALHOST.", true),
+                (SslMode::VerifyFull, ours.ca(), "127.0.0.1", true),
+                (SslMode::VerifyFull, ours.ca(), "127.0.0.2", false),
+                (SslMode::VerifyFull, ours.ca(), "elsewhere", false),
+                (SslMode::VerifyFull, ours.ca(), "x", false),
+                (SslMode::VerifyFull, ours.ca(), "not a name", false),
+                (SslMode::VerifyFull, other.ca(), "localhost", false),
+            ] {
+                let met = meet(&named, &connector(sslmode, ca), host).await;
+                assert_eq!(met.is_ok(), good, "{sslmode:?} {host}: {:?}", met.err());
+            }
+        });
+    }
+
+    #[test]
+    fn without_an_alternative_name_the_common_name_counts() {
+        let ours = Authority::new();
+        let acceptor = |cn: &str| Acceptor::new(&ours.sign(SslMode::Require, cn, &[])).unwrap();
+        let full = connector(SslMode::VerifyFull, ours.ca());
+        block_on(async {
+            for (cn, host, good) in [
+                ("db.example.com", "db.example.com", true),
+                ("DB.example.com", "db.EXAMPLE.com", true),
+                ("*.example.com", "db.example.com", true),
+                ("*.example.com", "a.db.example.com", false),
+                ("*.example.com", "example.com", false),
+                ("*.com", "example.com", false),
+                ("db.example.com", "example.com", false),
+                ("127.0.0.1", "127.0.0.1", true),
+                ("127.0.0.1", "127.0.0.2", false),
+            ] {
+                let met = meet(&acceptor(cn), &full, host).await;
+                assert_eq!(met.is_ok(), good, "{cn} for {host}: {:?}", met.err());
+            }
+        });
+    }
+
+    #[test]
+    fn both_sides_see_the_same_binding_data_and_the_protocol_name() {
+        let ours = Authority::new();
+        let acceptor = Acceptor::new(&ours.sign(SslMode::Require, "x", &["localhost"])).unwrap();
+        block_on(async {
+            let (dialed, taken) =
+                meet(&acceptor, &connector(SslMode::Require, None), "localhost").await.unwrap();
+            let seen = end_point(&dialed.peer_certificates().unwrap()[0]).unwrap();
+            assert_eq!((seen.len(), Some(seen.as_slice())), (32, acceptor.end_point()));
+            assert_eq!((dialed.alpn(), taken.alpn()), (Some(ALPN), Some(ALPN)));
+            assert!(dialed.is_tls() && taken.is_tls() && taken.peer_certificates().is_none());
+            assert_eq!(dialed.addrs().map(|(a, b)| (b, a)), taken.addrs());
+        });
+    }
+
+    #[test]
+    fn client_certificates_are_asked_for_checked_and_read() {
+        let (ours, other) = (Authority::new(), Authority::new());
+        let dial = |from: Option<&Authority>| {
+            let mut tls = from.map_or_else(Tls::default, |a| a.sign(SslMode::Require, "ann", &[]));
+            tls.sslmode = SslMode::Require;
+            Connector::new(&tls).unwrap()
+        };
+        block_on(async {
+            for (sslmode, from, good, cn) in [
+                (SslMode::Require, None, true, None),
+                (SslMode::Require, Some(&ours), true, Some("ann")),
+                (SslMode::Require, Some(&other), false, None),
+                (SslMode::VerifyCa, None, false, None),
+                (SslMode::VerifyCa, Some(&ours), true, Some("ann")),
+                (SslMode::VerifyFull, Some(&other), false, None),
+                (SslMode::VerifyFull, Some(&ours), true, Some("ann")),
+            ] {
+                let tls = Tls { ca_file: ours.ca(), ..ours.sign(sslmode, "server", &["localhost"]) };
+                let met = meet(&Acceptor::new(&tls).unwrap(), &dial(from), "localhost").await;
+                assert_eq!(met.is_ok(), good, "{sslmode:?}: {:?}", met.as_ref().err());
+                let name = met.ok().and_then(|(_, taken)| common_name(taken.peer_certificates()?.first()?));
+                assert_eq!(name.as_deref(), cn, "{sslmode:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn errors_name_the_setting_and_the_file() {
+        let ours = Authority::new();
+        let good = ours.sign(SslMode::Require, "x", &[]);
+        let empty = ours.write("empty", "");
+        let garbage = ours.write("garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        let missing = ours.dir.path().join("missing");
+        let with = |change: &dyn Fn(&mut Tls)| {
+            let mut tls = good.clone();
+            change(&mut tls);
+            tls
+        };
+        for (tls, setting, file) in [
+            (with(&|t| t.cert_file = None), "cert_file", None),
+            (with(&|t| t.key_file = None), "key_file", None),
+            (with(&|t| t.cert_file = Some(missing.clone())), "cert_file", Some(&missing)),
+            (with(&|t| t.cert_file = Some(empty.clone())), "cert_file", Some(&empty)),
+            (with(&|t| t.cert_file = Some(garbage.clone())), "key_file", good.key_file.as_ref()),
+            (with(&|t| t.key_file = Some(empty.clone())), "key_file", Some(&empty)),
+            (with(&|t| t.ca_file = Some(missing.clone())), "ca_file", Some(&missing)),
+            (with(&|t| t.ca_file = Some(empty.clone())), "ca_file", Some(&empty)),
+            (with(&|t| t.sslmode = SslMode::VerifyCa), "ca_file", None),
+        ] {
+            let error = Acceptor::new(&tls).expect_err(setting);
+            assert_eq!(error.setting, format!("client_tls_{setting}"));
+            assert_eq!(error.file.as_ref(), file, "{error}");
+        }
+        let tls = Tls { sslmode: SslMode::VerifyCa, ca_file: Some(garbage.clone()), ..Tls::default() };
+        let error = Connector::new(&tls).expect_err("garbage");
+        assert_eq!((error.setting.as_str(), error.file), ("server_tls_ca_file", Some(garbage)));
+    }
+
+    #[test]
+    fn disable_needs_no_files() {
+        let acceptor = Acceptor::new(&Tls { cert_file: Some("/nowhere".into()), ..Tls::default() }).unwrap();
+        assert!(!acceptor.offers() && !acceptor.requires());
+        assert_eq!(connector(SslMode::Disable, None).sslmode(), SslMode::Disable);
+    }
+}
