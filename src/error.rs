@@ -326,15 +326,6 @@ impl Error {
     pub fn internal(what: &'static str) -> Self {
         Self::new(Kind::Internal, what)
     }
-
-    /// Appends the ErrorResponse.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        crate::wire::backend::put_report(
-            out,
-            crate::wire::backend::ERROR_RESPONSE,
-            &crate::wire::backend::Report::from(self),
-        );
-    }
 }
 
 impl fmt::Display for Error {

@@ -9,7 +9,8 @@
 //! admin        the console (SHOW, PAUSE, ...)
 //! client       one client: handshake, session, relay   config   the file -> Settings
 //! coalesce     many INSERTs, one COPY (lane: the task)
-//! pool  cancel which server connection, when           quickstart
+//! cancel       which client has which server now       quickstart
+//! pool         which server connection, when
 //! server       one connection to PostgreSQL
 //! net  auth    sockets and TLS; who is this
 //! telemetry    logs and counters

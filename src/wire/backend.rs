@@ -180,6 +180,13 @@ pub fn put_as_fatal(out: &mut Vec<u8>, body: &[u8]) {
     });
 }
 
+impl crate::error::Error {
+    /// Appends the ErrorResponse.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put_report(out, ERROR_RESPONSE, &Report::from(self));
+    }
+}
+
 /// Appends ReadyForQuery.
 pub fn put_ready_for_query(out: &mut Vec<u8>, status: TransactionStatus) {
     out.extend_from_slice(&[READY_FOR_QUERY, 0, 0, 0, 5, status.as_byte()]);
