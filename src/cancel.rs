@@ -135,6 +135,11 @@ impl ClientShared {
         self.signals.load(Ordering::Acquire) != 0
     }
 
+    /// A cancel request was told.
+    pub fn is_cancelled(&self) -> bool {
+        self.signals.load(Ordering::Acquire) & Signal::Cancel as u8 != 0
+    }
+
     /// Takes what was told.
     pub fn take_signals(&self) -> u8 {
         self.signals.swap(0, Ordering::AcqRel)

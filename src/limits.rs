@@ -33,6 +33,9 @@ pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 /// Pause after accept failed (out of files or memory).
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
+/// Most bytes of one client that are held while the end of a pipeline that may be poured is awaited.
+pub const HELD_BYTES_MAX: usize = 1 << 20;
+
 /// Answers owed to one client at a time; when reached, the client is not read.
 pub const PIPELINE_MAX: usize = 16_384;
 

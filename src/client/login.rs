@@ -241,8 +241,16 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     };
     state.know(&reported);
     let generation = cx.generation.load(Ordering::Acquire);
-    let session =
-        Session { client, state, me, pool, cx: Arc::clone(cx), generation, linked_at: Instant::now() };
+    let session = Session {
+        client,
+        state,
+        me,
+        pool,
+        cx: Arc::clone(cx),
+        generation,
+        linked_at: Instant::now(),
+        pouring: None,
+    };
     Ok(Admitted { session, server })
 }
 

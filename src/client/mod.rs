@@ -15,6 +15,7 @@
 
 pub mod handshake;
 pub mod login;
+mod pour;
 pub mod relay;
 pub mod session;
 pub mod state;

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::Context;
+use super::pour::{Poured, Pouring, may_hold_more};
 use super::relay::End;
 use super::state::{BOUND, Counts, Fault, PROBED, State, UNKEPT, policy_error};
 use crate::cancel::{ClientShared, ClientState, Signal};
@@ -69,6 +70,8 @@ pub struct Session {
     pub(super) generation: usize,
     /// When the server was linked.
     pub(super) linked_at: Instant,
+    /// Made with its first INSERT.
+    pub(super) pouring: Option<Box<Pouring>>,
 }
 
 /// Why idling ended.
@@ -126,12 +129,25 @@ impl Session {
             if self.answer_without_server()? {
                 continue;
             }
+            // Kept until the answer is there: a batch waits for it.
+            let _single = match self.pour().await? {
+                Poured::Answered => continue,
+                Poured::NeedMore if may_hold_more(self.client.bytes().len()) => {
+                    self.read_more().await?;
+                    continue;
+                }
+                Poured::NeedMore => None,
+                Poured::No(single) => single,
+            };
             let Some(mut server) = self.link().await? else { continue };
+            let before = self.client.consumed();
             if !self.transactions(&mut server).await? {
                 Box::pin(self.leave(server)).await;
                 return Ok(());
             }
             self.unlink(server);
+            let taken = self.client.consumed() - before;
+            self.went_singly(taken);
         }
     }
 
@@ -159,6 +175,29 @@ impl Session {
             }
         })
         .await
+    }
+
+    /// Waits for more of a unit whose end is not here yet.
+    async fn read_more(&mut self) -> Result<(), Fault> {
+        self.client.want(self.client.bytes().len() + READ_BUFFER_BYTES / 2);
+        let (client, me) = (&mut self.client, &self.me);
+        let read = std::future::poll_fn(|cx| {
+            if me.is_signalled() {
+                return Poll::Ready(Ok(1));
+            }
+            client.poll_fill(cx)
+        })
+        .await;
+        match read {
+            Ok(n) if n > 0 => {
+                if self.me.is_signalled() {
+                    self.obey(true)
+                } else {
+                    Ok(())
+                }
+            }
+            _ => Err(Fault::ClientGone),
+        }
     }
 
     /// Deals with what needs no server: Terminate, a lone Sync, a Query that the policy refuses. True: something was.

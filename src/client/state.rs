@@ -158,6 +158,11 @@ impl State {
         self.mode != PoolMode::Session
     }
 
+    /// Nothing stands between messages that are poured and what the server would answer.
+    pub(super) fn can_pour(&self) -> bool {
+        self.shares_servers() && self.max_prepared > 0 && self.streaming == 0 && self.taint == Effects::NONE
+    }
+
     fn tracks_names(&self) -> bool {
         self.shares_servers() && self.max_prepared > 0
     }

@@ -1,12 +1,563 @@
-//! Lanes.
+//! One lane: the batch for one COPY of one pool and one set of session settings.
+//!
+//! Owns: when a batch leaves, the flush in one round trip, whose rows have which outcome. Never: answers a client.
+//! A ticket is resolved exactly once; `Inserted` is said only after the server confirmed the COMMIT.
 
-/// Lanes.
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+
+use super::batch::{Batch, Caps, line_of_error};
+use super::catalog;
+use super::plan::InsertPlan;
+use super::shapes::{Lanes, Shape, guard_statement};
+use crate::pool::{Checkout, Pool};
+use crate::proto::pipeline::{Action, Kind};
+use crate::proto::prepared::{ClientNames, Statement};
+use crate::proto::vars::VarSet;
+use crate::server::internal::Reply;
+use crate::settings::{Coalesce, CoalesceMode};
+use crate::sql::effects::Effects;
+use crate::wire::backend::ErrorFields;
+use crate::wire::copy::CopyFormat;
+use crate::wire::frontend as f;
+
+/// After this many failures in a row the lane passes offers on for a while.
+const FAILURES_BORNE: u32 = 3;
+
+/// Offers passed on after that; doubled with each further failure, up to [`PASSED_ON_MAX`].
+const PASSED_ON: u64 = 64;
+
+/// See [`PASSED_ON`].
+const PASSED_ON_MAX: u64 = 1 << 16;
+
+/// What became of a unit of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Committed.
+    Inserted,
+    /// Not stored; the session runs its own messages as they were sent.
+    RunSingly,
+    /// The connection was lost at the commit.
+    Unknown,
+}
+
+/// A session's end of a batch; kept and used again.
 #[derive(Debug, Default)]
-pub struct Lanes {}
+pub struct Ticket {
+    outcome: AtomicU8,
+    waker: Mutex<Option<Waker>>,
+}
 
-impl Lanes {
-    /// New.
-    pub fn new() -> Self {
-        Self {}
+impl Ticket {
+    fn resolve(&self, outcome: Outcome) {
+        let code = match outcome {
+            Outcome::Inserted => 1,
+            Outcome::RunSingly => 2,
+            Outcome::Unknown => 3,
+        };
+        self.outcome.store(code, Ordering::Release);
+        if let Some(waker) = lock(&self.waker).take() {
+            waker.wake();
+        }
     }
+
+    /// The outcome, once. Registers the task while there is none.
+    pub fn poll(&self, cx: &std::task::Context<'_>) -> Poll<Outcome> {
+        let take = || match self.outcome.swap(0, Ordering::AcqRel) {
+            1 => Some(Outcome::Inserted),
+            2 => Some(Outcome::RunSingly),
+            3 => Some(Outcome::Unknown),
+            _ => None,
+        };
+        if let Some(outcome) = take() {
+            return Poll::Ready(outcome);
+        }
+        *lock(&self.waker) = Some(cx.waker().clone());
+        take().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a lane says to rows.
+#[derive(Debug)]
+pub enum Offer {
+    /// They wait in the batch; the ticket will be resolved.
+    Queued,
+    /// Run them as they were sent, and keep this until their answer is there: the next batch waits for it.
+    Single(Single),
+    /// Run them as they were sent.
+    PassOn,
+}
+
+/// A row under way as it was sent.
+#[derive(Debug)]
+pub struct Single {
+    lane: Arc<Lane>,
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.lane.inner);
+        inner.singles -= 1;
+        inner.lately += 1;
+        self.lane.flush_if_due(inner);
+    }
+}
+
+/// Counters of one lane, for the console and the metrics.
+#[derive(Debug, Default)]
+pub struct LaneStats {
+    /// Rows committed by COPY.
+    pub rows: AtomicU64,
+    /// COPYs that committed.
+    pub flushes: AtomicU64,
+    /// Rows that left as they were sent because the lane was idle.
+    pub singles: AtomicU64,
+    /// Rows handed back to be run singly.
+    pub fallbacks: AtomicU64,
+    /// COPYs that failed.
+    pub failures: AtomicU64,
+    /// Failures in which the error named the guilty row.
+    pub isolated: AtomicU64,
+    /// Rows of failed COPYs, which VACUUM has to clear away.
+    pub dead_rows: AtomicU64,
+    /// Units whose outcome could not be known.
+    pub unknown: AtomicU64,
+    /// Offers passed on (budget, failures).
+    pub passed_on: AtomicU64,
+    /// Rows that would have been poured (`mode = "shadow"`).
+    pub shadow: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    batch: Batch,
+    tickets: Vec<Arc<Ticket>>,
+    /// COPYs in flight, and the units in them.
+    flights: usize,
+    flying: usize,
+    /// Rows under way as they were sent.
+    singles: usize,
+    /// Units that ended since the last flush left.
+    lately: usize,
+    /// Sessions that lately used the lane at the same time.
+    expected: usize,
+    failures: u32,
+    pass_on: u64,
+    /// Batches that left; the one that waits now has this number.
+    batches: u64,
+    /// One more than the number of the last batch that has a timer.
+    watched: u64,
+}
+
+/// One lane.
+#[derive(Debug)]
+pub struct Lane {
+    /// The plan of the statement that opened it.
+    pub plan: Arc<InsertPlan>,
+    /// Its pool.
+    pub pool: Arc<Pool>,
+    /// The form of its rows.
+    pub format: CopyFormat,
+    /// on or shadow.
+    pub mode: CoalesceMode,
+    /// Counters.
+    pub stats: LaneStats,
+    class: u64,
+    vars: Arc<VarSet>,
+    copy: Arc<Statement>,
+    settings: Coalesce,
+    lanes: Weak<Lanes>,
+    shapes: Mutex<Vec<Weak<Shape>>>,
+    inner: Mutex<Inner>,
+}
+
+impl Lane {
+    pub(super) fn new(
+        lanes: &Arc<Lanes>,
+        pool: &Arc<Pool>,
+        vars: &Arc<VarSet>,
+        plan: &Arc<InsertPlan>,
+        format: CopyFormat,
+        sql: &str,
+        mode: CoalesceMode,
+    ) -> Arc<Self> {
+        let settings = pool.settings.load().coalesce.clone();
+        let millis = |d: std::time::Duration| d.as_millis().to_string();
+        let (lock_timeout, flush_timeout) = (millis(settings.lock_timeout), millis(settings.flush_timeout));
+        let own = [
+            ("application_name", "pgsluice"),
+            ("lock_timeout", lock_timeout.as_str()),
+            ("statement_timeout", flush_timeout.as_str()),
+        ];
+        let caps = Caps { rows: settings.max_rows, bytes: settings.max_bytes };
+        Arc::new(Self {
+            plan: Arc::clone(plan),
+            pool: Arc::clone(pool),
+            format,
+            mode,
+            stats: LaneStats::default(),
+            class: vars.pour_class,
+            vars: pool.shared().vars.intern(vars.pouring().chain(own)),
+            copy: Statement::new(sql.as_bytes(), &[], Effects::NONE),
+            settings,
+            lanes: Arc::downgrade(lanes),
+            shapes: Mutex::default(),
+            inner: Mutex::new(Inner {
+                batch: Batch::new(format, caps),
+                tickets: Vec::new(),
+                flights: 0,
+                flying: 0,
+                singles: 0,
+                lately: 0,
+                expected: 0,
+                failures: 0,
+                pass_on: 0,
+                batches: 0,
+                watched: 0,
+            }),
+        })
+    }
+
+    pub(super) fn serves(
+        &self,
+        pool: &Arc<Pool>,
+        class: u64,
+        sql: &str,
+        fingerprint: &str,
+        mode: CoalesceMode,
+    ) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+            && self.class == class
+            && *self.copy.query == *sql.as_bytes()
+            && self.plan.fingerprint == fingerprint
+            && self.mode == mode
+    }
+
+    pub(super) fn is_replaced_by(&self, new: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &new.pool)
+            && self.class == new.class
+            && self.copy.query == new.copy.query
+            && !self.is_busy()
+    }
+
+    pub(super) fn add_shape(&self, shape: &Arc<Shape>) {
+        let mut shapes = lock(&self.shapes);
+        shapes.retain(|s| s.strong_count() > 0 && !std::ptr::eq(s.as_ptr(), Arc::as_ptr(shape)));
+        shapes.push(Arc::downgrade(shape));
+    }
+
+    /// Rows wait or are under way.
+    pub fn is_busy(&self) -> bool {
+        let inner = lock(&self.inner);
+        !inner.batch.is_empty() || inner.flights > 0 || inner.singles > 0
+    }
+
+    /// Units that wait, COPYs in flight.
+    pub fn load(&self) -> (usize, usize) {
+        let inner = lock(&self.inner);
+        (inner.tickets.len(), inner.flights)
+    }
+
+    /// Hot path. Offers one unit: `rows` encoded rows that stand or fall together.
+    pub fn offer(self: &Arc<Self>, encoded: &[u8], rows: usize, ticket: &Arc<Ticket>) -> Offer {
+        if self.mode == CoalesceMode::Shadow {
+            self.stats.shadow.fetch_add(rows as u64, Ordering::Relaxed);
+            return Offer::PassOn;
+        }
+        let mut inner = lock(&self.inner);
+        if inner.pass_on > 0 {
+            inner.pass_on -= 1;
+            self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
+            return Offer::PassOn;
+        }
+        let idle = inner.flights == 0 && inner.singles == 0 && inner.batch.is_empty();
+        if idle && rows < self.settings.copy_min_rows {
+            inner.singles += 1;
+            drop(inner);
+            self.stats.singles.fetch_add(rows as u64, Ordering::Relaxed);
+            return Offer::Single(Single { lane: Arc::clone(self) });
+        }
+        if !self.within_budget(encoded.len()) || inner.batch.push_unit(encoded, rows).is_none() {
+            self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
+            return Offer::PassOn;
+        }
+        inner.tickets.push(Arc::clone(ticket));
+        let (first, batch) = (inner.tickets.len() == 1, inner.batches);
+        self.flush_if_due(inner);
+        if first {
+            self.watch(batch);
+        }
+        Offer::Queued
+    }
+
+    /// A row that left as it was sent may wait for somebody's lock; a batch does not wait for it longer than it would
+    /// wait for a lock itself.
+    fn watch(self: &Arc<Self>, batch: u64) {
+        let mut inner = lock(&self.inner);
+        if inner.batches != batch || inner.watched == batch + 1 {
+            return;
+        }
+        inner.watched = batch + 1;
+        drop(inner);
+        let lane = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(lane.settings.lock_timeout).await;
+            let inner = lock(&lane.inner);
+            if inner.batches == batch && !inner.batch.is_empty() {
+                lane.leave(inner);
+            }
+        });
+    }
+
+    fn within_budget(&self, bytes: usize) -> bool {
+        let Some(lanes) = self.lanes.upgrade() else { return false };
+        let before = lanes.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > self.settings.budget_bytes {
+            lanes.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    fn return_budget(&self, bytes: usize) {
+        if let Some(lanes) = self.lanes.upgrade() {
+            lanes.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a unit back that has not left yet. True: it is out, and will not be stored.
+    pub fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
+        let mut inner = lock(&self.inner);
+        let Some(unit) = inner.tickets.iter().position(|t| Arc::ptr_eq(t, ticket)) else { return false };
+        let bytes = inner.batch.unit_bytes(unit).map_or(0, <[u8]>::len);
+        inner.batch = inner.batch.without(unit);
+        inner.tickets.remove(unit);
+        drop(inner);
+        self.return_budget(bytes);
+        true
+    }
+
+    /// FLUSH: what waits leaves now.
+    pub fn flush_now(self: &Arc<Self>) {
+        let inner = lock(&self.inner);
+        if !inner.batch.is_empty() {
+            self.leave(inner);
+        }
+    }
+
+    /// The rule of when a batch leaves; see the room's drawing.
+    fn flush_if_due(self: &Arc<Self>, inner: MutexGuard<'_, Inner>) {
+        if inner.batch.is_empty() || inner.flights >= self.settings.max_flushes_per_table {
+            return;
+        }
+        let here = inner.tickets.len() + inner.flying + inner.singles;
+        let nothing_under_way = inner.flights == 0 && inner.singles == 0;
+        let all_wait = here >= inner.expected && inner.tickets.len() * 2 >= inner.flying;
+        let full = inner.batch.rows() >= self.settings.max_rows / 2
+            || inner.batch.bytes().len() >= self.settings.max_bytes / 2;
+        if nothing_under_way || (inner.expected > 1 && all_wait) || full {
+            self.leave(inner);
+        }
+    }
+
+    fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        let caps = Caps { rows: self.settings.max_rows, bytes: self.settings.max_bytes };
+        let batch = std::mem::replace(&mut inner.batch, Batch::new(self.format, caps));
+        let tickets = std::mem::take(&mut inner.tickets);
+        inner.expected = tickets.len() + inner.flying + inner.singles + inner.lately;
+        inner.lately = 0;
+        inner.batches += 1;
+        inner.flights += 1;
+        inner.flying += tickets.len();
+        drop(inner);
+        self.return_budget(batch.bytes().len());
+        let flight = Flight { lane: Arc::clone(self), units: tickets.len(), tickets };
+        tokio::spawn(flight.fly(batch));
+    }
+
+    fn failed(&self) {
+        self.stats.failures.fetch_add(1, Ordering::Relaxed);
+        let mut inner = lock(&self.inner);
+        inner.failures += 1;
+        if inner.failures >= FAILURES_BORNE {
+            let doublings = (inner.failures - FAILURES_BORNE).min(10);
+            inner.pass_on = (PASSED_ON << doublings).min(PASSED_ON_MAX);
+        }
+    }
+
+    fn succeeded(&self) {
+        lock(&self.inner).failures = 0;
+    }
+
+    /// The table is not what was planned for.
+    fn forget_shapes(&self) {
+        for shape in lock(&self.shapes).drain(..) {
+            if let Some(shape) = shape.upgrade() {
+                shape.forget();
+            }
+        }
+    }
+
+    /// Everything of one round trip, in one write: COPY, its rows and its end, the guard, Sync.
+    fn put_flush(&self, server: &mut Checkout, batch: &Batch) {
+        let max = self.pool.settings.load().max_prepared_statements.max(8);
+        let mut names = ClientNames::default();
+        server.conn.prepare_out();
+        server.apply_vars(&self.vars, &mut names, max);
+        let guard = guard_statement();
+        server.ensure(&self.copy, &mut names, max, Action::Own);
+        server.ensure(guard, &mut names, max, Action::Own);
+        f::put_bind_text(&mut server.conn.out, self.copy.server_name.as_bytes(), &[]);
+        f::put_execute(&mut server.conn.out, b"", 0);
+        batch.put_copy(&mut server.conn.out);
+        let relid = self.plan.relid.to_string();
+        let params = [
+            Some(relid.as_bytes()),
+            Some(self.plan.name_as_written.as_bytes()),
+            Some(self.plan.fingerprint.as_bytes()),
+        ];
+        f::put_bind_text(&mut server.conn.out, guard.server_name.as_bytes(), &params);
+        f::put_execute(&mut server.conn.out, b"", 0);
+        f::put_empty(&mut server.conn.out, f::SYNC);
+        for kind in [Kind::Bind, Kind::Execute, Kind::CopyEnd, Kind::Bind, Kind::Execute, Kind::Sync] {
+            server.pipeline.push(kind, Action::Own, false);
+        }
+    }
+}
+
+/// A batch under way and the tickets it answers for. Dropped with tickets left (the process ends), they are unknown.
+struct Flight {
+    lane: Arc<Lane>,
+    tickets: Vec<Arc<Ticket>>,
+    units: usize,
+}
+
+/// What came of one COPY.
+enum Landed {
+    Committed,
+    /// Rolled back, and perhaps by whose row.
+    Failed(Option<usize>),
+    /// Not stored, for a reason that is nobody's row.
+    NotStored,
+    Unknown,
+}
+
+impl Flight {
+    async fn fly(mut self, batch: Batch) {
+        let rows = batch.rows();
+        if rows < self.lane.settings.copy_min_rows {
+            self.hand_back(rows);
+            return;
+        }
+        let mut batch = batch;
+        // Two COPYs that fail by a row are borne: the guilty one leaves, the others try again.
+        for last in [false, true] {
+            match self.land(&batch).await {
+                Landed::Committed => return self.committed(&batch),
+                Landed::Failed(Some(unit)) if !last && self.tickets.len() > 1 => {
+                    self.lane.stats.isolated.fetch_add(1, Ordering::Relaxed);
+                    self.lane.stats.fallbacks.fetch_add(batch.unit_rows(unit) as u64, Ordering::Relaxed);
+                    self.tickets.remove(unit).resolve(Outcome::RunSingly);
+                    batch = batch.without(unit);
+                }
+                Landed::Failed(_) | Landed::NotStored => return self.hand_back(batch.rows()),
+                Landed::Unknown => return self.unknown(),
+            }
+        }
+    }
+
+    async fn land(&self, batch: &Batch) -> Landed {
+        let lane = &self.lane;
+        let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
+        lane.put_flush(&mut server, batch);
+        let mut reply = Reply::default();
+        let lost = server.finish_into(&mut reply).await.is_err();
+        if lost {
+            return self.lost(&server, &reply);
+        }
+        server.release();
+        match &reply.error {
+            None if reply.tags.iter().any(|tag| copied(tag, batch.rows())) => {
+                lane.succeeded();
+                Landed::Committed
+            }
+            // The server says it copied another number of rows, and has committed: nothing can be promised.
+            None => Landed::Unknown,
+            Some(error) => {
+                lane.failed();
+                lane.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+                let fields = ErrorFields::new(error);
+                if catalog::is_guard_error(&fields) {
+                    lane.forget_shapes();
+                    return Landed::NotStored;
+                }
+                Landed::Failed(
+                    line_of_error(&fields, &lane.plan.relname).and_then(|line| batch.line_owner(line)),
+                )
+            }
+        }
+    }
+
+    /// The connection is gone. Stored is nothing if the Sync never left whole, or if the server said why it ends the
+    /// transaction before it answered the guard; otherwise nobody knows.
+    fn lost(&self, server: &Checkout, reply: &Reply) -> Landed {
+        self.lane.failed();
+        let guard_answered = reply.tags.len() >= 2;
+        if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
+            Landed::NotStored
+        } else {
+            Landed::Unknown
+        }
+    }
+
+    fn committed(&mut self, batch: &Batch) {
+        self.lane.stats.flushes.fetch_add(1, Ordering::Relaxed);
+        self.lane.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        self.resolve(Outcome::Inserted);
+    }
+
+    fn hand_back(&mut self, rows: usize) {
+        self.lane.stats.fallbacks.fetch_add(rows as u64, Ordering::Relaxed);
+        self.resolve(Outcome::RunSingly);
+    }
+
+    fn unknown(&mut self) {
+        self.lane.stats.unknown.fetch_add(self.tickets.len() as u64, Ordering::Relaxed);
+        self.resolve(Outcome::Unknown);
+    }
+
+    /// The flight is over before its sessions hear of it, so that the first of them finds the lane as it is.
+    fn resolve(&mut self, outcome: Outcome) {
+        self.end();
+        for ticket in self.tickets.drain(..) {
+            ticket.resolve(outcome);
+        }
+    }
+
+    fn end(&mut self) {
+        let units = std::mem::take(&mut self.units);
+        if units == 0 {
+            return;
+        }
+        let mut inner = lock(&self.lane.inner);
+        inner.flights -= 1;
+        inner.flying -= units;
+        inner.lately += units;
+        self.lane.flush_if_due(inner);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.resolve(Outcome::Unknown);
+    }
+}
+
+fn copied(tag: &[u8], rows: usize) -> bool {
+    tag.strip_prefix(b"COPY ").and_then(|n| std::str::from_utf8(n).ok()?.parse().ok()) == Some(rows)
 }

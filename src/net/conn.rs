@@ -96,6 +96,7 @@ pub struct Conn {
     stream: Stream,
     input: Input,
     want: usize,
+    consumed: usize,
     /// What waits to be written; append to it, then [`Conn::poll_flush`].
     pub out: Vec<u8>,
     written: usize,
@@ -113,7 +114,16 @@ impl Conn {
             input.data[..rest.len()].copy_from_slice(rest);
             input.end = rest.len();
         }
-        Self { stream, input, want: 0, out: Vec::new(), written: 0, eof: false, unflushed: false }
+        Self {
+            stream,
+            input,
+            want: 0,
+            consumed: 0,
+            out: Vec::new(),
+            written: 0,
+            eof: false,
+            unflushed: false,
+        }
     }
 
     /// The stream below.
@@ -143,8 +153,14 @@ impl Conn {
     pub fn consume(&mut self, n: usize) {
         debug_assert!(n <= self.input.end - self.input.start);
         self.input.start += n;
+        self.consumed = self.consumed.wrapping_add(n);
         self.want = 0;
         self.input.release_if_empty();
+    }
+
+    /// Bytes consumed in all.
+    pub fn consumed(&self) -> usize {
+        self.consumed
     }
 
     /// The next message is `n` bytes long and must be whole: the buffer grows to hold it.

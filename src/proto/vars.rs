@@ -29,6 +29,11 @@ impl VarSet {
         self.values.iter().map(|(k, v)| (&**k, &**v))
     }
 
+    /// The values that may matter to what an INSERT stores or answers.
+    pub fn pouring(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().filter(|(name, _)| matters_to_insert(name))
+    }
+
     /// Nothing is set.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

@@ -26,8 +26,8 @@ pub struct Reply {
     pub error: Option<Vec<u8>>,
     /// Type OIDs of ParameterDescription, if one came.
     pub param_types: Option<Vec<u32>>,
-    /// The last command tag.
-    pub tag: Vec<u8>,
+    /// Command tags, in order.
+    pub tags: Vec<Vec<u8>>,
     /// ParameterDescription's body, to be given to a client as it is.
     pub param_description: Option<Vec<u8>>,
 }
@@ -79,22 +79,47 @@ impl ServerConn {
         Ok(reply)
     }
 
+    /// Prepares a statement where it is missing and asks for its parameters' types.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn describe(&mut self, statement: &Statement, max: usize) -> Result<Reply, Lost> {
+        self.conn.prepare_out();
+        let mut names = ClientNames::default();
+        self.ensure(statement, &mut names, max, Action::Own);
+        f::put_target(&mut self.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
+        self.pipeline.push(Kind::Describe, Action::Own, false);
+        f::put_empty(&mut self.conn.out, f::SYNC);
+        self.pipeline.push(Kind::Sync, Action::Own, false);
+        let reply = self.finish().await?;
+        if reply.error.is_some() {
+            self.names.forget(statement.id);
+        }
+        Ok(reply)
+    }
+
     /// Writes what waits and reads until nothing is owed.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
     pub async fn finish(&mut self) -> Result<Reply, Lost> {
-        match self.finish_inner().await {
-            Ok(reply) => Ok(reply),
-            Err(why) => {
-                self.broken = true;
-                Err(Lost(why))
-            }
-        }
+        let mut reply = Reply::default();
+        self.finish_into(&mut reply).await?;
+        Ok(reply)
     }
 
-    async fn finish_inner(&mut self) -> Result<Reply, String> {
-        let mut reply = Reply::default();
+    /// As [`ServerConn::finish`], and `reply` keeps what came before the connection was lost.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn finish_into(&mut self, reply: &mut Reply) -> Result<(), Lost> {
+        self.finish_inner(reply).await.map_err(|why| {
+            self.broken = true;
+            Lost(why)
+        })
+    }
+
+    async fn finish_inner(&mut self, reply: &mut Reply) -> Result<(), String> {
         let mut bytes = 0;
         while !self.pipeline.is_empty() {
             // Reading while writing: a server may answer before it has read everything.
@@ -107,12 +132,12 @@ impl ServerConn {
             })
             .await
             .map_err(|e| e.to_string())?;
-            bytes += self.take_answers(&mut reply)?;
+            bytes += self.take_answers(reply)?;
             if bytes > ANSWER_BYTES_MAX {
                 return Err("answer is too large".into());
             }
         }
-        Ok(reply)
+        Ok(())
     }
 
     /// Takes in what has arrived whole. Returns the bytes kept.
@@ -145,7 +170,7 @@ impl ServerConn {
                         let row = b::data_row(body).map_err(|e| e.to_string())?;
                         reply.rows.push(row.into_iter().map(|v| v.map(<[u8]>::to_vec)).collect());
                     } else if tag == b::COMMAND_COMPLETE {
-                        reply.tag = body.strip_suffix(b"\0").unwrap_or(body).to_vec();
+                        reply.tags.push(body.strip_suffix(b"\0").unwrap_or(body).to_vec());
                     } else if tag == b::PARAMETER_DESCRIPTION {
                         reply.param_types = body.get(2..).map(|types| {
                             types

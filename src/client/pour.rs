@@ -1,0 +1,446 @@
+//! A session's INSERTs on their way into a batch.
+//!
+//! Owns: recognising, at the beginning of a transaction, messages that are nothing but INSERTs which may be poured;
+//! encoding their rows; the answers they get when the rows are committed. Never: changes what the server would be
+//! asked otherwise: until the outcome is known the client's own messages stay in its read buffer, and if the rows are
+//! handed back, those messages go the ordinary way.
+//!
+//! ```text
+//! taken:   Query(INSERT ... literals)            one row, a transaction of its own
+//!          ([Parse] Bind [Describe] Execute)+ Sync   one transaction; several such units if nobody can tell them apart
+//! ```
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use super::session::{Session, unnamed_statement};
+use super::state::Fault;
+use crate::cancel::ClientState;
+use crate::coalesce::batch::{encode_literals, encode_params, format_of};
+use crate::coalesce::lane::{Lane, Offer, Outcome, Single, Ticket};
+use crate::coalesce::{Ready, Source};
+use crate::error::Error;
+use crate::limits::{HELD_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::proto::prepared::Statement;
+use crate::settings::CoalesceMode;
+use crate::sql::insert::{Lifted, lift, quick_reject};
+use crate::wire::copy::CopyFormat;
+use crate::wire::frame::{HEADER_BYTES, header};
+use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
+
+/// The tag of every INSERT of one row.
+const INSERTED: &[u8] = b"INSERT 0 1";
+
+/// What one session needs to pour; made with its first INSERT.
+#[derive(Debug, Default)]
+pub(super) struct Pouring {
+    ticket: Arc<Ticket>,
+    /// Bytes of the client's that must go the ordinary way before anything is poured again.
+    singly: usize,
+}
+
+/// How a look at the read buffer ended.
+pub(super) enum Poured {
+    /// The rows are answered.
+    Answered,
+    /// A unit has begun that may be poured, but its end is not here yet.
+    NeedMore,
+    /// The ordinary way. Keep what is given until the answer is there.
+    No(Option<Single>),
+}
+
+/// Scratch of one thread: nothing is allocated for a message.
+#[derive(Default)]
+struct Scratch {
+    lifted: Lifted,
+    rows: Vec<u8>,
+    answers: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// What was recognised at the front of the buffer.
+struct Found {
+    lane: Arc<Lane>,
+    rows: usize,
+    /// Bytes of the client's messages.
+    bytes: usize,
+    /// The unnamed statement after them.
+    unnamed: Unnamed,
+}
+
+/// What becomes of the client's unnamed statement.
+enum Unnamed {
+    Kept,
+    Gone,
+    Set(Arc<Statement>),
+}
+
+/// How far recognising got.
+enum Look {
+    Found(Found),
+    NeedMore,
+    No,
+}
+
+impl Session {
+    /// Hot path. Looks at the front of the read buffer; called between transactions, when no server is linked.
+    pub(super) async fn pour(&mut self) -> Result<Poured, Fault> {
+        if !self.may_pour() {
+            return Ok(Poured::No(None));
+        }
+        let offered = SCRATCH.with(|scratch| {
+            let scratch = &mut *scratch.borrow_mut();
+            let found = match self.look(scratch)? {
+                Look::Found(found) => found,
+                Look::NeedMore => return Ok(Err(Poured::NeedMore)),
+                Look::No => return Ok(Err(Poured::No(None))),
+            };
+            let ticket = Arc::clone(&self.pouring.get_or_insert_default().ticket);
+            let answers = match found.lane.offer(&scratch.rows, found.rows, &ticket) {
+                Offer::Queued => std::mem::take(&mut scratch.answers),
+                Offer::Single(single) => return Ok(Err(self.singly(found.bytes, Some(single)))),
+                Offer::PassOn => return Ok(Err(self.singly(found.bytes, None))),
+            };
+            Ok::<_, Fault>(Ok((found, answers, ticket)))
+        })?;
+        match offered {
+            Err(not) => Ok(not),
+            Ok((found, answers, ticket)) => self.outcome(found, answers, &ticket).await,
+        }
+    }
+
+    fn may_pour(&mut self) -> bool {
+        let pool = self.pool.settings.load();
+        let coalesce = &pool.coalesce;
+        if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() {
+            return false;
+        }
+        let first = self.client.bytes().first().copied();
+        if !matches!(first, Some(f::QUERY | f::PARSE | f::BIND)) {
+            return false;
+        }
+        self.pouring.as_ref().is_none_or(|p| p.singly == 0)
+    }
+
+    fn singly(&mut self, bytes: usize, single: Option<Single>) -> Poured {
+        if let Some(pouring) = &mut self.pouring {
+            pouring.singly = bytes;
+        }
+        Poured::No(single)
+    }
+
+    /// `n` bytes of the client's were taken by the ordinary way.
+    pub(super) fn went_singly(&mut self, n: usize) {
+        if let Some(pouring) = &mut self.pouring {
+            pouring.singly = pouring.singly.saturating_sub(n);
+        }
+    }
+
+    // ----- recognising
+
+    fn look(&mut self, scratch: &mut Scratch) -> Result<Look, Fault> {
+        scratch.rows.clear();
+        scratch.answers.clear();
+        let buf = self.client.bytes();
+        let Some(head) = header(buf, self.state.message_max)? else { return Ok(Look::NeedMore) };
+        if head.tag == f::QUERY {
+            let Some(body) = buf.get(HEADER_BYTES..head.total()) else { return Ok(Look::No) };
+            return self.look_at_query(head.total(), body, scratch);
+        }
+        self.look_at_units(scratch)
+    }
+
+    fn look_at_query(&self, bytes: usize, body: &[u8], scratch: &mut Scratch) -> Result<Look, Fault> {
+        let text = f::query(body)?;
+        if !self.state.rules.passes_all_queries()
+            || text.len() > crate::coalesce::shapes::TEXT_BYTES_MAX
+            || quick_reject(text)
+            || lift(text, &mut scratch.lifted).is_err()
+        {
+            return Ok(Look::No);
+        }
+        let Lifted { shape, items } = &scratch.lifted;
+        let source = Source::Literals { shape, text };
+        let Some(ready) = self.cx.lanes.find(&self.pool, &self.state.want, source) else {
+            return Ok(Look::No);
+        };
+        let Some(lane) = ready.lane(CopyFormat::Text) else { return Ok(Look::No) };
+        if encode_literals(&ready.plan, text, items, &mut scratch.rows).is_err() {
+            return Ok(Look::No);
+        }
+        b::put_command_complete(&mut scratch.answers, INSERTED);
+        b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
+        Ok(Look::Found(Found { lane: Arc::clone(lane), rows: 1, bytes, unnamed: Unnamed::Gone }))
+    }
+
+    /// As many units as are here whole, go to one lane and may share a transaction.
+    fn look_at_units(&self, scratch: &mut Scratch) -> Result<Look, Fault> {
+        let mut walk = Walk::new(self);
+        let mut found: Option<Found> = None;
+        loop {
+            let (rows_before, answers_before) = (scratch.rows.len(), scratch.answers.len());
+            match walk.unit(scratch)? {
+                Unit::Whole => {
+                    let Some(lane) = walk.lane.clone() else { return Ok(Look::No) };
+                    let alone = walk.own_time;
+                    if found.is_some() && alone {
+                        // Its own transaction would have had a time of its own.
+                        scratch.rows.truncate(rows_before);
+                        scratch.answers.truncate(answers_before);
+                        break;
+                    }
+                    let unnamed = walk.unnamed.clone().map_or(Unnamed::Kept, Unnamed::Set);
+                    found = Some(Found { lane, rows: walk.rows, bytes: walk.pos, unnamed });
+                    if alone || walk.pos == walk.buf.len() {
+                        break;
+                    }
+                }
+                other => {
+                    scratch.rows.truncate(rows_before);
+                    scratch.answers.truncate(answers_before);
+                    if found.is_none() {
+                        return Ok(if matches!(other, Unit::Cut) { Look::NeedMore } else { Look::No });
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(found.map_or(Look::No, Look::Found))
+    }
+
+    // ----- waiting
+
+    async fn outcome(
+        &mut self,
+        found: Found,
+        answers: Vec<u8>,
+        ticket: &Arc<Ticket>,
+    ) -> Result<Poured, Fault> {
+        let now = Instant::now();
+        self.me.set_state(ClientState::Coalescing, now);
+        self.me.begin(now);
+        let me = Arc::clone(&self.me);
+        let outcome = std::future::poll_fn(|cx| match ticket.poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if me.is_cancelled() && found.lane.withdraw(ticket) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        self.me.set_state(ClientState::Idle, Instant::now());
+        match outcome {
+            Some(Outcome::Inserted) => {
+                self.answered(found, &answers);
+                SCRATCH.with(|scratch| scratch.borrow_mut().answers = answers);
+                Ok(Poured::Answered)
+            }
+            Some(Outcome::RunSingly) => Ok(self.singly(found.bytes, None)),
+            Some(Outcome::Unknown) => Err(Fault::Client(Error::outcome_unknown())),
+            None => {
+                self.me.take_signals();
+                let end = self.first_unit_end(found.bytes);
+                self.client.prepare_out();
+                Error::cancelled().put(&mut self.client.out);
+                b::put_ready_for_query(&mut self.client.out, TransactionStatus::Idle);
+                self.client.consume(end);
+                Ok(Poured::Answered)
+            }
+        }
+    }
+
+    fn answered(&mut self, found: Found, answers: &[u8]) {
+        let rows = found.rows as u64;
+        self.client.prepare_out();
+        self.client.out.extend_from_slice(answers);
+        self.client.consume(found.bytes);
+        match found.unnamed {
+            Unnamed::Kept => {}
+            Unnamed::Gone => self.state.names.forget_unnamed(),
+            Unnamed::Set(statement) => {
+                self.state.names.parse(b"", statement, None);
+                self.state.names.settle();
+            }
+        }
+        let stats = &self.pool.stats;
+        stats.query_count.fetch_add(rows, std::sync::atomic::Ordering::Relaxed);
+        stats.xact_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Where the first transaction of `bytes` ends: behind its Query or Sync.
+    fn first_unit_end(&self, bytes: usize) -> usize {
+        let buf = &self.client.bytes()[..bytes];
+        let mut pos = 0;
+        while let Ok(Some(head)) = header(&buf[pos..], self.state.message_max) {
+            pos += head.total();
+            if matches!(head.tag, f::QUERY | f::SYNC) {
+                break;
+            }
+        }
+        pos.min(bytes)
+    }
+}
+
+/// How a unit was read.
+enum Unit {
+    Whole,
+    /// The buffer ends inside it.
+    Cut,
+    /// It holds something that is not poured.
+    Other,
+}
+
+/// A walk over units of extended messages.
+struct Walk<'a> {
+    session: &'a Session,
+    buf: &'a [u8],
+    pos: usize,
+    rows: usize,
+    lane: Option<Arc<Lane>>,
+    /// The statement and plan of the last Bind.
+    bound: Option<(u64, Arc<Ready>)>,
+    /// The unnamed statement that a Parse in here set.
+    unnamed: Option<Arc<Statement>>,
+    own_time: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(session: &'a Session) -> Self {
+        Self {
+            session,
+            buf: session.client.bytes(),
+            pos: 0,
+            rows: 0,
+            lane: None,
+            bound: None,
+            unnamed: None,
+            own_time: false,
+        }
+    }
+
+    fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
+        match (name.is_empty(), &self.unnamed) {
+            (true, Some(parsed)) => Some(Arc::clone(parsed)),
+            _ => self.session.state.names.lookup(name).cloned(),
+        }
+    }
+
+    /// The plan of a statement, when it is known to be harmless.
+    fn ready(&mut self, statement: &Arc<Statement>) -> Option<Arc<Ready>> {
+        if let Some((id, ready)) = &self.bound {
+            if *id == statement.id {
+                return Some(Arc::clone(ready));
+            }
+        }
+        if !*statement.insert.get_or_init(|| !quick_reject(&statement.query)) {
+            return None;
+        }
+        let session = self.session;
+        let ready = session.cx.lanes.find(&session.pool, &session.state.want, Source::Prepared(statement))?;
+        self.bound = Some((statement.id, Arc::clone(&ready)));
+        Some(ready)
+    }
+
+    /// Hot path. Reads one unit up to its Sync.
+    fn unit(&mut self, scratch: &mut Scratch) -> Result<Unit, DecodeError> {
+        let mut open = false;
+        let mut any = false;
+        loop {
+            let rest = &self.buf[self.pos..];
+            let Some(head) = header(rest, SMALL_MESSAGE_BYTES_MAX)? else { return Ok(Unit::Cut) };
+            let Some(body) = rest.get(HEADER_BYTES..head.total()) else {
+                return Ok(if matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE) {
+                    Unit::Cut
+                } else {
+                    Unit::Other
+                });
+            };
+            let taken = match head.tag {
+                f::PARSE => self.parse(body, scratch)?,
+                f::BIND => {
+                    let taken = self.bind(body, scratch)?;
+                    open = taken;
+                    taken
+                }
+                f::DESCRIBE => self.describe(body, open, scratch)?,
+                f::EXECUTE if open && body.first() == Some(&0) => {
+                    open = false;
+                    any = true;
+                    b::put_command_complete(&mut scratch.answers, INSERTED);
+                    true
+                }
+                f::SYNC if any && !open => {
+                    b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
+                    self.pos += head.total();
+                    return Ok(Unit::Whole);
+                }
+                _ => false,
+            };
+            if !taken {
+                return Ok(Unit::Other);
+            }
+            self.pos += head.total();
+        }
+    }
+
+    fn parse(&mut self, body: &[u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+        let parse = f::Parse::decode(body)?;
+        if !parse.name.is_empty() || quick_reject(parse.query) {
+            return Ok(false);
+        }
+        let same = self.statement(b"").filter(|s| *s.query == *parse.query && *s.types == *parse.types);
+        let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, true));
+        if self.ready(&statement).is_none() {
+            return Ok(false);
+        }
+        self.unnamed = Some(statement);
+        b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
+        Ok(true)
+    }
+
+    fn bind(&mut self, body: &[u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+        let bind = f::Bind::decode(body)?;
+        if !bind.portal.is_empty() {
+            return Ok(false);
+        }
+        let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
+        let Some(ready) = self.ready(&statement) else { return Ok(false) };
+        let Some(format) = format_of(&ready.plan, &bind) else { return Ok(false) };
+        let Some(lane) = ready.lane(format) else { return Ok(false) };
+        match &self.lane {
+            Some(known) if !Arc::ptr_eq(known, lane) => return Ok(false),
+            Some(_) => {}
+            None => self.lane = Some(Arc::clone(lane)),
+        }
+        let Ok(info) = encode_params(&ready.plan, &bind, format, &mut scratch.rows) else { return Ok(false) };
+        self.own_time |= info.own_time || ready.plan.one_row_per_client;
+        self.rows += 1;
+        b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
+        Ok(true)
+    }
+
+    /// Of the portal just bound, or of a statement.
+    fn describe(&mut self, body: &[u8], open: bool, scratch: &mut Scratch) -> Result<bool, DecodeError> {
+        let (kind, name) = f::target(f::DESCRIBE, body)?;
+        if kind == b'S' {
+            let Some(statement) = self.statement(name) else { return Ok(false) };
+            let Some(ready) = self.ready(&statement) else { return Ok(false) };
+            let Some(description) = &ready.param_description else { return Ok(false) };
+            crate::wire::frame::put(&mut scratch.answers, b::PARAMETER_DESCRIPTION, |out| {
+                out.extend_from_slice(description);
+            });
+        } else if !open || !name.is_empty() {
+            return Ok(false);
+        }
+        b::put_empty(&mut scratch.answers, b::NO_DATA);
+        Ok(true)
+    }
+}
+
+/// The buffer may grow to this while the end of a unit is awaited.
+pub(super) fn may_hold_more(held: usize) -> bool {
+    held < HELD_BYTES_MAX
+}

@@ -1,0 +1,443 @@
+//! What is known of the INSERTs that came by: each shape of text and each prepared statement is asked about once.
+//!
+//! Owns: the cache from (pool, session settings, text) to a plan and its lanes, bounded; the task that asks the
+//! catalogue on a connection with the client's own settings. Never: holds a client up; what is not known yet goes
+//! through as it was sent.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+use super::catalog::{self, Reason, Table};
+use super::lane::Lane;
+use super::plan::{self, Context, InsertPlan};
+use crate::pool::Pool;
+use crate::proto::prepared::Statement;
+use crate::proto::vars::VarSet;
+use crate::server::internal::Reply;
+use crate::settings::{CoalesceMode, CoalesceTable};
+use crate::sql::effects::Effects;
+use crate::sql::insert::{Item, Lifted, NotPourable, lift};
+use crate::sql::meaning;
+use crate::wire::copy::CopyFormat;
+
+/// Shapes remembered in all; the oldest answers go when it is reached.
+const SHAPES_MAX: usize = 10_000;
+
+/// Longest shape or statement text that is looked at (bytes).
+pub const TEXT_BYTES_MAX: usize = 16 << 10;
+
+/// A refusal is asked about again after this long: the table may have changed.
+const REFUSAL_KEPT: Duration = Duration::from_secs(60);
+
+/// What an INSERT is recognised by.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// Literals: the shape that the scan made of the text, and the text.
+    Literals {
+        /// The text with its literals lifted out.
+        shape: &'a [u8],
+        /// One text of that shape.
+        text: &'a [u8],
+    },
+    /// A prepared statement.
+    Prepared(&'a Arc<Statement>),
+}
+
+impl Source<'_> {
+    fn key(&self) -> (u8, &[u8], &[u8]) {
+        match self {
+            Self::Literals { shape, .. } => (0, shape, &[]),
+            Self::Prepared(statement) => (1, &statement.query, &statement.types),
+        }
+    }
+}
+
+/// A statement that can be poured, and where to.
+#[derive(Debug)]
+pub struct Ready {
+    /// How its rows are encoded.
+    pub plan: Arc<InsertPlan>,
+    /// ParameterDescription's body, as the server gave it.
+    pub param_description: Option<Vec<u8>>,
+    text: Arc<Lane>,
+    binary: Option<Arc<Lane>>,
+}
+
+impl Ready {
+    /// The lane for rows of this format.
+    pub fn lane(&self, format: CopyFormat) -> Option<&Arc<Lane>> {
+        match format {
+            CopyFormat::Text => Some(&self.text),
+            CopyFormat::Binary => self.binary.as_ref(),
+        }
+    }
+}
+
+/// What is known.
+#[derive(Debug)]
+enum Known {
+    /// Nothing; nobody asks.
+    Nothing,
+    /// Somebody asks.
+    Asking,
+    /// Not poured, and why.
+    No(String, Instant),
+    /// Poured.
+    Yes(Arc<Ready>),
+}
+
+/// One shape.
+#[derive(Debug)]
+pub struct Shape {
+    pool: usize,
+    class: u64,
+    kind: u8,
+    text: Box<[u8]>,
+    types: Box<[u8]>,
+    known: ArcSwap<Known>,
+    seen: AtomicU64,
+}
+
+impl Shape {
+    fn is(&self, pool: usize, class: u64, key: (u8, &[u8], &[u8])) -> bool {
+        self.pool == pool && self.class == class && (self.kind, &*self.text, &*self.types) == key
+    }
+
+    /// The table changed: ask again.
+    pub(super) fn forget(&self) {
+        self.known.store(Arc::new(Known::Nothing));
+    }
+}
+
+/// A row of SHOW COALESCE_TABLES.
+#[derive(Debug, Clone)]
+pub struct ShapeView {
+    /// Database.
+    pub database: String,
+    /// User.
+    pub user: String,
+    /// The statement's shape.
+    pub shape: String,
+    /// The table, when it is known.
+    pub table: Option<String>,
+    /// Poured?
+    pub eligible: Option<bool>,
+    /// Why not.
+    pub reason: String,
+    /// Times it came by.
+    pub seen: u64,
+}
+
+/// All shapes and lanes of the process.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    shapes: Mutex<HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>>,
+    hasher: ahash::RandomState,
+    count: AtomicUsize,
+    lanes: Mutex<Vec<Arc<Lane>>>,
+    /// Bytes waiting in all lanes.
+    pub(super) waiting_bytes: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lanes {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Hot path. The plan for an INSERT of a session with settings `vars`, when it is known to be harmless. Asks about
+    /// it in the background when it is new.
+    pub fn find(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        vars: &Arc<VarSet>,
+        source: Source<'_>,
+    ) -> Option<Arc<Ready>> {
+        let key = source.key();
+        if key.1.len() > TEXT_BYTES_MAX {
+            return None;
+        }
+        let pool_id = Arc::as_ptr(pool) as usize;
+        let hash = self.hasher.hash_one((pool_id, vars.pour_class, key));
+        let shape = {
+            let mut shapes = lock(&self.shapes);
+            let known = shapes
+                .get(&hash)
+                .and_then(|slot| slot.iter().find(|(_, s)| s.is(pool_id, vars.pour_class, key)))
+                .map(|(_, shape)| Arc::clone(shape));
+            match known {
+                Some(shape) => shape,
+                None => self.remember(&mut shapes, hash, pool, vars.pour_class, key)?,
+            }
+        };
+        shape.seen.fetch_add(1, Ordering::Relaxed);
+        let known = shape.known.load();
+        match &**known {
+            Known::Yes(ready) => Some(Arc::clone(ready)),
+            Known::Asking => None,
+            Known::No(_, since) if since.elapsed() < REFUSAL_KEPT => None,
+            Known::Nothing | Known::No(..) => {
+                shape.known.store(Arc::new(Known::Asking));
+                let question = Question::of(source);
+                tokio::spawn(Arc::clone(self).learn(
+                    Arc::clone(pool),
+                    Arc::clone(vars),
+                    shape.clone(),
+                    question,
+                ));
+                None
+            }
+        }
+    }
+
+    fn remember(
+        &self,
+        shapes: &mut HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>,
+        hash: u64,
+        pool: &Arc<Pool>,
+        class: u64,
+        key: (u8, &[u8], &[u8]),
+    ) -> Option<Arc<Shape>> {
+        if self.count.load(Ordering::Relaxed) >= SHAPES_MAX {
+            // Texts without end that differ in more than literals: start over rather than grow.
+            shapes.clear();
+            self.count.store(0, Ordering::Relaxed);
+        }
+        let shape = Arc::new(Shape {
+            pool: Arc::as_ptr(pool) as usize,
+            class,
+            kind: key.0,
+            text: key.1.into(),
+            types: key.2.into(),
+            known: ArcSwap::from_pointee(Known::Nothing),
+            seen: AtomicU64::new(0),
+        });
+        shapes.entry(hash).or_default().push((Arc::clone(pool), Arc::clone(&shape)));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Some(shape)
+    }
+
+    async fn learn(
+        self: Arc<Self>,
+        pool: Arc<Pool>,
+        vars: Arc<VarSet>,
+        shape: Arc<Shape>,
+        question: Question,
+    ) {
+        let outcome = Box::pin(question.ask(&pool, &vars)).await;
+        let known = match outcome {
+            Ok(answer) => match self.ready(&pool, &vars, &shape, answer) {
+                Some(ready) => Known::Yes(Arc::new(ready)),
+                None => Known::No("coalesce.mode is off for this table".into(), Instant::now()),
+            },
+            Err(why) => Known::No(why, Instant::now()),
+        };
+        shape.known.store(Arc::new(known));
+    }
+
+    fn ready(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        vars: &Arc<VarSet>,
+        shape: &Arc<Shape>,
+        answer: Answer,
+    ) -> Option<Ready> {
+        let settings = pool.settings.load();
+        let table_rule = settings.coalesce.tables.get(&answer.plan.target).cloned().unwrap_or_default();
+        let CoalesceTable { mode, .. } = table_rule;
+        let mode = mode.unwrap_or(settings.coalesce.mode);
+        if mode == CoalesceMode::Off {
+            return None;
+        }
+        let plan = Arc::new(answer.plan);
+        let text = self.lane(pool, vars, shape, &plan, CopyFormat::Text, &plan.copy_text_sql, mode);
+        let binary = plan
+            .copy_binary_sql
+            .as_ref()
+            .map(|sql| self.lane(pool, vars, shape, &plan, CopyFormat::Binary, sql, mode));
+        Some(Ready { param_description: answer.param_description, text, binary, plan })
+    }
+
+    /// The lane that all shapes share which become the same COPY for the same settings.
+    #[expect(clippy::too_many_arguments, reason = "called twice, just above")]
+    fn lane(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        vars: &Arc<VarSet>,
+        shape: &Arc<Shape>,
+        plan: &Arc<InsertPlan>,
+        format: CopyFormat,
+        sql: &str,
+        mode: CoalesceMode,
+    ) -> Arc<Lane> {
+        let mut lanes = lock(&self.lanes);
+        let same = lanes.iter().find(|l| l.serves(pool, vars.pour_class, sql, &plan.fingerprint, mode));
+        if let Some(lane) = same {
+            lane.add_shape(shape);
+            return Arc::clone(lane);
+        }
+        let lane = Lane::new(self, pool, vars, plan, format, sql, mode);
+        lane.add_shape(shape);
+        // A lane whose table changed is of no use to anybody.
+        lanes.retain(|l| !l.is_replaced_by(&lane));
+        lanes.push(Arc::clone(&lane));
+        lane
+    }
+
+    /// All lanes, for the console.
+    pub fn lanes(&self) -> Vec<Arc<Lane>> {
+        lock(&self.lanes).clone()
+    }
+
+    /// All shapes, for the console.
+    pub fn shapes(&self) -> Vec<ShapeView> {
+        let shapes = lock(&self.shapes);
+        shapes.values().flatten().map(|(pool, shape)| view(pool, shape)).collect()
+    }
+
+    /// Everything is asked anew (RELOAD: modes may have changed).
+    pub fn forget_all(&self) {
+        let mut shapes = lock(&self.shapes);
+        shapes.clear();
+        self.count.store(0, Ordering::Relaxed);
+        lock(&self.lanes).retain(|lane| lane.is_busy());
+    }
+}
+
+fn view(pool: &Pool, shape: &Shape) -> ShapeView {
+    let known = shape.known.load();
+    let (table, eligible, reason) = match &**known {
+        Known::Nothing | Known::Asking => (None, None, String::new()),
+        Known::No(why, _) => (None, Some(false), why.clone()),
+        Known::Yes(ready) => (Some(ready.plan.target.clone()), Some(true), String::new()),
+    };
+    ShapeView {
+        database: pool.key.database.clone(),
+        user: pool.key.user.clone(),
+        shape: String::from_utf8_lossy(&shape.text).into_owned(),
+        table,
+        eligible,
+        reason,
+        seen: shape.seen.load(Ordering::Relaxed),
+    }
+}
+
+/// One question to the catalogue, with everything it needs of its own.
+enum Question {
+    Literals(Vec<u8>),
+    Prepared(Arc<Statement>),
+}
+
+struct Answer {
+    plan: InsertPlan,
+    param_description: Option<Vec<u8>>,
+}
+
+impl Question {
+    fn of(source: Source<'_>) -> Self {
+        match source {
+            Source::Literals { text, .. } => Self::Literals(text.to_vec()),
+            Source::Prepared(statement) => Self::Prepared(Arc::clone(statement)),
+        }
+    }
+
+    fn text(&self) -> &[u8] {
+        match self {
+            Self::Literals(text) => text,
+            Self::Prepared(statement) => &statement.query,
+        }
+    }
+
+    /// Asks on a connection that has the client's settings.
+    async fn ask(&self, pool: &Arc<Pool>, vars: &Arc<VarSet>) -> Result<Answer, String> {
+        let text = std::str::from_utf8(self.text()).map_err(|_| "the text is not UTF-8".to_owned())?;
+        let mut lifted = Lifted::new();
+        lift(text.as_bytes(), &mut lifted).map_err(|why: NotPourable| why.to_string())?;
+        let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
+
+        let mut server = pool.checkout(vars, None).await.map_err(|_| "no server connection".to_owned())?;
+        let max = pool.settings.load().max_prepared_statements.max(8);
+        server.apply_vars(vars, &mut crate::proto::prepared::ClientNames::default(), max);
+        let reply = server.finish().await.map_err(|lost| lost.0)?;
+        if let Some(error) = reply.error {
+            return Err(server_said(&error));
+        }
+        let reply = server.prepared(session_statement(), &[], max).await.map_err(|lost| lost.0)?;
+        catalog::decode_session(&one_row(&reply)?).map_err(|why| why.to_string())?;
+        let reply =
+            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(|l| l.0)?;
+        let table = catalog::decode(&name, &one_row(&reply)?).map_err(|why| why.to_string())?;
+        if let Some(why) = &table.refused {
+            return Err(why.to_string());
+        }
+        let context = Context::Pooled;
+        let (plan, param_description) = match self {
+            Self::Literals(_) => (plan::plan_literals(&table, &target, context), None),
+            Self::Prepared(statement) => {
+                let reply = server.describe(statement, max).await.map_err(|lost| lost.0)?;
+                if let Some(error) = reply.error {
+                    return Err(server_said(&error));
+                }
+                let oids = reply.param_types.unwrap_or_default();
+                (plan_prepared(&table, &target, text, &lifted.items, &oids, context), reply.param_description)
+            }
+        };
+        server.release();
+        let mut plan = plan.map_err(|why| why.to_string())?;
+        plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
+        Ok(Answer { plan, param_description })
+    }
+}
+
+fn plan_prepared(
+    table: &Table,
+    target: &meaning::InsertTarget,
+    text: &str,
+    items: &[Item],
+    oids: &[u32],
+    context: Context,
+) -> Result<InsertPlan, Reason> {
+    plan::plan_params(table, target, text.as_bytes(), items, oids, context)
+}
+
+fn one_row(reply: &Reply) -> Result<Vec<Option<&[u8]>>, String> {
+    if let Some(error) = &reply.error {
+        return Err(server_said(error));
+    }
+    let row = reply.rows.first().ok_or_else(|| "the catalogue gave no row".to_owned())?;
+    Ok(row.iter().map(Option::as_deref).collect())
+}
+
+fn server_said(error: &[u8]) -> String {
+    let fields = crate::wire::backend::ErrorFields::new(error);
+    format!("the server says: {}", String::from_utf8_lossy(fields.field(b'M').unwrap_or_default()))
+}
+
+fn statement(cell: &'static std::sync::OnceLock<Arc<Statement>>, text: &str) -> &'static Arc<Statement> {
+    cell.get_or_init(|| Statement::new(text.as_bytes(), &[], Effects::NONE))
+}
+
+fn session_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::SESSION_SQL)
+}
+
+fn eligibility_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::ELIGIBILITY_SQL)
+}
+
+/// The check inside a flush's transaction.
+pub(super) fn guard_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::guard_sql())
+}
