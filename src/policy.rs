@@ -1,75 +1,406 @@
-//! May this message pass? (the rules are being written)
+//! The protocol policy: what a client may send, and by which rule it may not.
+//!
+//! Owns: [`Rules`] in effect for one session, and the verdict on each message. Never: a socket, the session,
+//! the answer's bytes, the audit log. Pure: the same rules, text and lexing give the same verdict.
+//!
+//! How to read this file: [`judge_query`] is the whole policy for Query messages. Two laws hold in it:
+//!
+//! * What is not understood is refused where understanding is needed (`control`).
+//! * "One statement" is not decided here. [`Verdict::Single`] has the caller send the text as one Parse, and
+//!   PostgreSQL refuses a second statement in it. Refusing early here only gives a clearer message.
+//!
+//! See "Message Flow" in PostgreSQL's protocol chapter, and `docs/policy.md`.
 
-use crate::settings;
+use memchr::memchr;
 
-/// Effective rules.
-#[derive(Debug, Clone, Copy, Default)]
+use crate::limits::STATEMENT_BYTES_MAX;
+use crate::settings::{Enforce, Policy, SimpleQuery, Switch};
+use crate::sql::meaning::{self, Kind};
+use crate::sql::scan;
+
+/// Longest text that is given a fingerprint in an audit event (bytes): parsing it must not cost more than
+/// the refusal is worth.
+pub const FINGERPRINT_BYTES_MAX: usize = 16 << 10;
+
+/// Longest text that is parsed for a verdict (bytes), so that no client can keep a worker busy with it. No
+/// honest transaction control or session state is near it; `single` leaves longer ones to the server.
+pub const PARSED_BYTES_MAX: usize = 64 << 10;
+
+/// The rules in effect for one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    simple: settings::SimpleQuery,
+    simple_query: SimpleQuery,
+    function_call: Switch,
+    enforce: Enforce,
 }
 
-/// What the lexer may rely on.
-#[derive(Debug, Clone, Copy)]
-pub struct Lexing {
-    /// standard_conforming_strings
-    pub std_strings: bool,
-    /// client_encoding is ASCII-safe
-    pub encoding_safe: bool,
-}
-
-/// A refusal.
-#[derive(Debug, Clone)]
-pub struct Rejection {
-    /// Stable name.
-    pub rule: &'static str,
-    /// Message.
-    pub message: String,
-    /// Hint.
-    pub hint: &'static str,
-}
-
-/// What becomes of a message.
-#[derive(Debug, Clone)]
-pub enum Verdict {
-    /// On.
-    Pass,
-    /// On, as one extended unit.
-    Single,
-    /// Refused.
-    Reject(Rejection),
-    /// On, and recorded.
-    Report(Rejection),
+impl Default for Rules {
+    fn default() -> Self {
+        Self::merge([&Policy::default()])
+    }
 }
 
 impl Rules {
-    /// Strictest wins.
-    pub fn new(global: &settings::Policy, database: &settings::Policy, user: &settings::Policy) -> Self {
-        let simple = [global, database, user].iter().filter_map(|p| p.simple_query).max().unwrap_or_default();
-        Self { simple }
+    /// The rules that a session of this user on this database has.
+    pub fn new(global: &Policy, database: &Policy, user: &Policy) -> Self {
+        Self::merge([global, database, user])
     }
 
-    /// No Query is looked at.
+    /// The strictest of all policies that apply. Where none says anything: Query
+    /// messages pass, FunctionCall passes unless Query is restricted, and a rule rejects.
+    pub fn merge<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
+        let mut all = Policy::default();
+        for policy in policies {
+            // `None` is below every `Some`, and the variants are in order of strictness.
+            all.simple_query = all.simple_query.max(policy.simple_query);
+            all.function_call = all.function_call.max(policy.function_call);
+            all.enforce = all.enforce.max(policy.enforce);
+        }
+        let simple_query = all.simple_query.unwrap_or(SimpleQuery::Allow);
+        let as_strict = if simple_query == SimpleQuery::Allow { Switch::Allow } else { Switch::Deny };
+        Self {
+            simple_query,
+            function_call: all.function_call.unwrap_or(as_strict),
+            enforce: all.enforce.unwrap_or(Enforce::Reject),
+        }
+    }
+
+    /// The level for Query messages.
+    pub fn simple_query(&self) -> SimpleQuery {
+        self.simple_query
+    }
+
+    /// The switch for FunctionCall messages.
+    pub fn function_call(&self) -> Switch {
+        self.function_call
+    }
+
+    /// Hot path. No Query message needs to be looked at.
+    #[inline]
     pub fn passes_all_queries(&self) -> bool {
-        self.simple == settings::SimpleQuery::Allow
+        self.simple_query == SimpleQuery::Allow
+    }
+
+    /// A broken rule is refused (and not only reported).
+    pub fn rejects(&self) -> bool {
+        self.enforce == Enforce::Reject
+    }
+
+    fn broken(&self, rejection: Rejection) -> Verdict {
+        if self.rejects() { Verdict::Reject(rejection) } else { Verdict::Report(rejection) }
+    }
+
+    /// In report mode nothing may change for the client, folding included.
+    fn single(&self) -> Verdict {
+        if self.rejects() { Verdict::Single } else { Verdict::Pass }
     }
 }
 
-/// Judge.
-pub fn judge_query(_rules: &Rules, _text: &[u8], _lexing: Lexing) -> Verdict {
-    Verdict::Single
+/// What the session's settings say of how the server reads a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lexing {
+    /// `standard_conforming_strings` is on.
+    pub std_strings: bool,
+    /// No byte of a multibyte character of the client encoding can be ASCII: [`encoding_is_safe`].
+    pub encoding_safe: bool,
 }
 
-/// Judge.
-pub fn judge_function_call(_rules: &Rules) -> Verdict {
+/// What is to be done with a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send it on as it is.
+    Pass,
+    /// Send the text on as one extended unit (Parse, Bind, Describe, Execute, Sync), answers folded back.
+    Single,
+    /// Answer with this error; write an audit event.
+    Reject(Rejection),
+    /// Send it on as it is; write the same audit event.
+    Report(Rejection),
+}
+
+/// A rule that a message can break. The words of [`Rule::as_str`] are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// Query messages are refused.
+    SimpleQueryDeny,
+    /// A Query message holds one statement at most.
+    SimpleQuerySingle,
+    /// A Query message holds one statement of transaction control or session state.
+    SimpleQueryControl,
+    /// `control`: PostgreSQL's parser could not read it.
+    ControlUnparsed,
+    /// `control`: a backslash while `standard_conforming_strings` is off.
+    ControlStrings,
+    /// `control`: a byte above 0x7f in a client encoding whose characters may hold ASCII bytes.
+    ControlEncoding,
+    /// Longer than what is held whole (`single`) or parsed (`control`).
+    StatementBytes,
+    /// FunctionCall messages are refused.
+    FunctionCallDeny,
+}
+
+impl Rule {
+    /// Every rule, for counters.
+    pub const ALL: [Self; 8] = [
+        Self::SimpleQueryDeny,
+        Self::SimpleQuerySingle,
+        Self::SimpleQueryControl,
+        Self::ControlUnparsed,
+        Self::ControlStrings,
+        Self::ControlEncoding,
+        Self::StatementBytes,
+        Self::FunctionCallDeny,
+    ];
+
+    /// The rule's name in messages, audit events and counters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SimpleQueryDeny => "simple_query=deny",
+            Self::SimpleQuerySingle => "simple_query=single",
+            Self::SimpleQueryControl => "simple_query=control",
+            Self::ControlUnparsed => "simple_query=control/unparsed",
+            Self::ControlStrings => "simple_query=control/standard_conforming_strings",
+            Self::ControlEncoding => "simple_query=control/client_encoding",
+            Self::StatementBytes => "simple_query/statement_bytes",
+            Self::FunctionCallDeny => "function_call=deny",
+        }
+    }
+}
+
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A message that breaks a rule. Nothing in it holds a literal of the client's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// Which rule.
+    pub rule: Rule,
+    /// `42501`, insufficient_privilege.
+    pub sqlstate: &'static str,
+    /// The error's message; names the setting.
+    pub message: String,
+    /// The error's detail.
+    pub detail: Option<String>,
+    /// The error's hint: what to do instead.
+    pub hint: &'static str,
+    /// The statement's fingerprint, where there is one to be had.
+    pub fingerprint: Option<String>,
+    /// The text's length (bytes); 0 where it is not known.
+    pub bytes: usize,
+}
+
+impl Rejection {
+    fn new(rule: Rule, message: String, hint: &'static str) -> Self {
+        Self { rule, sqlstate: "42501", message, detail: None, hint, fingerprint: None, bytes: 0 }
+    }
+
+    fn detail(mut self, detail: String) -> Self {
+        self.detail = Some(detail);
+        self
+    }
+
+    fn of(mut self, text: &[u8]) -> Self {
+        self.bytes = text.len();
+        if text.len() <= FINGERPRINT_BYTES_MAX {
+            self.fingerprint = meaning::fingerprint(text).ok();
+        }
+        self
+    }
+}
+
+/// The verdict on a Query message that holds `text` (without its final zero byte).
+pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing) -> Verdict {
+    let broken = match rules.simple_query {
+        SimpleQuery::Allow => return Verdict::Pass,
+        SimpleQuery::Deny => Some(denied()),
+        SimpleQuery::Single | SimpleQuery::Control if text.len() > STATEMENT_BYTES_MAX => {
+            Some(too_long_at(rules.simple_query))
+        }
+        SimpleQuery::Single => refuse_many(text, lexing),
+        SimpleQuery::Control => refuse_but_control(text, lexing),
+    };
+    match broken {
+        None => rules.single(),
+        Some(rejection) => rules.broken(rejection.of(text)),
+    }
+}
+
+/// The verdict on a FunctionCall message.
+pub fn judge_function_call(rules: &Rules) -> Verdict {
+    match rules.function_call {
+        Switch::Allow => Verdict::Pass,
+        Switch::Deny => rules.broken(Rejection::new(
+            Rule::FunctionCallDeny,
+            "FunctionCall messages are not allowed: function_call is \"deny\"".into(),
+            "Call the function with SELECT in the extended query protocol.",
+        )),
+    }
+}
+
+/// The verdict on a Parse message: every level allows it, since it holds one statement at most by
+/// PostgreSQL's own rule.
+pub fn judge_parse(_rules: &Rules, _text: &[u8]) -> Verdict {
     Verdict::Pass
 }
 
-/// Encoding.
-pub fn encoding_is_safe(_name: &[u8]) -> bool {
-    true
+/// The verdict on a Query message that is too long to be held whole.
+pub fn judge_long_query(rules: &Rules) -> Verdict {
+    match rules.simple_query {
+        SimpleQuery::Allow => Verdict::Pass,
+        SimpleQuery::Deny => rules.broken(denied()),
+        level => rules.broken(too_long_at(level)),
+    }
 }
 
-/// Judge.
-pub fn judge_long_query(_rules: &Rules) -> Verdict {
-    Verdict::Pass
+/// No byte of a multibyte character is below 0x80 in this client encoding, as ParameterStatus or a startup
+/// packet names it. An encoding that is not known is not safe.
+pub fn encoding_is_safe(name: &[u8]) -> bool {
+    // As the server does: letters and digits only, in lower case.
+    let name: Vec<u8> =
+        name.iter().filter(|b| b.is_ascii_alphanumeric()).take(32).map(u8::to_ascii_lowercase).collect();
+    let begins = |prefixes: &[&[u8]]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let is = |names: &[&[u8]]| names.contains(&name.as_slice());
+    is(&[
+        b"utf8",
+        b"unicode",
+        b"sqlascii",
+        b"muleinternal",
+        b"koi8",
+        b"koi8r",
+        b"koi8u",
+        b"win",
+        b"alt",
+        b"tcvn",
+    ]) || is(&[b"eucjp", b"eucjis2004", b"euccn", b"euckr", b"euctw", b"tcvn5712", b"vscii", b"abc"])
+        || begins(&[b"latin", b"iso8859", b"win12", b"windows12"])
+        || is(&[b"win866", b"win874", b"windows866", b"windows874"])
 }
+
+fn denied() -> Rejection {
+    Rejection::new(
+        Rule::SimpleQueryDeny,
+        "the simple query protocol is not allowed: simple_query is \"deny\"".into(),
+        "Use the extended query protocol; most drivers have a setting for it.",
+    )
+}
+
+fn too_long_at(level: SimpleQuery) -> Rejection {
+    let (level, max) = match level {
+        SimpleQuery::Control => ("control", PARSED_BYTES_MAX),
+        _ => ("single", STATEMENT_BYTES_MAX),
+    };
+    Rejection::new(
+        Rule::StatementBytes,
+        format!("query text is longer than {max} bytes: simple_query is \"{level}\""),
+        "Use the extended query protocol.",
+    )
+}
+
+fn many(rule: Rule, level: &str, count: usize) -> Rejection {
+    Rejection::new(rule, format!("a Query message may hold only one statement: simple_query is \"{level}\""))
+        .detail(format!("The message holds {count} statements."))
+        .hint("Send each statement in a message of its own.")
+}
+
+/// `single`: a clear message where the text surely holds several statements. All else is the server's to say.
+fn refuse_many(text: &[u8], lexing: Lexing) -> Option<Rejection> {
+    if is_surely_one(text, lexing) || hazard(text, lexing).is_some() || text.len() > PARSED_BYTES_MAX {
+        return None;
+    }
+    match meaning::statement_count(text) {
+        Ok(count) if count > 1 => Some(many(Rule::SimpleQuerySingle, "single", count)),
+        _ => None,
+    }
+}
+
+/// `control`: anything but one statement that is known to be of the kinds allowed.
+fn refuse_but_control(text: &[u8], lexing: Lexing) -> Option<Rejection> {
+    if is_plain_control(text) {
+        return None;
+    }
+    if text.len() > PARSED_BYTES_MAX {
+        return Some(too_long_at(SimpleQuery::Control));
+    }
+    if let Some(rejection) = hazard(text, lexing) {
+        return Some(rejection);
+    }
+    let Ok(kinds) = meaning::kinds(text) else {
+        return Some(Rejection::new(
+            Rule::ControlUnparsed,
+            "the statement could not be parsed: simple_query is \"control\"".into(),
+            "Use the extended query protocol: there the server says what is wrong with it.",
+        ));
+    };
+    match kinds.as_slice() {
+        [] => None,
+        [kind] if kind.is_control() => None,
+        [kind] => Some(not_control(*kind)),
+        many_kinds => Some(many(Rule::SimpleQueryControl, "control", many_kinds.len())),
+    }
+}
+
+fn not_control(kind: Kind) -> Rejection {
+    Rejection::new(
+        Rule::SimpleQueryControl,
+        "a Query message may hold only transaction control or session state: simple_query is \"control\""
+            .into(),
+    )
+    .detail(format!("The message holds {}.", kind.as_str()))
+    .hint("Use the extended query protocol for this statement.")
+}
+
+/// The text may not mean to the server what it means to the parser here. A text without backslashes reads the
+/// same whatever `standard_conforming_strings` is, and a text in ASCII the same in every encoding.
+fn hazard(text: &[u8], lexing: Lexing) -> Option<Rejection> {
+    if !lexing.std_strings && memchr(b'\\', text).is_some() {
+        return Some(Rejection::new(
+            Rule::ControlStrings,
+            "backslash while standard_conforming_strings is off: simple_query is \"control\"".into(),
+            "Set standard_conforming_strings to on, or use the extended query protocol.",
+        ));
+    }
+    if !lexing.encoding_safe && !text.is_ascii() {
+        return Some(
+            Rejection::new(
+                Rule::ControlEncoding,
+                "characters beyond ASCII in a client_encoding that hides ASCII bytes: simple_query is \"control\""
+                    .into(), "Set client_encoding to UTF8, or use the extended query protocol."),
+        );
+    }
+    None
+}
+
+/// Hot path. Surely one statement at most: no semicolon, or nothing but white space behind the first.
+fn is_surely_one(text: &[u8], lexing: Lexing) -> bool {
+    let Some(first) = memchr(b';', text) else { return true };
+    if text[first..].iter().all(|&b| b == b';' || b.is_ascii_whitespace()) {
+        return true;
+    }
+    let mut ended = false;
+    for token in scan::scan(text, lexing.std_strings) {
+        match token.kind {
+            scan::Kind::Punctuation if text[token.start] == b';' => ended = true,
+            scan::Kind::Junk | scan::Kind::Unterminated => return false,
+            _ if ended => return false,
+            _ => {}
+        }
+    }
+    lexing.encoding_safe
+}
+
+/// Hot path. One of the bare commands that drivers send all day, in letters, digits and spaces only, so that
+/// nothing in it can be read in two ways: `BEGIN`, `COMMIT`, `ROLLBACK TO a` ...
+fn is_plain_control(text: &[u8]) -> bool {
+    let text = text.strip_suffix(b";").unwrap_or(text);
+    let Some(first) = text.split(|&b| b == b' ').next() else { return false };
+    let words: [&[u8]; 8] =
+        [b"begin", b"start", b"commit", b"end", b"rollback", b"abort", b"savepoint", b"release"];
+    words.iter().any(|word| first.eq_ignore_ascii_case(word))
+        && text.iter().all(|&b| b.is_ascii_alphanumeric() || b == b' ' || b == b'_')
+}
+
+#[cfg(test)]
+mod tests;

@@ -387,7 +387,8 @@ impl Session {
 
     fn audit(&self, rejection: &policy::Rejection, refused: bool) {
         let peer = self.peer();
-        events::policy(self.who(&peer), rejection.rule, "", 0, refused);
+        let fingerprint = rejection.fingerprint.as_deref().unwrap_or_default();
+        events::policy(self.who(&peer), rejection.rule.as_str(), fingerprint, rejection.bytes, refused);
     }
 
     fn peer(&self) -> String {

@@ -693,7 +693,12 @@ impl State {
 
 /// What a client is told of a refusal.
 pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
-    Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone()).with_hint(rejection.hint)
+    let error =
+        Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone()).with_hint(rejection.hint);
+    match &rejection.detail {
+        Some(detail) => error.with_detail(detail.clone()),
+        None => error,
+    }
 }
 
 fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {

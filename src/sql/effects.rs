@@ -173,6 +173,7 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         schema: None,
         dotted: false,
         on_relation: false,
+        looks: 0,
         names_temp: false,
     };
     walk.run();
@@ -324,6 +325,9 @@ enum Lead {
     Said,
 }
 
+/// Most calls of `set_config` in one text whose arguments are looked at.
+const LOOKS_MAX: u8 = 8;
+
 /// The pass.
 struct Walk<'a> {
     text: &'a [u8],
@@ -342,6 +346,8 @@ struct Walk<'a> {
     dotted: bool,
     /// ON names a relation here, as in CREATE INDEX.
     on_relation: bool,
+    /// Calls of `set_config` whose arguments were looked at.
+    looks: u8,
     /// A setting is changed that may be the search path.
     names_temp: bool,
 }
@@ -678,7 +684,13 @@ impl<'a> Walk<'a> {
         let lower = key(name);
         if name.len() == 10 && lower == word::SET_CONFIG {
             self.names_temp = true;
-            return if self.third_is_true(open) { Effects::NONE } else { Effects::SETTINGS };
+            // Each look reads on to the closing parenthesis, and calls nest: only a few are worth it.
+            self.looks = self.looks.saturating_add(1);
+            return if self.looks <= LOOKS_MAX && self.third_is_true(open) {
+                Effects::NONE
+            } else {
+                Effects::SETTINGS
+            };
         }
         let starts =
             |prefix: &[u8]| name.len() >= prefix.len() && name[..prefix.len()].eq_ignore_ascii_case(prefix);

@@ -1,6 +1,18 @@
-//! What a statement means: the target of an INSERT.
+//! What a text means, by PostgreSQL's own parser (the grammar of 18).
+//!
+//! Owns: statement counts and kinds, fingerprints, the target of an INSERT. Never: the hot path, a text that
+//! was not bounded by [`crate::limits::STATEMENT_BYTES_MAX`] before, a guess about what does not parse.
+//!
+//! The parser reads with `standard_conforming_strings` on. A text that is not UTF-8 is read as if each byte
+//! were a Latin-1 letter: for the lexer every byte above 0x7f is the same.
 
-use super::insert::Class;
+use std::borrow::Cow;
+
+use pg_query::NodeEnum;
+use pg_query::protobuf::{self, a_const::Val};
+
+use super::insert::{Class, Lifted, NotPourable};
+use super::scan;
 
 /// The table and columns that an INSERT names, and the classes of one row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,8 +23,527 @@ pub struct InsertTarget {
     pub table: String,
     /// The columns, in order; empty: no list.
     pub columns: Vec<String>,
-    /// The table's name as the statement spells it.
+    /// The name in a form that `to_regclass()` and COPY resolve as the statement would: each part quoted.
     pub name_as_written: String,
     /// One row's classes.
     pub items: Vec<Class>,
+}
+
+/// What kind of statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// No statement at all.
+    Empty,
+    /// BEGIN, START TRANSACTION.
+    Begin,
+    /// COMMIT, END.
+    Commit,
+    /// ROLLBACK, ABORT.
+    Rollback,
+    /// SAVEPOINT.
+    Savepoint,
+    /// RELEASE, ROLLBACK TO.
+    Release,
+    /// PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED.
+    TwoPhase,
+    /// SET, SET LOCAL, SET CONSTRAINTS.
+    Set,
+    /// RESET.
+    Reset,
+    /// SHOW.
+    Show,
+    /// DISCARD.
+    Discard,
+    /// DEALLOCATE.
+    Deallocate,
+    /// LISTEN.
+    Listen,
+    /// UNLISTEN.
+    Unlisten,
+    /// NOTIFY.
+    Notify,
+    /// PREPARE.
+    Prepare,
+    /// EXECUTE.
+    Execute,
+    /// DO.
+    Do,
+    /// CALL.
+    Call,
+    /// COPY.
+    Copy,
+    /// SELECT, VALUES, TABLE.
+    Select,
+    /// INSERT, UPDATE, DELETE, MERGE.
+    Dml,
+    /// CREATE, ALTER, DROP, GRANT, COMMENT and their kin.
+    Ddl,
+    /// EXPLAIN.
+    Explain,
+    /// Anything else: cursors, LOCK, VACUUM, LOAD ...
+    Other,
+}
+
+impl Kind {
+    /// Transaction control or session state: what drivers send as simple queries on their own.
+    pub const fn is_control(self) -> bool {
+        matches!(
+            self,
+            Self::Empty
+                | Self::Begin
+                | Self::Commit
+                | Self::Rollback
+                | Self::Savepoint
+                | Self::Release
+                | Self::Set
+                | Self::Reset
+                | Self::Show
+                | Self::Discard
+                | Self::Deallocate
+                | Self::Listen
+                | Self::Unlisten
+                | Self::Notify
+        )
+    }
+
+    /// A word for messages: `SELECT`, `DO`, `data definition` ...
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "an empty query",
+            Self::Begin => "BEGIN",
+            Self::Commit => "COMMIT",
+            Self::Rollback => "ROLLBACK",
+            Self::Savepoint => "SAVEPOINT",
+            Self::Release => "RELEASE",
+            Self::TwoPhase => "PREPARE TRANSACTION",
+            Self::Set => "SET",
+            Self::Reset => "RESET",
+            Self::Show => "SHOW",
+            Self::Discard => "DISCARD",
+            Self::Deallocate => "DEALLOCATE",
+            Self::Listen => "LISTEN",
+            Self::Unlisten => "UNLISTEN",
+            Self::Notify => "NOTIFY",
+            Self::Prepare => "PREPARE",
+            Self::Execute => "EXECUTE",
+            Self::Do => "DO",
+            Self::Call => "CALL",
+            Self::Copy => "COPY",
+            Self::Select => "SELECT",
+            Self::Dml => "INSERT, UPDATE, DELETE or MERGE",
+            Self::Ddl => "data definition",
+            Self::Explain => "EXPLAIN",
+            Self::Other => "another statement",
+        }
+    }
+}
+
+/// The parser could not read the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unparsed;
+
+impl std::fmt::Display for Unparsed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the statement could not be parsed")
+    }
+}
+
+impl std::error::Error for Unparsed {}
+
+/// Longest run of operator bytes outside literals that is given to the parser (bytes). Its lexer takes time
+/// with the square of such a run: 100 kB of `/*` keep it busy for 15 seconds.
+const OPERATOR_RUN_MAX: usize = 256;
+
+/// The text for the parser: as it is, or byte by byte.
+fn readable(text: &[u8]) -> Result<Cow<'_, str>, Unparsed> {
+    if scan::longest_operator_run(text) > OPERATOR_RUN_MAX {
+        return Err(Unparsed);
+    }
+    Ok(match std::str::from_utf8(text) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(text.iter().copied().map(char::from).collect()),
+    })
+}
+
+/// How many statements a text holds; empty ones don't count.
+///
+/// # Errors
+/// The parser could not read it.
+pub fn statement_count(text: &[u8]) -> Result<usize, Unparsed> {
+    pg_query::is_utility_stmt(&readable(text)?).map(|each| each.len()).map_err(|_| Unparsed)
+}
+
+/// The kind of each statement of a text, in order; nothing for an empty text.
+///
+/// # Errors
+/// The parser could not read it.
+pub fn kinds(text: &[u8]) -> Result<Vec<Kind>, Unparsed> {
+    let parsed = pg_query::parse(&readable(text)?, 0).map_err(|_| Unparsed)?;
+    Ok(parsed.protobuf.stmts.iter().map(|raw| kind(node_of(raw))).collect())
+}
+
+/// Schemas, full relation names and not their aliases go into a fingerprint: two statements on different
+/// relations must never share one.
+fn full_names() -> pg_query::FingerprintOptions {
+    pg_query::FingerprintOptions::RANGEVAR_PG17_COMPAT | pg_query::FingerprintOptions::FULL_RELNAME
+}
+
+/// A name for the statements of a text that is the same whatever their literals are: 16 hexadecimal digits.
+///
+/// # Errors
+/// The parser could not read it.
+pub fn fingerprint(text: &[u8]) -> Result<String, Unparsed> {
+    pg_query::fingerprint(&readable(text)?, 0, full_names()).map(|found| found.hex).map_err(|_| Unparsed)
+}
+
+fn node_of(raw: &protobuf::RawStmt) -> Option<&NodeEnum> {
+    raw.stmt.as_ref()?.node.as_ref()
+}
+
+fn kind(node: Option<&NodeEnum>) -> Kind {
+    use NodeEnum as N;
+    match node {
+        None => Kind::Other,
+        Some(N::TransactionStmt(stmt)) => transaction_kind(stmt.kind()),
+        Some(N::VariableSetStmt(stmt)) => match stmt.kind() {
+            protobuf::VariableSetKind::VarReset | protobuf::VariableSetKind::VarResetAll => Kind::Reset,
+            _ => Kind::Set,
+        },
+        Some(N::ConstraintsSetStmt(_)) => Kind::Set,
+        Some(N::VariableShowStmt(_)) => Kind::Show,
+        Some(N::DiscardStmt(_)) => Kind::Discard,
+        Some(N::DeallocateStmt(_)) => Kind::Deallocate,
+        Some(N::ListenStmt(_)) => Kind::Listen,
+        Some(N::UnlistenStmt(_)) => Kind::Unlisten,
+        Some(N::NotifyStmt(_)) => Kind::Notify,
+        Some(N::PrepareStmt(_)) => Kind::Prepare,
+        Some(N::ExecuteStmt(_)) => Kind::Execute,
+        Some(N::DoStmt(_)) => Kind::Do,
+        Some(N::CallStmt(_)) => Kind::Call,
+        Some(N::CopyStmt(_)) => Kind::Copy,
+        Some(N::ExplainStmt(_)) => Kind::Explain,
+        // SELECT ... INTO makes a table.
+        Some(N::SelectStmt(stmt)) if stmt.into_clause.is_some() => Kind::Ddl,
+        Some(N::SelectStmt(_)) => Kind::Select,
+        Some(N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_)) => Kind::Dml,
+        Some(
+            N::DeclareCursorStmt(_)
+            | N::ClosePortalStmt(_)
+            | N::FetchStmt(_)
+            | N::LockStmt(_)
+            | N::VacuumStmt(_)
+            | N::ClusterStmt(_)
+            | N::ReindexStmt(_)
+            | N::CheckPointStmt(_)
+            | N::LoadStmt(_)
+            | N::RefreshMatViewStmt(_),
+        ) => Kind::Other,
+        // All the rest changes definitions.
+        Some(_) => Kind::Ddl,
+    }
+}
+
+fn transaction_kind(kind: protobuf::TransactionStmtKind) -> Kind {
+    use protobuf::TransactionStmtKind as T;
+    match kind {
+        T::TransStmtBegin | T::TransStmtStart => Kind::Begin,
+        T::TransStmtCommit => Kind::Commit,
+        T::TransStmtRollback => Kind::Rollback,
+        T::TransStmtSavepoint => Kind::Savepoint,
+        T::TransStmtRelease | T::TransStmtRollbackTo => Kind::Release,
+        T::TransStmtPrepare | T::TransStmtCommitPrepared | T::TransStmtRollbackPrepared => Kind::TwoPhase,
+        T::Undefined => Kind::Other,
+    }
+}
+
+/// The target of the INSERT that [`super::insert::lift`] took apart, with its classes. Meant to run once for a
+/// shape: the parser must see what the scan saw.
+///
+/// # Errors
+/// [`NotPourable::Disagreement`] when it does not.
+pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourable> {
+    let text =
+        std::str::from_utf8(text).map(Cow::Borrowed).or_else(|_| stand_in(text, lifted).map(Cow::Owned));
+    let mut target = insert_target(&text?)?;
+    let same = target.items.len() == lifted.items.len()
+        && target.items.iter().zip(&lifted.items).all(|(tree, item)| is_same(*tree, item.class));
+    if !same {
+        return Err(NotPourable::Disagreement);
+    }
+    target.items.clear();
+    target.items.extend(lifted.items.iter().map(|item| item.class));
+    Ok(target)
+}
+
+/// The tree has no sign for zero.
+fn is_same(tree: Class, scanned: Class) -> bool {
+    tree == scanned || (tree == Class::Integer && scanned == Class::SignedInteger)
+}
+
+/// The statement with other literals of the same classes, for a text whose literals are not UTF-8.
+fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
+    let first = lifted.items.first().ok_or(NotPourable::Disagreement)?;
+    let head = std::str::from_utf8(&text[..first.start]).map_err(|_| NotPourable::Name)?;
+    let mut out = head.to_owned();
+    for (i, item) in lifted.items.iter().enumerate() {
+        out.push_str(if i == 0 { "" } else { "," });
+        match item.class {
+            Class::Null => out.push_str("NULL"),
+            Class::Default => out.push_str("DEFAULT"),
+            Class::Integer => out.push('1'),
+            Class::SignedInteger => out.push_str("-1"),
+            Class::Decimal => out.push_str("1.5"),
+            Class::SignedDecimal => out.push_str("-1.5"),
+            Class::True => out.push_str("TRUE"),
+            Class::False => out.push_str("FALSE"),
+            Class::String => out.push_str("'x'"),
+            Class::Param(n) => out.push_str(&format!("${n}")),
+        }
+    }
+    out.push(')');
+    Ok(out)
+}
+
+/// The target and the classes of a literal INSERT of one row.
+///
+/// # Errors
+/// Why the tree rules pouring out.
+pub fn insert_target(text: &str) -> Result<InsertTarget, NotPourable> {
+    let text = readable(text.as_bytes()).map_err(|_| NotPourable::Syntax)?;
+    let parsed = pg_query::parse(&text, 0).map_err(|_| NotPourable::Syntax)?;
+    let stmt = match parsed.protobuf.stmts.as_slice() {
+        [] => return Err(NotPourable::NotInsert),
+        [raw] => match node_of(raw) {
+            Some(NodeEnum::InsertStmt(stmt)) => stmt,
+            _ => return Err(NotPourable::NotInsert),
+        },
+        _ => return Err(NotPourable::SecondStatement),
+    };
+    refuse_clauses(stmt)?;
+    let relation = stmt.relation.as_ref().ok_or(NotPourable::Disagreement)?;
+    if !relation.catalogname.is_empty() || !relation.inh || relation.relname.is_empty() {
+        return Err(NotPourable::Name);
+    }
+    if relation.alias.is_some() {
+        return Err(NotPourable::Alias);
+    }
+    let schema = (!relation.schemaname.is_empty()).then(|| relation.schemaname.clone());
+    let name_as_written = match &schema {
+        Some(schema) => format!("{}.{}", quote_ident(schema), quote_ident(&relation.relname)),
+        None => quote_ident(&relation.relname),
+    };
+    let columns: Vec<String> = stmt.cols.iter().map(column).collect::<Result<_, _>>()?;
+    let items = row(stmt)?;
+    if !columns.is_empty() && columns.len() != items.len() {
+        return Err(NotPourable::Count);
+    }
+    Ok(InsertTarget { schema, table: relation.relname.clone(), columns, name_as_written, items })
+}
+
+fn refuse_clauses(stmt: &protobuf::InsertStmt) -> Result<(), NotPourable> {
+    if stmt.with_clause.is_some() {
+        return Err(NotPourable::NotValues);
+    }
+    if stmt.on_conflict_clause.is_some() {
+        return Err(NotPourable::OnConflict);
+    }
+    if stmt.returning_clause.is_some() {
+        return Err(NotPourable::Returning);
+    }
+    match stmt.r#override() {
+        protobuf::OverridingKind::OverridingNotSet => Ok(()),
+        _ => Err(NotPourable::Overriding),
+    }
+}
+
+fn column(node: &protobuf::Node) -> Result<String, NotPourable> {
+    match node.node.as_ref() {
+        Some(NodeEnum::ResTarget(target)) if target.indirection.is_empty() && target.val.is_none() => {
+            Ok(target.name.clone())
+        }
+        _ => Err(NotPourable::Subscript),
+    }
+}
+
+/// The classes of the only row of VALUES.
+fn row(stmt: &protobuf::InsertStmt) -> Result<Vec<Class>, NotPourable> {
+    let source = stmt.select_stmt.as_ref().ok_or(NotPourable::DefaultValues)?;
+    let Some(NodeEnum::SelectStmt(select)) = source.node.as_ref() else {
+        return Err(NotPourable::NotValues);
+    };
+    let plain = protobuf::SelectStmt {
+        values_lists: select.values_lists.clone(),
+        limit_option: select.limit_option,
+        op: select.op,
+        ..protobuf::SelectStmt::default()
+    };
+    if **select != plain || select.op() != protobuf::SetOperation::SetopNone {
+        return Err(NotPourable::NotValues);
+    }
+    match select.values_lists.as_slice() {
+        [] => Err(NotPourable::NotValues),
+        [one] => match one.node.as_ref() {
+            Some(NodeEnum::List(list)) => list.items.iter().map(class).collect(),
+            _ => Err(NotPourable::NotValues),
+        },
+        _ => Err(NotPourable::ManyRows),
+    }
+}
+
+fn class(node: &protobuf::Node) -> Result<Class, NotPourable> {
+    match node.node.as_ref() {
+        Some(NodeEnum::SetToDefault(_)) => Ok(Class::Default),
+        Some(NodeEnum::ParamRef(param)) => {
+            u16::try_from(param.number).map(Class::Param).map_err(|_| NotPourable::Params)
+        }
+        Some(NodeEnum::AConst(constant)) => match &constant.val {
+            None if constant.isnull => Ok(Class::Null),
+            Some(Val::Ival(value)) if value.ival < 0 => Ok(Class::SignedInteger),
+            Some(Val::Ival(_)) => Ok(Class::Integer),
+            Some(Val::Fval(value)) => number_class(&value.fval),
+            Some(Val::Boolval(value)) => Ok(if value.boolval { Class::True } else { Class::False }),
+            Some(Val::Sval(_)) => Ok(Class::String),
+            _ => Err(NotPourable::Literal),
+        },
+        _ => Err(NotPourable::Expression),
+    }
+}
+
+/// The class of a number that the tree keeps as text.
+fn number_class(text: &str) -> Result<Class, NotPourable> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let signed = digits.len() < text.len();
+    let all_digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    match digits.split_once('.') {
+        None if all_digits(digits) => Ok(if signed { Class::SignedInteger } else { Class::Integer }),
+        Some((whole, part)) if all_digits(whole) && all_digits(part) => {
+            Ok(if signed { Class::SignedDecimal } else { Class::Decimal })
+        }
+        _ => Err(NotPourable::Literal),
+    }
+}
+
+fn quote_ident(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::insert::lift;
+
+    #[test]
+    fn counts_and_kinds() {
+        use Kind as K;
+        let table: &[(&str, &[Kind])] = &[
+            ("", &[]),
+            (" ;; -- x", &[]),
+            ("BEGIN", &[K::Begin]),
+            ("start transaction", &[K::Begin]),
+            ("END", &[K::Commit]),
+            ("ABORT", &[K::Rollback]),
+            ("ROLLBACK TO a", &[K::Release]),
+            ("SAVEPOINT a", &[K::Savepoint]),
+            ("COMMIT PREPARED 'a'", &[K::TwoPhase]),
+            ("SET a = 1", &[K::Set]),
+            ("SET CONSTRAINTS ALL DEFERRED", &[K::Set]),
+            ("RESET ALL", &[K::Reset]),
+            ("RESET a", &[K::Reset]),
+            ("SHOW a", &[K::Show]),
+            ("DISCARD ALL", &[K::Discard]),
+            ("DEALLOCATE ALL", &[K::Deallocate]),
+            ("LISTEN a; UNLISTEN *; NOTIFY a", &[K::Listen, K::Unlisten, K::Notify]),
+            ("PREPARE a AS SELECT 1", &[K::Prepare]),
+            ("EXECUTE a", &[K::Execute]),
+            ("DO 'x'", &[K::Do]),
+            ("CALL a()", &[K::Call]),
+            ("COPY a FROM STDIN", &[K::Copy]),
+            ("SELECT 1", &[K::Select]),
+            ("VALUES (1)", &[K::Select]),
+            ("SELECT 1 INTO a", &[K::Ddl]),
+            ("INSERT INTO a VALUES (1)", &[K::Dml]),
+            ("WITH a AS (DELETE FROM b) SELECT 1", &[K::Select]),
+            ("CREATE TABLE a ()", &[K::Ddl]),
+            ("DROP TABLE a", &[K::Ddl]),
+            ("ALTER SYSTEM RESET ALL", &[K::Ddl]),
+            ("TRUNCATE a", &[K::Ddl]),
+            ("VACUUM", &[K::Other]),
+            ("EXPLAIN SELECT 1", &[K::Explain]),
+            ("DECLARE a CURSOR FOR SELECT 1", &[K::Other]),
+            ("CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END", &[K::Ddl]),
+        ];
+        for (text, want) in table {
+            assert_eq!(kinds(text.as_bytes()).as_deref(), Ok(*want), "{text}");
+            assert_eq!(statement_count(text.as_bytes()), Ok(want.len()), "{text}");
+        }
+        for text in ["SELEC 1", "'", "SELECT 1; SELEC", "a\0b"] {
+            assert_eq!(kinds(text.as_bytes()), Err(Unparsed), "{text}");
+            assert_eq!(statement_count(text.as_bytes()), Err(Unparsed), "{text}");
+        }
+        assert_eq!(kinds(b"SELECT '\xe9\xff'"), Ok(vec![K::Select]));
+    }
+
+    #[test]
+    fn fingerprints_hold_no_literals() {
+        let a = fingerprint(b"SELECT a FROM t WHERE b = 'secret'").unwrap();
+        assert_eq!(a, fingerprint(b"select a from t where b = $1 -- x").unwrap());
+        assert_ne!(a, fingerprint(b"SELECT a FROM u WHERE b = 'secret'").unwrap());
+        assert_ne!(a, fingerprint(b"SELECT a FROM u AS t WHERE b = 'secret'").unwrap());
+        assert_ne!(a, fingerprint(b"SELECT a FROM s.t WHERE b = 'secret'").unwrap());
+        assert_ne!(fingerprint(b"SELECT 1 FROM t_11").unwrap(), fingerprint(b"SELECT 1 FROM t_12").unwrap());
+        assert!(a.len() == 16 && a.bytes().all(|b| b.is_ascii_hexdigit()));
+    }
+
+    #[test]
+    fn names_are_folded_and_quoted() {
+        let text = b"INSERT INTO Sch.\"T\"\"a.b\" (A, \"B\") VALUES (-0, 'x')";
+        let mut lifted = Lifted::new();
+        lift(text, &mut lifted).unwrap();
+        let target = target_of(text, &lifted).unwrap();
+        assert_eq!(target.schema.as_deref(), Some("sch"));
+        assert_eq!(target.table, "T\"a.b");
+        assert_eq!(target.name_as_written, "\"sch\".\"T\"\"a.b\"");
+        assert_eq!(target.columns, ["a", "B"]);
+        assert_eq!(target.items, [Class::SignedInteger, Class::String]);
+    }
+
+    #[test]
+    fn other_encodings_are_read_with_other_literals() {
+        let text = b"INSERT INTO t VALUES (1, -2, 1.5, -1.5, TRUE, FALSE, NULL, DEFAULT, $1, '\xe9')";
+        let mut lifted = Lifted::new();
+        lift(text, &mut lifted).unwrap();
+        let target = target_of(text, &lifted).unwrap();
+        assert_eq!(target.table, "t");
+        assert_eq!(target.items.len(), 10);
+        let text = b"INSERT INTO \"\xe9\" VALUES (1)";
+        lift(text, &mut lifted).unwrap();
+        assert_eq!(target_of(text, &lifted), Err(NotPourable::Name));
+    }
+
+    #[test]
+    fn the_tree_refuses_what_the_scan_refuses() {
+        use NotPourable as N;
+        let table: &[(&str, N)] = &[
+            ("SELECT 1", N::NotInsert),
+            ("INSERT INTO t DEFAULT VALUES", N::DefaultValues),
+            ("INSERT INTO t SELECT 1", N::NotValues),
+            ("INSERT INTO t VALUES (1) ORDER BY 1", N::NotValues),
+            ("INSERT INTO t VALUES (1) UNION VALUES (2)", N::NotValues),
+            ("INSERT INTO t VALUES (1) LIMIT 1", N::NotValues),
+            ("INSERT INTO t VALUES (1), (2)", N::ManyRows),
+            ("INSERT INTO t AS a VALUES (1)", N::Alias),
+            ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),
+            ("INSERT INTO t VALUES (1) RETURNING 1", N::Returning),
+            ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", N::OnConflict),
+            ("INSERT INTO t OVERRIDING USER VALUE VALUES (1)", N::Overriding),
+            ("INSERT INTO t VALUES (1 + 1)", N::Expression),
+            ("INSERT INTO t VALUES (b'1')", N::Literal),
+            ("INSERT INTO t VALUES (1); SELECT 1", N::SecondStatement),
+            ("INSERT INTO a.b.c VALUES (1)", N::Name),
+            ("INSERT INTO select VALUES (1)", N::Syntax),
+        ];
+        for (text, reason) in table {
+            assert_eq!(insert_target(text), Err(*reason), "{text}");
+        }
+    }
 }

@@ -109,7 +109,7 @@ impl Iterator for Scanner<'_> {
                 Some(found) => found,
                 None => return self.unterminated(start),
             },
-            byte if is_operator(byte) => (Kind::Operator, operator_end(self.text, start)),
+            byte if is_operator(byte) => operator(self.text, start),
             _ => (Kind::Punctuation, start + 1),
         };
         self.at = end;
@@ -344,22 +344,47 @@ fn colon(text: &[u8], start: usize) -> (Kind, usize) {
     }
 }
 
-/// Past the operator at `start`: as long as it can be, but a comment ends it, and a trailing `+` or `-` is
-/// only part of it if it holds one of the bytes that no standard operator has.
-fn operator_end(text: &[u8], start: usize) -> usize {
+/// Longest operator the server takes (bytes): it is a name.
+const OPERATOR_BYTES_MAX: usize = 63;
+
+/// The operator at `start`: as long as it can be, but a comment ends it, and a trailing `+` or `-` is only part
+/// of it if it holds one of the bytes that no standard operator has. A run too long to be one operator is junk
+/// as a whole, although the server would take it apart if it were all signs: reading it again for each sign
+/// would take time with the square of its length.
+fn operator(text: &[u8], start: usize) -> (Kind, usize) {
     let run = text[start..].iter().position(|&b| !is_operator(b)).unwrap_or(text.len() - start);
     let run = &text[start..start + run];
     let comment = run.windows(2).position(|w| w == b"--" || w == b"/*");
     let mut run = &run[..comment.unwrap_or(run.len())];
-    while run.len() > 1
-        && matches!(run[run.len() - 1], b'+' | b'-')
-        && !run[..run.len() - 1]
-            .iter()
-            .any(|b| matches!(b, b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' | b'%'))
-    {
-        run = &run[..run.len() - 1];
+    if run.len() > OPERATOR_BYTES_MAX {
+        return (Kind::Junk, start + run.len());
     }
-    start + run.len().max(1)
+    let unusual = |b: &u8| matches!(b, b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' | b'%');
+    while let [head @ .., b'+' | b'-'] = run
+        && !head.is_empty()
+        && !head.iter().any(unusual)
+    {
+        run = head;
+    }
+    (Kind::Operator, start + run.len())
+}
+
+/// The longest run of bytes that could be an operator's, outside literals: the server's lexer, unlike this one,
+/// takes time with the square of its length (also in comments that nest).
+pub(super) fn longest_operator_run(text: &[u8]) -> usize {
+    let longest = |part: &[u8]| part.split(|&b| !is_operator(b)).map(<[u8]>::len).max().unwrap_or(0);
+    let (mut from, mut most) = (0, 0);
+    for token in scan(text, true) {
+        match token.kind {
+            Kind::Word | Kind::Operator | Kind::Punctuation | Kind::Integer | Kind::Decimal => {}
+            Kind::OtherNumber | Kind::Param | Kind::Junk | Kind::Unterminated => {}
+            _ => {
+                most = most.max(longest(&text[from..token.start]));
+                from = token.end;
+            }
+        }
+    }
+    most.max(longest(&text[from..]))
 }
 
 fn digits_end(text: &[u8], at: usize) -> usize {

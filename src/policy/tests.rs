@@ -1,0 +1,480 @@
+//! The policy as a table: text, session, verdict at each level.
+
+use super::*;
+
+const SAFE: Lexing = Lexing { std_strings: true, encoding_safe: true };
+const STRINGS_OFF: Lexing = Lexing { std_strings: false, encoding_safe: true };
+const SJIS: Lexing = Lexing { std_strings: true, encoding_safe: false };
+const BOTH: Lexing = Lexing { std_strings: false, encoding_safe: false };
+
+fn rules(simple_query: SimpleQuery) -> Rules {
+    Rules::merge([&Policy { simple_query: Some(simple_query), ..Policy::default() }])
+}
+
+/// `pass`, `single`, or the rule that is broken.
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Single => "single",
+        Verdict::Reject(rejection) => rejection.rule.as_str(),
+        Verdict::Report(_) => "report",
+    }
+}
+
+fn judge(level: SimpleQuery, text: &[u8], lexing: Lexing) -> &'static str {
+    word(&judge_query(&rules(level), text, lexing))
+}
+
+/// Folded at this level: the server makes sure that it is one statement.
+const OK: &str = "single";
+/// Several statements.
+const MANY: &str = "simple_query=single";
+/// Several statements, or one of a kind that `control` refuses.
+const KIND: &str = "simple_query=control";
+const UNPARSED: &str = "simple_query=control/unparsed";
+const STRINGS: &str = "simple_query=control/standard_conforming_strings";
+const ENCODING: &str = "simple_query=control/client_encoding";
+
+/// Text; the verdict of `single`; the verdict of `control`. `allow` passes each, `deny` refuses each.
+const TABLE: &[(&[u8], &str, &str)] = &[
+    // Nothing.
+    (b"", OK, OK),
+    (b" \t\r\n", OK, OK),
+    (b";", OK, OK),
+    (b";;;", OK, OK),
+    (b"-- only a comment", OK, OK),
+    (b"/* only a /* nested */ comment */", OK, OK),
+    // Transaction control.
+    (b"BEGIN", OK, OK),
+    (b"begin;", OK, OK),
+    (b"BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY", OK, OK),
+    (b"START TRANSACTION", OK, OK),
+    (b"COMMIT", OK, OK),
+    (b"COMMIT AND CHAIN", OK, OK),
+    (b"END", OK, OK),
+    (b"ROLLBACK", OK, OK),
+    (b"ABORT", OK, OK),
+    (b"SAVEPOINT a", OK, OK),
+    (b"SAVEPOINT \"a;b\"", OK, OK),
+    (b"RELEASE SAVEPOINT a", OK, OK),
+    (b"ROLLBACK TO a", OK, OK),
+    (b"/* route='/x;y' */ BEGIN", OK, OK),
+    (b"BEGIN -- ; SELECT 1", OK, OK),
+    (b"BEGIN\n", OK, OK),
+    (b"PREPARE TRANSACTION 'a'", OK, KIND),
+    (b"COMMIT PREPARED 'a'", OK, KIND),
+    (b"ROLLBACK PREPARED 'a'", OK, KIND),
+    // Session state.
+    (b"SET a.b = 'c'", OK, OK),
+    (b"SET LOCAL a.b TO 'c'", OK, OK),
+    (b"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", OK, OK),
+    (b"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", OK, OK),
+    (b"SET CONSTRAINTS ALL DEFERRED", OK, OK),
+    (b"SET NAMES 'UTF8'", OK, OK),
+    (b"SET standard_conforming_strings = off", OK, OK),
+    (b"RESET ALL", OK, OK),
+    (b"SHOW server_version", OK, OK),
+    (b"DISCARD ALL", OK, OK),
+    (b"DEALLOCATE ALL", OK, OK),
+    (b"DEALLOCATE \"a;b\"", OK, OK),
+    (b"LISTEN a", OK, OK),
+    (b"UNLISTEN *", OK, OK),
+    (b"NOTIFY a, 'b;c'", OK, OK),
+    // One statement of another kind.
+    (b"SELECT 1", OK, KIND),
+    (b"SELECT 1;", OK, KIND),
+    (b"SELECT 1 ; ; -- end", OK, KIND),
+    (b"SELECT 'a;b'", OK, KIND),
+    (b"SELECT E'a\\';b'", OK, KIND),
+    (b"SELECT 'a\\'", OK, KIND),
+    (b"SELECT $$a;b$$", OK, KIND),
+    (b"SELECT $x$a;$$;b$x$", OK, KIND),
+    (b"SELECT \"a;b\" FROM t", OK, KIND),
+    (b"SELECT 1 /* ; */", OK, KIND),
+    (b"SELECT U&'\\0041;'", OK, KIND),
+    (b"SELECT 'a'\n';b'", OK, KIND),
+    (b"SELECT a$b$c FROM t", OK, KIND),
+    (b"VALUES (1)", OK, KIND),
+    (b"TABLE t", OK, KIND),
+    (b"WITH a AS (DELETE FROM t RETURNING *) SELECT * FROM a", OK, KIND),
+    (b"INSERT INTO t VALUES (1)", OK, KIND),
+    (b"UPDATE t SET a = 1", OK, KIND),
+    (b"DELETE FROM t", OK, KIND),
+    (b"COPY t FROM STDIN", OK, KIND),
+    (b"COPY (SELECT 1) TO PROGRAM 'x'", OK, KIND),
+    (b"CREATE TABLE t (a int)", OK, KIND),
+    (b"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END", OK, KIND),
+    (b"CREATE RULE r AS ON INSERT TO t DO ALSO (SELECT 1; SELECT 2)", OK, KIND),
+    (b"CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1; SELECT 2'", OK, KIND),
+    (b"DROP TABLE t", OK, KIND),
+    (b"DO $$ BEGIN EXECUTE 'a; b'; END $$", OK, KIND),
+    (b"CALL p()", OK, KIND),
+    (b"PREPARE a AS SELECT 1", OK, KIND),
+    (b"EXECUTE a", OK, KIND),
+    (b"EXPLAIN ANALYZE DELETE FROM t", OK, KIND),
+    (b"DECLARE c CURSOR WITH HOLD FOR SELECT 1", OK, KIND),
+    (b"FETCH ALL FROM c", OK, KIND),
+    (b"CLOSE c", OK, KIND),
+    (b"LOCK t", OK, KIND),
+    (b"VACUUM", OK, KIND),
+    (b"LOAD 'a'", OK, KIND),
+    (b"CHECKPOINT", OK, KIND),
+    (b"ALTER SYSTEM SET a = 1", OK, KIND),
+    (b"SELECT set_config('a.b', 'c', false)", OK, KIND),
+    (b"SELECT '\xe9\xff;'", OK, KIND),
+    // Several.
+    (b"SELECT 1; SELECT 2", MANY, KIND),
+    (b"SELECT 1;SELECT 2", MANY, KIND),
+    (b"SELECT 1;;SELECT 2;", MANY, KIND),
+    (b";SELECT 1; SELECT 2", MANY, KIND),
+    (b"BEGIN; COMMIT", MANY, KIND),
+    (b"BEGIN;SELECT 1", MANY, KIND),
+    (b"SET a.b = 1; DROP TABLE t", MANY, KIND),
+    (b"SHOW a; DROP TABLE t", MANY, KIND),
+    (b"SELECT 'a\\'; DROP TABLE t --'", MANY, KIND),
+    (b"SELECT 1 /* /* */ */; DROP TABLE t", MANY, KIND),
+    (b"SELECT 1 -- x\n; DROP TABLE t", MANY, KIND),
+    (b"SELECT 1 -- x\r; DROP TABLE t", MANY, KIND),
+    (b"SELECT $a$ $b$ $a$; DROP TABLE t -- $b$", MANY, KIND),
+    (b"SELECT 1 +/* */; DROP TABLE t", OK, UNPARSED),
+    (b"SELECT b'\\'; DROP TABLE t --'", MANY, KIND),
+    (b"SELECT \"a\"\";\"; DROP TABLE t", MANY, KIND),
+    (b"SELECT 1 */; DROP TABLE t", OK, UNPARSED),
+    (b"COMMIT; DROP TABLE t; BEGIN", MANY, KIND),
+    (b"SET a = 'b'; SET a = 'c'", MANY, KIND),
+    (b"DISCARD ALL; SELECT 1", MANY, KIND),
+    (b"COPY t FROM STDIN; SELECT 1", MANY, KIND),
+    (b"CREATE RULE r AS ON INSERT TO t DO ALSO (SELECT 1; SELECT 2); SELECT 3", MANY, KIND),
+    (b"DO $$ a $$; DO $$ b $$", MANY, KIND),
+    (b"SELECT '\xe9'; SELECT '\xff'", MANY, KIND),
+    // What does not parse: `single` leaves it to the server, `control` refuses.
+    (b"SELEC 1", OK, UNPARSED),
+    (b"SELEC 1; DROP TABLE t", OK, UNPARSED),
+    (b"DROP TABLE t; SELEC 1", OK, UNPARSED),
+    (b"SELECT 'a", OK, UNPARSED),
+    (b"SELECT \"a", OK, UNPARSED),
+    (b"SELECT $$a", OK, UNPARSED),
+    (b"SELECT 1 /* a", OK, UNPARSED),
+    (b"SELECT 1 /* /* */; DROP TABLE t", OK, UNPARSED),
+    (b"BEGIN FROBNICATE, x", OK, UNPARSED),
+    (b"SET", OK, UNPARSED),
+    (b"SET a = 'b", OK, UNPARSED),
+    (b"IDENTIFY_SYSTEM", OK, UNPARSED),
+    (b"START_REPLICATION SLOT a LOGICAL 0/0", OK, UNPARSED),
+    (b"BASE_BACKUP", OK, UNPARSED),
+    (b"(BEGIN)", OK, UNPARSED),
+    (b"BEGIN()", OK, UNPARSED),
+    (b"SELECT 1a", OK, UNPARSED),
+    (b"\xef\xbb\xbfBEGIN", OK, UNPARSED),
+];
+
+#[test]
+fn each_text_at_each_level() {
+    assert!(TABLE.len() >= 120, "{}", TABLE.len());
+    for (text, single, control) in TABLE {
+        let shown = String::from_utf8_lossy(text);
+        assert_eq!(judge(SimpleQuery::Allow, text, SAFE), "pass", "{shown}");
+        assert_eq!(judge(SimpleQuery::Single, text, SAFE), *single, "single: {shown}");
+        assert_eq!(judge(SimpleQuery::Control, text, SAFE), *control, "control: {shown}");
+        assert_eq!(judge(SimpleQuery::Deny, text, SAFE), "simple_query=deny", "{shown}");
+    }
+}
+
+#[test]
+fn hazards_of_the_session() {
+    let table: &[(&[u8], Lexing, &str, &str)] = &[
+        // Folding needs no lexing, so `single` lets the server say.
+        (b"SET a = 'b\\'; DROP TABLE t; --'", STRINGS_OFF, OK, STRINGS),
+        (b"SET a = 'b\\\\'", STRINGS_OFF, OK, STRINGS),
+        (b"NOTIFY a, E'\\n'", STRINGS_OFF, OK, STRINGS),
+        (b"SELECT 'a\\'; SELECT 1; --'", STRINGS_OFF, OK, STRINGS),
+        // No backslash: read the same either way.
+        (b"BEGIN", STRINGS_OFF, OK, OK),
+        (b"SET standard_conforming_strings = 'on'", STRINGS_OFF, OK, OK),
+        (b"SELECT 1; SELECT 2", STRINGS_OFF, MANY, KIND),
+        // The second byte of the character is a backslash, or a semicolon (JOHAB).
+        (b"SET a = '\x95\\'", SJIS, OK, ENCODING),
+        (b"SET a = E'\x95\\'; DROP TABLE t; --'", SJIS, OK, ENCODING),
+        (b"SET a = '\x84;'", SJIS, OK, ENCODING),
+        (b"NOTIFY a, '\xe9'", SJIS, OK, ENCODING),
+        (b"ROLLBACK", SJIS, OK, OK),
+        (b"SET a = 'b'", SJIS, OK, OK),
+        (b"SELECT 1; SELECT 2", SJIS, MANY, KIND),
+        (b"SET a = '\x95\\'", BOTH, OK, STRINGS),
+        (b"COMMIT", BOTH, OK, OK),
+    ];
+    for (text, lexing, single, control) in table {
+        let shown = String::from_utf8_lossy(text);
+        assert_eq!(judge(SimpleQuery::Single, text, *lexing), *single, "single: {shown}");
+        assert_eq!(judge(SimpleQuery::Control, text, *lexing), *control, "control: {shown}");
+        assert_eq!(judge(SimpleQuery::Deny, text, *lexing), "simple_query=deny", "{shown}");
+        assert_eq!(judge(SimpleQuery::Allow, text, *lexing), "pass", "{shown}");
+    }
+}
+
+#[test]
+fn long_texts_are_refused_where_they_must_be_understood() {
+    let text = [b"SET a = '".as_slice(), &vec![b'x'; STATEMENT_BYTES_MAX], b"'"].concat();
+    assert_eq!(judge(SimpleQuery::Allow, &text, SAFE), "pass");
+    assert_eq!(judge(SimpleQuery::Single, &text, SAFE), "simple_query/statement_bytes");
+    assert_eq!(judge(SimpleQuery::Control, &text, SAFE), "simple_query/statement_bytes");
+    assert_eq!(judge(SimpleQuery::Deny, &text, SAFE), "simple_query=deny");
+    for (level, want) in [
+        (SimpleQuery::Allow, "pass"),
+        (SimpleQuery::Single, "simple_query/statement_bytes"),
+        (SimpleQuery::Control, "simple_query/statement_bytes"),
+        (SimpleQuery::Deny, "simple_query=deny"),
+    ] {
+        assert_eq!(word(&judge_long_query(&rules(level))), want);
+    }
+}
+
+#[test]
+fn deep_nesting_is_an_answer_and_not_a_crash() {
+    for (open, close) in [("(", ")"), ("SELECT (", ")"), ("/*", "*/"), ("+-", ""), ("+", "-"), ("[", "]")] {
+        let times = PARSED_BYTES_MAX / (open.len() + close.len()) - 8;
+        let text = format!("SELECT {}1{}; COMMIT", open.repeat(times), close.repeat(times));
+        assert!(text.len() <= PARSED_BYTES_MAX);
+        let verdict = judge(SimpleQuery::Control, text.as_bytes(), SAFE);
+        assert!([KIND, UNPARSED].contains(&verdict), "{verdict}");
+        let verdict = judge(SimpleQuery::Single, text.as_bytes(), SAFE);
+        assert!([OK, MANY].contains(&verdict), "{verdict}");
+    }
+}
+
+#[test]
+fn long_texts_are_left_to_the_server_or_refused() {
+    let text = "SELECT 1;".repeat(PARSED_BYTES_MAX / 8);
+    assert_eq!(judge(SimpleQuery::Single, text.as_bytes(), SAFE), OK);
+    assert_eq!(judge(SimpleQuery::Control, text.as_bytes(), SAFE), "simple_query/statement_bytes");
+    let decorated = format!("/*{}*/ BEGIN", "=".repeat(100));
+    assert_eq!(judge(SimpleQuery::Control, decorated.as_bytes(), SAFE), OK);
+    let inside = format!("NOTIFY a, '{}'", "=".repeat(2000));
+    assert_eq!(judge(SimpleQuery::Control, inside.as_bytes(), SAFE), OK);
+}
+
+#[test]
+fn the_strictest_wins() {
+    use SimpleQuery as Q;
+    let policy = |simple_query, function_call, enforce| Policy { simple_query, function_call, enforce };
+    let none = Policy::default();
+    let table = [
+        ([none, none, none], (Q::Allow, Switch::Allow, Enforce::Reject)),
+        ([policy(Some(Q::Single), None, None), none, none], (Q::Single, Switch::Deny, Enforce::Reject)),
+        (
+            [policy(Some(Q::Single), Some(Switch::Allow), None), none, none],
+            (Q::Single, Switch::Allow, Enforce::Reject),
+        ),
+        (
+            [
+                policy(Some(Q::Deny), Some(Switch::Allow), Some(Enforce::Report)),
+                policy(Some(Q::Allow), Some(Switch::Deny), None),
+                policy(Some(Q::Control), None, None),
+            ],
+            (Q::Deny, Switch::Deny, Enforce::Report),
+        ),
+        (
+            [policy(None, None, Some(Enforce::Report)), policy(None, None, Some(Enforce::Reject)), none],
+            (Q::Allow, Switch::Allow, Enforce::Reject),
+        ),
+        ([none, none, policy(Some(Q::Control), None, None)], (Q::Control, Switch::Deny, Enforce::Reject)),
+    ];
+    for (policies, (simple_query, function_call, enforce)) in table {
+        let mut order = policies;
+        for _ in 0..3 {
+            order.rotate_left(1);
+            let want = Rules { simple_query, function_call, enforce };
+            assert_eq!(Rules::merge(&order), want, "{order:?}");
+        }
+    }
+    assert_eq!(Rules::default(), Rules::merge([]));
+}
+
+#[test]
+fn report_changes_nothing_but_the_audit() {
+    let rules = Rules::merge([&Policy {
+        simple_query: Some(SimpleQuery::Control),
+        function_call: Some(Switch::Deny),
+        enforce: Some(Enforce::Report),
+    }]);
+    assert!(!rules.rejects());
+    assert_eq!(judge_query(&rules, b"BEGIN", SAFE), Verdict::Pass);
+    let strict = Rules { enforce: Enforce::Reject, ..rules };
+    for text in [b"SELECT 1; SELECT 2".as_slice(), b"SELEC", b"SELECT 1"] {
+        let Verdict::Report(reported) = judge_query(&rules, text, SAFE) else { panic!("not reported") };
+        assert_eq!(judge_query(&strict, text, SAFE), Verdict::Reject(reported));
+    }
+    assert_eq!(word(&judge_function_call(&rules)), "report");
+    assert_eq!(word(&judge_function_call(&strict)), "function_call=deny");
+}
+
+#[test]
+fn function_calls_have_their_own_switch() {
+    for (simple_query, function_call, want) in [
+        (SimpleQuery::Allow, None, "pass"),
+        (SimpleQuery::Allow, Some(Switch::Deny), "function_call=deny"),
+        (SimpleQuery::Deny, None, "function_call=deny"),
+        (SimpleQuery::Deny, Some(Switch::Allow), "pass"),
+    ] {
+        let policy = Policy { simple_query: Some(simple_query), function_call, enforce: None };
+        assert_eq!(word(&judge_function_call(&Rules::merge([&policy]))), want);
+    }
+}
+
+#[test]
+fn parse_is_allowed_at_every_level() {
+    for level in [SimpleQuery::Allow, SimpleQuery::Single, SimpleQuery::Control, SimpleQuery::Deny] {
+        assert_eq!(judge_parse(&rules(level), b"SELECT 1; SELECT 2"), Verdict::Pass);
+    }
+}
+
+#[test]
+fn a_rejection_says_what_and_why_and_holds_no_literal() {
+    for (level, text) in [
+        (SimpleQuery::Deny, "SELECT 'hunter2'"),
+        (SimpleQuery::Single, "SELECT 'hunter2'; SELECT 2"),
+        (SimpleQuery::Control, "SELECT 'hunter2'"),
+        (SimpleQuery::Control, "SELECT 'hunter2'; SELECT 2"),
+        (SimpleQuery::Control, "SELEC 'hunter2'"),
+    ] {
+        let Verdict::Reject(rejection) = judge_query(&rules(level), text.as_bytes(), SAFE) else {
+            panic!("passed: {text}");
+        };
+        assert_eq!(rejection.sqlstate, "42501");
+        assert!(rejection.message.contains("simple_query is \""), "{}", rejection.message);
+        assert!(rejection.hint.ends_with('.'));
+        assert_eq!(rejection.bytes, text.len());
+        assert_eq!(rejection.fingerprint.is_some(), !text.starts_with("SELEC "), "{text}");
+        assert!(!format!("{rejection:?}").contains("hunter2"));
+    }
+}
+
+#[test]
+fn rule_names_are_stable_and_differ() {
+    let names: Vec<_> = Rule::ALL.iter().map(|rule| rule.as_str()).collect();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), Rule::ALL.len());
+    assert_eq!(Rule::SimpleQueryDeny.to_string(), "simple_query=deny");
+}
+
+#[test]
+fn encodings() {
+    let safe = [
+        "UTF8",
+        "utf-8",
+        "UNICODE",
+        "SQL_ASCII",
+        "LATIN1",
+        "latin-9",
+        "ISO_8859_5",
+        "ISO-8859-1",
+        "WIN1252",
+        "win-1251",
+        "WINDOWS-1250",
+        "WIN866",
+        "WIN874",
+        "KOI8R",
+        "KOI8-U",
+        "EUC_JP",
+        "EUC_JIS_2004",
+        "EUC_CN",
+        "EUC_KR",
+        "EUC_TW",
+        "MULE_INTERNAL",
+    ];
+    let unsafe_ = [
+        "SJIS",
+        "shift-jis",
+        "SHIFT_JIS_2004",
+        "BIG5",
+        "GBK",
+        "UHC",
+        "GB18030",
+        "JOHAB",
+        "WINDOWS-932",
+        "WIN932",
+        "WIN936",
+        "WIN949",
+        "WIN950",
+        "WINDOWS-949",
+        "mskanji",
+        "",
+        "new",
+    ];
+    for name in safe {
+        assert!(encoding_is_safe(name.as_bytes()), "{name}");
+    }
+    for name in unsafe_ {
+        assert!(!encoding_is_safe(name.as_bytes()), "{name}");
+    }
+}
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pieces() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop::sample::select(vec![
+            "BEGIN",
+            "COMMIT",
+            "SELECT 1",
+            "SET a = ",
+            "'",
+            "''",
+            "\\",
+            "\"",
+            "$$",
+            "$a$",
+            "/*",
+            "*/",
+            "--",
+            "\n",
+            ";",
+            " ",
+            "E'",
+            "U&'",
+            "b'",
+            "x",
+            "1",
+            "(",
+            ")",
+            "\u{e9}",
+            "DROP TABLE t",
+        ]);
+        prop::collection::vec(piece, 0..12).prop_map(|all| all.concat().into_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in prop::collection::vec(any::<u8>(), 0..200), std_strings: bool, encoding_safe: bool) {
+            for level in [SimpleQuery::Single, SimpleQuery::Control, SimpleQuery::Deny] {
+                judge_query(&rules(level), &text, Lexing { std_strings, encoding_safe });
+            }
+        }
+
+        /// What the parser sees as several statements is never folded as one by the quick proof.
+        #[test]
+        fn the_quick_proof_agrees_with_the_parser(text in pieces()) {
+            if let Ok(count) = meaning::statement_count(&text) {
+                prop_assert!(count <= 1 || !is_surely_one(&text, SAFE));
+            }
+            if is_plain_control(&text)
+                && let Ok(kinds) = meaning::kinds(&text)
+            {
+                prop_assert!(kinds.len() == 1 && kinds[0].is_control());
+            }
+        }
+
+        /// `control` lets nothing through that the parser does not know to be control.
+        #[test]
+        fn control_is_closed(text in pieces()) {
+            if judge(SimpleQuery::Control, &text, SAFE) == OK && !is_plain_control(&text) {
+                let kinds = meaning::kinds(&text).unwrap();
+                prop_assert!(kinds.len() <= 1 && kinds.iter().all(|kind| kind.is_control()));
+            }
+        }
+    }
+}
