@@ -300,9 +300,12 @@ fn too_long_at(level: SimpleQuery) -> Rejection {
 }
 
 fn many(rule: Rule, level: &str, count: usize) -> Rejection {
-    Rejection::new(rule, format!("a Query message may hold only one statement: simple_query is \"{level}\""))
-        .detail(format!("The message holds {count} statements."))
-        .hint("Send each statement in a message of its own.")
+    Rejection::new(
+        rule,
+        format!("a Query message may hold only one statement: simple_query is \"{level}\""),
+        "Send each statement in a message of its own.",
+    )
+    .detail(format!("The message holds {count} statements."))
 }
 
 /// `single`: a clear message where the text surely holds several statements. All else is the server's to say.
@@ -347,9 +350,9 @@ fn not_control(kind: Kind) -> Rejection {
         Rule::SimpleQueryControl,
         "a Query message may hold only transaction control or session state: simple_query is \"control\""
             .into(),
+        "Use the extended query protocol for this statement.",
     )
     .detail(format!("The message holds {}.", kind.as_str()))
-    .hint("Use the extended query protocol for this statement.")
 }
 
 /// The text may not mean to the server what it means to the parser here. A text without backslashes reads the
