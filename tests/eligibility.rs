@@ -1,0 +1,521 @@
+//! What the catalogue query, the plans and the rows say of real tables, held against PostgreSQL itself.
+
+mod support;
+
+use pgsluice::coalesce::batch::{self, Batch, Caps, encode_literals};
+use pgsluice::coalesce::catalog::{self, Reason, Table};
+use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals};
+use pgsluice::sql::insert::{Class, Item};
+use pgsluice::sql::meaning::InsertTarget;
+use pgsluice::wire::backend::{self, ErrorFields};
+use pgsluice::wire::copy::CopyFormat;
+use pgsluice::wire::frontend;
+use support::{Message, Postgres, Raw, outline};
+
+const CAPS: Caps = Caps { rows: 1000, bytes: 1 << 20 };
+
+/// Asks for a table in that session.
+fn ask(raw: &mut Raw, schema: Option<&str>, table: &str) -> Result<Table, Reason> {
+    let name = catalog::lookup_name(schema, table);
+    let messages = raw.extended(catalog::ELIGIBILITY_SQL, &[Some(&name)]);
+    let row = messages.iter().find(|m| m.tag == backend::DATA_ROW);
+    let row = row.unwrap_or_else(|| panic!("{table}:\n{}", outline(&messages)));
+    catalog::decode(&name, &backend::data_row(&row.body).expect("DataRow"))
+}
+
+fn target(table: &str, columns: &[&str], items: &[Class]) -> InsertTarget {
+    InsertTarget {
+        schema: None,
+        table: table.into(),
+        columns: columns.iter().map(|&c| c.into()).collect(),
+        name_as_written: table.into(),
+        items: items.to_vec(),
+    }
+}
+
+fn plan(raw: &mut Raw, table: &str, columns: &[&str], items: &[Class]) -> Result<InsertPlan, Reason> {
+    let facts = ask(raw, None, table)?;
+    plan_literals(&facts, &target(table, columns, items), Context::Pooled)
+}
+
+/// Classes by letter: n NULL, d DEFAULT, i integer, s string.
+fn classes(letters: &str) -> Vec<Class> {
+    let class = |letter| match letter {
+        'n' => Class::Null,
+        'd' => Class::Default,
+        'i' => Class::Integer,
+        's' => Class::String,
+        other => panic!("class {other}"),
+    };
+    letters.chars().map(class).collect()
+}
+
+/// Sends one flush (COPY, rows, guard, Sync) in one write; all messages up to ReadyForQuery.
+fn flush(raw: &mut Raw, plan: &InsertPlan, batch: &Batch) -> Vec<Message> {
+    let mut out = Vec::new();
+    frontend::put_parse(&mut out, b"", plan.copy_text_sql.as_bytes(), &[]);
+    frontend::put_bind_text(&mut out, b"", &[]);
+    frontend::put_execute(&mut out, b"", 0);
+    batch.put_copy(&mut out);
+    let relid = plan.relid.to_string();
+    let known = [relid.as_bytes(), plan.name_as_written.as_bytes(), plan.fingerprint.as_bytes()];
+    frontend::put_parse(&mut out, b"", catalog::guard_sql().as_bytes(), &[]);
+    frontend::put_bind_text(&mut out, b"", &known.map(Some));
+    frontend::put_execute(&mut out, b"", 0);
+    frontend::put_empty(&mut out, frontend::SYNC);
+    raw.send(&out);
+    raw.read_until_ready()
+}
+
+fn error(messages: &[Message]) -> Option<&Message> {
+    messages.iter().find(|m| m.tag == backend::ERROR_RESPONSE)
+}
+
+/// One row of integers.
+fn one_row(plan: &InsertPlan, values: &[i32]) -> Batch {
+    let mut text = Vec::new();
+    let mut items = Vec::new();
+    for value in values {
+        let start = text.len();
+        text.extend_from_slice(value.to_string().as_bytes());
+        items.push(Item { class: Class::Integer, start, end: text.len() });
+    }
+    let mut row = Vec::new();
+    encode_literals(plan, &text, &items, &mut row).expect("row");
+    let mut batch = Batch::new(CopyFormat::Text, CAPS);
+    batch.push_unit(&row, 1).expect("room");
+    batch
+}
+
+/// Table by table: what is created, what is inserted, and the refusal (empty: poured).
+#[test]
+fn every_trap_is_seen_and_harmless_tables_pour() {
+    const SETUP: &str = "
+        CREATE FUNCTION noop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE FUNCTION lies(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';
+        CREATE FUNCTION now(int) RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT pg_catalog.now()';
+        CREATE TYPE mood AS ENUM ('ok', 'sad'); CREATE TYPE comp AS (a int, b int);
+        CREATE DOMAIN dnn AS int NOT NULL; CREATE DOMAIN dck AS int CHECK (VALUE > 0); CREATE DOMAIN dplain AS int;
+        CREATE DOMAIN ddef AS int DEFAULT 7 CHECK (VALUE > 0);
+        CREATE DOMAIN duser AS text CHECK (VALUE <> current_user);
+        CREATE DOMAIN dnest AS dck;
+        CREATE TABLE log (a int); CREATE TABLE other (id int PRIMARY KEY);
+        CREATE SEQUENCE seq;";
+    type Case = (&'static str, &'static [&'static str], &'static str, &'static str);
+    #[rustfmt::skip]
+    const CASES: &[Case] = &[
+        // Relations
+        ("CREATE TABLE t (a int, b text)", &["a", "b"], "is", ""),
+        ("CREATE UNLOGGED TABLE t (a int)", &["a"], "i", ""),
+        ("CREATE TEMP TABLE t (a int)", &["a"], "i", "temporary table"),
+        ("CREATE VIEW t AS SELECT a FROM log", &["a"], "i", "not a table"),
+        ("CREATE MATERIALIZED VIEW t AS SELECT a FROM log", &["a"], "i", "not a table"),
+        ("CREATE SEQUENCE t", &["last_value"], "i", "not a table"),
+        ("CREATE TABLE t (a int); CREATE RULE r AS ON INSERT TO t DO ALSO INSERT INTO log VALUES (1)", &["a"], "i", "rule on insert: r"),
+        ("CREATE TABLE t (a int); CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING", &["a"], "i", "rule on insert: r"),
+        ("CREATE TABLE t (a int); CREATE RULE r AS ON UPDATE TO t DO INSTEAD NOTHING", &["a"], "i", ""),
+        ("CREATE TABLE t (a int); CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION noop()", &["a"], "i", "trigger on insert: g"),
+        ("CREATE TABLE t (a int); CREATE TRIGGER g AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION noop()", &["a"], "i", "trigger on insert: g"),
+        ("CREATE TABLE t (a int); CREATE TRIGGER g AFTER INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION noop(); ALTER TABLE t DISABLE TRIGGER g", &["a"], "i", "trigger on insert: g"),
+        ("CREATE TABLE t (a int); CREATE CONSTRAINT TRIGGER g AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION noop()", &["a"], "i", "trigger on insert: g"),
+        ("CREATE TABLE t (a int); CREATE TRIGGER g BEFORE UPDATE OR DELETE ON t FOR EACH ROW EXECUTE FUNCTION noop()", &["a"], "i", ""),
+        ("CREATE TABLE t (a int); CREATE TABLE kid () INHERITS (t); CREATE TRIGGER g BEFORE INSERT ON kid FOR EACH ROW EXECUTE FUNCTION noop()", &["a"], "i", ""),
+        ("CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1)", &["a"], "i", ""),
+        ("CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t DEFAULT; CREATE TRIGGER leaf BEFORE INSERT ON t1 FOR EACH ROW EXECUTE FUNCTION noop()", &["a"], "i", "trigger on insert: leaf"),
+        ("CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t DEFAULT; CREATE RULE r AS ON INSERT TO t1 DO INSTEAD NOTHING", &["a"], "i", ""),
+        ("CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t DEFAULT PARTITION BY LIST (a); CREATE TABLE t2 PARTITION OF t1 (CHECK (current_user <> 'x')) DEFAULT", &["a"], "i", "expression not immutable: check: SQLVALUEFUNCTION 10"),
+        ("CREATE TABLE t (a int) PARTITION BY LIST (lies(a))", &["a"], "i", "expression not immutable: partition key: user lies(i)"),
+        // Columns
+        ("CREATE TABLE t (a int, id int GENERATED ALWAYS AS IDENTITY)", &["a", "id"], "ii", "value for identity always: id"),
+        ("CREATE TABLE t (a int, id int GENERATED ALWAYS AS IDENTITY)", &["a", "id"], "id", ""),
+        ("CREATE TABLE t (a int, id int GENERATED ALWAYS AS IDENTITY)", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, id int GENERATED BY DEFAULT AS IDENTITY)", &["a", "id"], "ii", ""),
+        ("CREATE TABLE t (a int, g int GENERATED ALWAYS AS (a + 1) STORED, b int)", &[], "ii", "value for generated column: g"),
+        ("CREATE TABLE t (a int, g int GENERATED ALWAYS AS (a + 1) STORED, b int)", &[], "idi", ""),
+        ("CREATE TABLE t (a int, g int GENERATED ALWAYS AS (a + 1) STORED, b int)", &["a", "b"], "ii", ""),
+        ("CREATE TABLE t (a int, g int GENERATED ALWAYS AS (lies(a)) STORED)", &["a"], "i", "expression not immutable: generated: user lies(i)"),
+        ("CREATE TABLE t (a int, d dnn)", &["a"], "i", "domain with check left out: d"),
+        ("CREATE TABLE t (a int, d dck)", &["a"], "i", "domain with check left out: d"),
+        ("CREATE TABLE t (a int, d dnest)", &["a"], "i", "domain with check left out: d"),
+        ("CREATE TABLE t (a int, d dnn)", &["a", "d"], "id", "domain with check left out: d"),
+        ("CREATE TABLE t (a int, d dnn, e dck)", &["a", "d", "e"], "iii", ""),
+        ("CREATE TABLE t (a int, d dplain)", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d ddef)", &["a"], "i", ""),
+        ("CREATE TABLE t (a duser)", &["a"], "s", "expression not immutable: domain: SQLVALUEFUNCTION 10"),
+        ("CREATE TABLE t (a int, m mood, ms mood[])", &["m", "ms"], "ss", ""),
+        ("CREATE TABLE t (a comp)", &["a"], "s", "column type: a comp"),
+        ("CREATE TABLE t (a dck[])", &["a"], "s", "column type: a _dck"),
+        ("CREATE TABLE t (a regclass)", &["a"], "s", "column type: a regclass"),
+        ("CREATE TABLE t (a regtype, b int)", &["b"], "i", ""),
+        ("CREATE TABLE t (a int)", &["b"], "i", "no such column: b"),
+        ("CREATE TABLE t (a int)", &["a", "a"], "ii", "column named twice: a"),
+        ("CREATE TABLE t (a int)", &["a"], "ii", "number of values"),
+        ("CREATE TABLE t (a int, b int)", &["a", "b"], "i", "number of values"),
+        ("CREATE TABLE t (a int, b int)", &[], "i", ""),
+        ("CREATE TABLE t (a int, b int)", &[], "iii", "number of values"),
+        ("CREATE TABLE t (a int, b int)", &["a", "b"], "dd", "no column with a value"),
+        ("CREATE TABLE t (x int, a int, b text); ALTER TABLE t DROP COLUMN x", &[], "is", ""),
+        ("CREATE TABLE t (a text)", &["a"], "i", "literal for column type: integer into a text"),
+        ("CREATE TABLE t (a bool)", &["a"], "i", "literal for column type: integer into a bool"),
+        // Defaults
+        ("CREATE TABLE t (a int, d timestamptz DEFAULT now())", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d timestamp DEFAULT now())", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d timestamp DEFAULT (now() AT TIME ZONE 'utc'))", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d date DEFAULT CURRENT_DATE, e timetz DEFAULT CURRENT_TIME(0), f timestamp(3) DEFAULT LOCALTIMESTAMP(2))", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d timestamptz DEFAULT clock_timestamp(), e uuid DEFAULT gen_random_uuid())", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d timestamptz DEFAULT statement_timestamp())", &["a"], "i", "default not reproducible: d pg_catalog.statement_timestamp(s)"),
+        ("CREATE TABLE t (a int, d timestamptz DEFAULT public.now(1))", &["a"], "i", "default not reproducible: d user now(s)"),
+        ("CREATE TABLE t (a int, d text DEFAULT current_user)", &["a"], "i", "default not reproducible: d SQLVALUEFUNCTION 10"),
+        ("CREATE TABLE t (a int, d text DEFAULT session_user)", &["a"], "i", "default not reproducible: d SQLVALUEFUNCTION 12"),
+        ("CREATE TABLE t (a int, d text DEFAULT current_schema)", &["a"], "i", "default not reproducible: d SQLVALUEFUNCTION 14"),
+        ("CREATE TABLE t (a int, d text DEFAULT current_setting('application_name'))", &["a"], "i", "default not reproducible: d pg_catalog.current_setting(s)"),
+        ("CREATE TABLE t (a int, d text DEFAULT current_query())", &["a"], "i", "default not reproducible: d pg_catalog.current_query(v)"),
+        ("CREATE TABLE t (a int, d float8 DEFAULT random())", &["a"], "i", "default not reproducible: d pg_catalog.random(v)"),
+        ("CREATE TABLE t (a int, d bigint DEFAULT txid_current())", &["a"], "i", "default not reproducible: d pg_catalog.txid_current(s)"),
+        ("CREATE TABLE t (a int, d int DEFAULT pg_backend_pid())", &["a"], "i", "default not reproducible: d pg_catalog.pg_backend_pid(s)"),
+        ("CREATE TABLE t (a int, d int DEFAULT lies(1))", &["a"], "i", "default not reproducible: d user lies(i)"),
+        ("CREATE TABLE t (a int, d int DEFAULT lies(1))", &["a", "d"], "ii", ""),
+        ("CREATE TABLE t (a int, d text DEFAULT 'x', e int DEFAULT 1 + 2, f text[] DEFAULT '{}')", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, id serial)", &["a"], "i", ""),
+        ("CREATE TABLE t (a int, d int DEFAULT nextval('seq') + pg_backend_pid())", &["a"], "i", "default not reproducible: d pg_catalog.nextval(v), pg_catalog.pg_backend_pid(s)"),
+        // Constraints
+        ("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES t)", &["id", "a"], "ii", "foreign key to itself"),
+        ("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES t)", &["id"], "i", ""),
+        ("CREATE TABLE t (id int PRIMARY KEY, a int DEFAULT 1 REFERENCES t)", &["id"], "i", "foreign key to itself"),
+        ("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES t) PARTITION BY LIST (id); CREATE TABLE t1 PARTITION OF t DEFAULT", &["id", "a"], "ii", "foreign key to itself"),
+        ("CREATE TABLE t (id int PRIMARY KEY, a int) PARTITION BY LIST (id); CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t1 ADD FOREIGN KEY (a) REFERENCES t", &["id"], "i", "foreign key to itself"),
+        ("CREATE TABLE t (id int UNIQUE DEFERRABLE INITIALLY DEFERRED, a int REFERENCES other DEFERRABLE)", &["id", "a"], "ii", ""),
+        ("CREATE TABLE t (a int CHECK (a > 0 AND a = ANY ('{1,2}')))", &["a"], "i", ""),
+        ("CREATE TABLE t (a text CHECK (a <> current_setting('x.y')))", &["a"], "s", "expression not immutable: check: pg_catalog.current_setting(s)"),
+        ("CREATE TABLE t (a timestamptz CHECK (a < now()))", &["a"], "s", "expression not immutable: check: pg_catalog.now(s)"),
+        ("CREATE TABLE t (a int CHECK (lies(a) > 0))", &["a"], "i", "expression not immutable: check: user lies(i)"),
+        ("CREATE TABLE t (a int); CREATE UNIQUE INDEX ON t (lies(a))", &["a"], "i", "expression not immutable: index: user lies(i)"),
+        ("CREATE TABLE t (a int); CREATE INDEX ON t (a) WHERE lies(a) > 0", &["a"], "i", "expression not immutable: index: user lies(i)"),
+        ("CREATE TABLE t (a text); CREATE UNIQUE INDEX ON t (lower(a)) WHERE a IS NOT NULL", &["a"], "s", ""),
+        ("CREATE TABLE t (a int, r int4range, EXCLUDE USING gist (r WITH &&))", &["a"], "i", ""),
+        // Row security: a superuser is exempt.
+        ("CREATE TABLE t (a int); ALTER TABLE t ENABLE ROW LEVEL SECURITY", &["a"], "i", ""),
+    ];
+    let server = Postgres::shared();
+    let database = server.fresh_database(SETUP);
+    let mut failures = String::new();
+    for &(ddl, columns, items, expected) in CASES {
+        let mut raw = Raw::login(server.port(), &database);
+        raw.rows(&format!("BEGIN; {ddl}"));
+        let got = plan(&mut raw, "t", columns, &classes(items));
+        let got = got.err().map(|reason| reason.to_string()).unwrap_or_default();
+        if got != expected {
+            failures += &format!("{ddl}\n  ({columns:?}) {items}: {got:?}, not {expected:?}\n");
+        }
+        raw.terminate();
+    }
+    assert!(failures.is_empty(), "\n{failures}");
+}
+
+#[test]
+fn plans_say_what_their_rows_ask_for() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(
+        "CREATE TABLE t (id serial, a int, d timestamptz DEFAULT now(), \"Q\"\"q\" int);
+         CREATE TABLE u (a int, g uuid DEFAULT gen_random_uuid());",
+    );
+    let mut raw = Raw::login(server.port(), &database);
+    let one = plan(&mut raw, "t", &["a", "Q\"q"], &classes("ii")).expect("plan");
+    assert!(one.one_row_per_client && one.draws_sequence);
+    assert_eq!(one.copy_text_sql, "COPY \"public\".\"t\" (\"a\", \"Q\"\"q\") FROM STDIN");
+    assert_eq!(one.copy_binary_sql, None);
+    let two = plan(&mut raw, "u", &["a"], &classes("i")).expect("plan");
+    assert!(!two.one_row_per_client && !two.draws_sequence);
+    let facts = ask(&mut raw, None, "t").expect("table");
+    let foreign = plan_literals(&facts, &target("t", &["a"], &classes("i")), Context::Foreign);
+    assert_eq!(foreign, Err(Reason::Sequence("id".into())));
+    assert!(plan_literals(&facts, &target("t", &["a"], &classes("i")), Context::Own).is_ok());
+    let own_id = plan_literals(&facts, &target("t", &["id"], &classes("i")), Context::Foreign);
+    assert!(own_id.is_ok());
+}
+
+#[test]
+fn names_mean_what_they_mean_in_the_session() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(
+        "CREATE SCHEMA one; CREATE SCHEMA two; CREATE TABLE one.t (a int); CREATE TABLE two.t (b int);
+         CREATE TABLE \"Odd . name\" (a int);",
+    );
+    let mut raw = Raw::login(server.port(), &database);
+    assert_eq!(ask(&mut raw, None, "t"), Err(Reason::NotFound));
+    raw.rows("SET search_path = two, one");
+    assert_eq!(ask(&mut raw, None, "t").expect("table").target, "\"two\".\"t\"");
+    assert_eq!(ask(&mut raw, Some("one"), "t").expect("table").target, "\"one\".\"t\"");
+    assert_eq!(
+        ask(&mut raw, Some("public"), "Odd . name").expect("table").target,
+        "\"public\".\"Odd . name\""
+    );
+    assert_eq!(
+        ask(&mut raw, Some("pg_catalog"), "pg_class").map(|t| t.refused),
+        Ok(Some(Reason::System))
+    );
+    // A temporary table shadows the permanent one, and even an empty temporary schema stops the session.
+    raw.rows("CREATE TEMP TABLE t (c int)");
+    assert_eq!(ask(&mut raw, None, "t").map(|t| t.refused), Ok(Some(Reason::Temporary)));
+    raw.rows("DROP TABLE pg_temp.t");
+    let table = ask(&mut raw, None, "t").expect("table");
+    assert_eq!(table.target, "\"two\".\"t\"");
+    assert_eq!(
+        plan_literals(&table, &target("t", &["b"], &classes("i")), Context::Pooled),
+        Err(Reason::TemporarySchema)
+    );
+}
+
+#[test]
+fn privileges_and_row_security_are_those_of_the_role() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(
+        "DROP ROLE IF EXISTS pour_app; CREATE ROLE pour_app LOGIN;
+         CREATE TABLE t (a int, b int); GRANT INSERT (a) ON t TO pour_app;
+         CREATE TABLE rls (a int); ALTER TABLE rls ENABLE ROW LEVEL SECURITY; GRANT ALL ON rls TO pour_app;
+         CREATE SCHEMA shut; CREATE TABLE shut.t (a int); GRANT INSERT ON shut.t TO pour_app;",
+    );
+    let login = [("user", "pour_app"), ("database", database.as_str())];
+    let mut raw = Raw::login_as(server.port(), &login, "").expect("login");
+    assert!(plan(&mut raw, "t", &["a"], &classes("i")).is_ok());
+    assert_eq!(
+        plan(&mut raw, "t", &["a", "b"], &classes("ii")),
+        Err(Reason::ColumnPrivilege("b".into()))
+    );
+    assert_eq!(plan(&mut raw, "rls", &["a"], &classes("i")), Err(Reason::RowSecurity));
+    let name = catalog::lookup_name(Some("shut"), "t");
+    let refused = raw.extended(catalog::ELIGIBILITY_SQL, &[Some(&name)]);
+    assert_eq!(error(&refused).map(Message::sqlstate).as_deref(), Some("42501"));
+}
+
+/// Operators, functions, types and tables of a schema before `pg_catalog` must not be heard.
+#[test]
+fn a_hostile_search_path_changes_no_answer() {
+    let server = Postgres::shared();
+    let mut evil = String::from("CREATE SCHEMA evil; SET search_path = pg_catalog;\n");
+    for (left, right) in [
+        ("oid", "oid"),
+        ("text", "text"),
+        ("name", "name"),
+        ("name", "text"),
+        ("\"char\"", "\"char\""),
+        ("int2", "int2"),
+        ("int2", "int4"),
+        ("int4", "int4"),
+        ("int8", "int8"),
+        ("bool", "bool"),
+        ("regclass", "regclass"),
+    ] {
+        for (operator, name) in [("=", "eq"), ("<>", "ne"), (">", "gt"), ("<", "lt"), (">=", "ge")] {
+            evil += &format!(
+                "CREATE FUNCTION evil.{name}({left}, {right}) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT false';
+                 CREATE OPERATOR evil.{operator} (FUNCTION = evil.{name}, LEFTARG = {left}, RIGHTARG = {right});\n"
+            );
+        }
+    }
+    for (signature, returns, body) in [
+        ("concat_ws(text, VARIADIC \"any\")", "text", ""),
+        ("concat(VARIADIC \"any\")", "text", ""),
+        ("to_regclass(text)", "regclass", "SELECT NULL::regclass"),
+        ("row_security_active(oid)", "bool", "SELECT true"),
+        ("current_setting(text)", "text", "SELECT 'evil'::text"),
+        ("current_setting(text, bool)", "text", "SELECT 'evil'::text"),
+        ("pg_my_temp_schema()", "oid", "SELECT 1::oid"),
+        ("has_schema_privilege(oid, text)", "bool", "SELECT false"),
+        ("has_column_privilege(oid, int2, text)", "bool", "SELECT false"),
+        ("now()", "timestamptz", "SELECT 'epoch'::timestamptz"),
+    ] {
+        if !body.is_empty() {
+            evil += &format!("CREATE FUNCTION evil.{signature} RETURNS {returns} LANGUAGE sql AS $${body}$$;\n");
+        }
+    }
+    for table in ["pg_class", "pg_attribute", "pg_trigger", "pg_type", "pg_constraint", "pg_namespace", "rels"] {
+        evil += &format!("CREATE TABLE evil.{table} (oid oid, relid oid);\n");
+    }
+    for domain in ["oid", "text", "int2", "int4", "int8", "regclass", "name", "xid8"] {
+        evil += &format!("CREATE DOMAIN evil.{domain} AS pg_catalog.bool;\n");
+    }
+    evil += "CREATE TABLE public.t (id serial, a int CHECK (a > 0), b text DEFAULT 'x', c timestamptz DEFAULT now());
+             CREATE INDEX ON public.t (lower(b));";
+    let database = server.fresh_database(&evil);
+    let mut clean = Raw::login(server.port(), &database);
+    let mut hostile = Raw::login(server.port(), &database);
+    hostile.rows("SET search_path = evil, pg_catalog, public");
+    assert_eq!(hostile.value("SELECT 1::pg_catalog.int4 = 1").as_deref(), Some("f"), "the trap is set");
+    let seen = ask(&mut clean, Some("public"), "t").expect("table");
+    let mut other = ask(&mut hostile, Some("public"), "t").expect("table");
+    other.viewer.search_path.clone_from(&seen.viewer.search_path);
+    assert_eq!(seen, other);
+    assert_eq!(seen.refused, None);
+    let plan = plan_literals(&other, &target("t", &["a"], &classes("i")), Context::Pooled).expect("plan");
+    assert!(plan.one_row_per_client && plan.draws_sequence);
+    let messages = flush(&mut hostile, &plan, &one_row(&plan, &[3]));
+    assert!(error(&messages).is_none(), "{}", outline(&messages));
+    for sql in [catalog::SESSION_SQL, catalog::INCARNATION_SQL] {
+        let settings = |raw: &mut Raw| raw.value(sql).expect("one text");
+        let (clean, hostile) = (settings(&mut clean), settings(&mut hostile));
+        assert_eq!(clean.replace("\\\"$user\\\", public", "evil, pg_catalog, public"), hostile);
+    }
+}
+
+/// A flush whose table changed since it was planned must not commit; what cannot matter must not fail it.
+#[test]
+fn ddl_between_planning_and_commit_fails_the_flush() {
+    const SETUP: &str = "
+        CREATE FUNCTION noop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE DOMAIN d AS int; CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1);
+        CREATE TABLE t (a int, b d, c text);
+        CREATE TRIGGER first BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION noop();
+        CREATE RULE one AS ON UPDATE TO t DO INSTEAD NOTHING;
+        CREATE TABLE loose (a int, b d, c text);
+        CREATE TABLE p (a int, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
+        CREATE TABLE p2 (a int, b int); CREATE SCHEMA earlier;";
+    // What is done, and whether a flush of (1, 1) must fail then.
+    const STEPS: &[(&str, &str, bool)] = &[
+        ("t", "SELECT 1", false),
+        ("t", "ANALYZE t", false),
+        ("t", "VACUUM t", false),
+        ("t", "ALTER TABLE t SET (fillfactor = 90)", false),
+        ("t", "ALTER TABLE t ALTER c SET DEFAULT 'x'", true),
+        ("t", "ALTER TABLE t ALTER a SET NOT NULL", true),
+        ("t", "CREATE TRIGGER second BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION noop()", true),
+        ("t", "ALTER TABLE t DISABLE TRIGGER second", true),
+        ("t", "ALTER TABLE t ENABLE ALWAYS TRIGGER second", true),
+        ("t", "DROP TRIGGER second ON t", true),
+        ("t", "CREATE RULE two AS ON DELETE TO t DO INSTEAD NOTHING", true),
+        ("t", "CREATE OR REPLACE RULE two AS ON DELETE TO t DO ALSO NOTHING", true),
+        ("t", "ALTER TABLE t ENABLE ROW LEVEL SECURITY", true),
+        ("t", "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES other", true),
+        ("t", "CREATE INDEX ON t (c)", true),
+        ("t", "ALTER TABLE t RENAME c TO cc", true),
+        ("t", "ALTER TABLE t ADD id int GENERATED ALWAYS AS IDENTITY", true),
+        ("t", "ALTER TABLE t ALTER cc TYPE varchar(9)", true),
+        ("t", "ALTER TABLE t DROP COLUMN cc", true),
+        ("t", "ALTER DOMAIN d ADD CHECK (VALUE > 0)", true),
+        ("t", "ALTER DOMAIN d SET NOT NULL", true),
+        ("t", "GRANT SELECT ON t TO PUBLIC", true),
+        ("p", "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)", true),
+        ("p", "CREATE TRIGGER leaf BEFORE INSERT ON p2 FOR EACH ROW EXECUTE FUNCTION noop()", true),
+        ("p", "ALTER TABLE p DETACH PARTITION p2", true),
+        ("t", "CREATE TABLE earlier.t (a int, b int)", true),
+    ];
+    let server = Postgres::shared();
+    let database = server.fresh_database(SETUP);
+    let mut planner = Raw::login(server.port(), &database);
+    let mut flusher = Raw::login(server.port(), &database);
+    let mut changer = Raw::login(server.port(), &database);
+    for raw in [&mut planner, &mut flusher] {
+        raw.rows("SET search_path = earlier, public");
+    }
+    for &(table, step, must_fail) in STEPS {
+        // The refusal of the table as such is not the question here.
+        let mut facts = ask(&mut planner, None, table).expect("table");
+        facts.refused = None;
+        let plan = plan_literals(&facts, &target(table, &["a", "b"], &classes("ii")), Context::Pooled);
+        let plan = plan.unwrap_or_else(|e| panic!("before {step}: {e}"));
+        let rows = |raw: &mut Raw| raw.value(&format!("SELECT count(*) FROM public.{table}"));
+        let before = rows(&mut changer);
+        changer.rows(step);
+        let messages = flush(&mut flusher, &plan, &one_row(&plan, &[1, 1]));
+        let failed = error(&messages);
+        assert_eq!(failed.is_some(), must_fail, "after {step}:\n{}", outline(&messages));
+        assert_eq!(rows(&mut changer) == before, must_fail, "after {step}");
+        if let Some(failed) = failed {
+            assert!(catalog::is_guard_error(&ErrorFields::new(&failed.body)), "{}", failed.outline());
+        } else {
+            let row = messages.iter().find(|m| m.tag == backend::DATA_ROW).expect("guard's row");
+            let xid = catalog::decode_guard(&backend::data_row(&row.body).expect("DataRow")).expect("xid");
+            let status = flusher.extended(catalog::STATUS_SQL, &[Some(&xid.to_string())]);
+            let status = status.iter().find(|m| m.tag == backend::DATA_ROW).expect("status").row();
+            assert_eq!(status, [Some("committed".to_owned())]);
+        }
+    }
+}
+
+#[test]
+fn a_failed_copy_points_at_the_guilty_line() {
+    let server = Postgres::shared();
+    let name = "t, line 9, column a: \"x\"";
+    let database = server.fresh_database(
+        "CREATE TABLE \"t, line 9, column a: \"\"x\"\"\" (a int PRIMARY KEY CHECK (a < 100), b int)",
+    );
+    let mut raw = Raw::login(server.port(), &database);
+    let plan = plan(&mut raw, name, &["a", "b"], &classes("ii")).expect("plan");
+    for (bad, why) in [(100, "23514"), (2, "23505")] {
+        let mut batch = Batch::new(CopyFormat::Text, CAPS);
+        for a in [1, 2, 3, bad, 5] {
+            batch.push_unit(one_row(&plan, &[a, 0]).bytes(), 1).expect("room");
+        }
+        let messages = flush(&mut raw, &plan, &batch);
+        let failed = error(&messages).expect("an error");
+        assert_eq!(failed.sqlstate(), why);
+        let line = batch::line_of_error(&ErrorFields::new(&failed.body), &plan.relname).expect("line");
+        assert_eq!(batch.line_owner(line), Some(3), "{}", failed.outline());
+        let messages = flush(&mut raw, &plan, &batch.without(3));
+        assert!(error(&messages).is_none(), "{}", outline(&messages));
+        assert!(messages.iter().any(|m| m.tag == backend::COMMAND_COMPLETE && m.command() == "COPY 4"));
+        raw.rows(&format!("TRUNCATE {}", plan.target));
+    }
+}
+
+#[test]
+fn sessions_that_may_share_a_batch_have_equal_keys() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let session = |setup: &str| {
+        let mut raw = Raw::login(server.port(), &database);
+        raw.rows(setup);
+        let text = raw.value(catalog::SESSION_SQL).expect("one text");
+        catalog::decode_session(&[Some(text.as_bytes())])
+    };
+    let plain = session("SELECT 1").expect("session");
+    assert_eq!(session("SET application_name = 'x'; SET work_mem = '1MB'").as_ref(), Ok(&plain));
+    for differs in [
+        "SET DateStyle = 'SQL, DMY'",
+        "SET IntervalStyle = 'sql_standard'",
+        "SET TimeZone = 'Asia/Tokyo'",
+        "SET array_nulls = off",
+        "SET xmloption = document",
+        "SET synchronous_commit = off",
+        "SET client_encoding = LATIN1",
+        "SET search_path = pg_catalog",
+        "SET ROLE pg_monitor",
+    ] {
+        assert_ne!(session(differs).expect(differs).key, plain.key, "{differs}");
+    }
+    for stops in [
+        "SET client_encoding = SJIS",
+        "SET client_encoding = BIG5",
+        "SET standard_conforming_strings = off",
+        "SET client_min_messages = debug1",
+        "SET client_min_messages = log",
+        "SET default_transaction_isolation = serializable",
+        "SET default_transaction_read_only = on",
+        "SET session_replication_role = replica",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    ] {
+        assert!(matches!(session(stops), Err(Reason::Setting { .. })), "{stops}");
+    }
+    assert_eq!(session("CREATE TEMP TABLE x ()"), Err(Reason::TemporarySchema));
+}
+
+/// A transaction's id means something in one incarnation of the server only, also across a crash that the postmaster
+/// itself survives.
+#[test]
+fn a_crash_of_one_backend_is_another_incarnation() {
+    let server = Postgres::start(support::PgOptions::default());
+    let incarnation = || Raw::login(server.port(), "postgres").value(catalog::INCARNATION_SQL);
+    let before = incarnation();
+    assert_eq!(before, incarnation());
+    let mut victim = Raw::login(server.port(), "postgres");
+    let pid = victim.pid.to_string();
+    let started = victim.value("SELECT pg_postmaster_start_time()");
+    assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().expect("kill").success());
+    victim.read_until_closed();
+    let after = support::poll(support::PATIENCE, || {
+        let mut raw = Raw::login_as(server.port(), &[("user", "postgres")], "").ok()?;
+        let again = raw.value("SELECT pg_postmaster_start_time()");
+        (again == started).then(|| raw.value(catalog::INCARNATION_SQL))
+    });
+    assert_ne!(after.expect("the server comes back"), before);
+}
