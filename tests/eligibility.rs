@@ -250,10 +250,7 @@ fn names_mean_what_they_mean_in_the_session() {
         ask(&mut raw, Some("public"), "Odd . name").expect("table").target,
         "\"public\".\"Odd . name\""
     );
-    assert_eq!(
-        ask(&mut raw, Some("pg_catalog"), "pg_class").map(|t| t.refused),
-        Ok(Some(Reason::System))
-    );
+    assert_eq!(ask(&mut raw, Some("pg_catalog"), "pg_class").map(|t| t.refused), Ok(Some(Reason::System)));
     // A temporary table shadows the permanent one, and even an empty temporary schema stops the session.
     raw.rows("CREATE TEMP TABLE t (c int)");
     assert_eq!(ask(&mut raw, None, "t").map(|t| t.refused), Ok(Some(Reason::Temporary)));
@@ -278,10 +275,7 @@ fn privileges_and_row_security_are_those_of_the_role() {
     let login = [("user", "pour_app"), ("database", database.as_str())];
     let mut raw = Raw::login_as(server.port(), &login, "").expect("login");
     assert!(plan(&mut raw, "t", &["a"], &classes("i")).is_ok());
-    assert_eq!(
-        plan(&mut raw, "t", &["a", "b"], &classes("ii")),
-        Err(Reason::ColumnPrivilege("b".into()))
-    );
+    assert_eq!(plan(&mut raw, "t", &["a", "b"], &classes("ii")), Err(Reason::ColumnPrivilege("b".into())));
     assert_eq!(plan(&mut raw, "rls", &["a"], &classes("i")), Err(Reason::RowSecurity));
     let name = catalog::lookup_name(Some("shut"), "t");
     let refused = raw.extended(catalog::ELIGIBILITY_SQL, &[Some(&name)]);
@@ -326,10 +320,13 @@ fn a_hostile_search_path_changes_no_answer() {
         ("now()", "timestamptz", "SELECT 'epoch'::timestamptz"),
     ] {
         if !body.is_empty() {
-            evil += &format!("CREATE FUNCTION evil.{signature} RETURNS {returns} LANGUAGE sql AS $${body}$$;\n");
+            evil +=
+                &format!("CREATE FUNCTION evil.{signature} RETURNS {returns} LANGUAGE sql AS $${body}$$;\n");
         }
     }
-    for table in ["pg_class", "pg_attribute", "pg_trigger", "pg_type", "pg_constraint", "pg_namespace", "rels"] {
+    for table in
+        ["pg_class", "pg_attribute", "pg_trigger", "pg_type", "pg_constraint", "pg_namespace", "rels"]
+    {
         evil += &format!("CREATE TABLE evil.{table} (oid oid, relid oid);\n");
     }
     for domain in ["oid", "text", "int2", "int4", "int8", "regclass", "name", "xid8"] {

@@ -40,6 +40,8 @@ pub enum NotPourable {
     Format,
     /// A binary value of a length or range that its type does not have.
     Binary,
+    /// A text parameter that is not an integer of its own type, bound for a column of another width.
+    Range,
 }
 
 impl std::fmt::Display for NotPourable {
@@ -54,6 +56,7 @@ impl std::fmt::Display for NotPourable {
             Self::FormatCode => "format code",
             Self::Format => "mixed formats",
             Self::Binary => "binary value",
+            Self::Range => "integer out of range",
         })
     }
 }
@@ -291,8 +294,23 @@ fn put_param_text(
     if memchr::memchr(0, value).is_some() {
         return Err(NotPourable::ZeroByte);
     }
+    if let Some((from, _)) = rule.convert
+        && !fits_width(from, value)
+    {
+        return Err(NotPourable::Range);
+    }
     copy::put_text(out, value);
     Ok(Field::Put { own_time: means_own_time(rule.temporal, value) })
+}
+
+/// Is the text a plain integer that the parameter's own type takes? The column's may be wider, and would take more.
+fn fits_width(width: IntWidth, value: &[u8]) -> bool {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
+    number.is_some_and(|number| match width {
+        IntWidth::Two => i16::try_from(number).is_ok(),
+        IntWidth::Four => i32::try_from(number).is_ok(),
+        IntWidth::Eight => true,
+    })
 }
 
 /// Appends a binary value as text.

@@ -186,7 +186,7 @@ pub enum Print {
 pub struct ParamRule {
     /// Its place in Bind, from 0.
     pub index: usize,
-    /// In a binary row: from this width to that one; `None`: the bytes as they are.
+    /// An integer of another width, from and to; `None`: the bytes as they are.
     pub convert: Option<(IntWidth, IntWidth)>,
     /// A binary value in a text row.
     pub print: Print,
@@ -558,6 +558,9 @@ fn temporal(column: &Column) -> Temporal {
 /// The classes of literals that are proven for a column.
 fn accepted(column: &Column) -> ClassSet {
     use Class::{Decimal, False, Integer, Null, SignedDecimal, SignedInteger, String, True};
+    if modifier_changes_literal(column) {
+        return ClassSet::of(&[Null]);
+    }
     if column.elem_oid != 0 {
         return ClassSet::of(&[Null, String]);
     }
@@ -614,6 +617,31 @@ fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Resu
     Ok(ItemRule::Fixed { class, text: text.into(), rule })
 }
 
+/// An interval of certain fields: its modifier changes what a text means (`5` is 5 seconds, but 5 minutes for `interval hour
+/// to minute`). All other types only round or check with theirs, after reading.
+fn interval_of_fields(typmod: i32) -> bool {
+    const ALL_FIELDS: i32 = 0x7fff;
+    typmod >= 0 && (typmod >> 16) & ALL_FIELDS != ALL_FIELDS
+}
+
+/// COPY reads a value with the column's modifier, Bind without it.
+fn modifier_changes_parameter(column: &Column, param: Oid) -> bool {
+    if column.base_oid != oid::INTERVAL && column.elem_oid != oid::INTERVAL {
+        return false;
+    }
+    if column.type_oid != column.base_oid {
+        // The domain's own input knows its modifier; we don't.
+        return param != column.type_oid;
+    }
+    interval_of_fields(column.typmod)
+}
+
+/// A string literal is read with the modifier only where the type is `interval` itself, not an array of it.
+fn modifier_changes_literal(column: &Column) -> bool {
+    column.elem_oid == oid::INTERVAL
+        && (column.type_oid != column.base_oid || interval_of_fields(column.typmod))
+}
+
 fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reason> {
     let base = column.base_oid;
     let same = oid != 0 && (oid == column.type_oid || oid == base);
@@ -623,7 +651,8 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         _ => None,
     };
     let into_text = text_like && matches!(base, oid::TEXT | oid::VARCHAR | oid::BPCHAR);
-    if !same && convert.is_none() && !into_text {
+    let proven = same && !modifier_changes_parameter(column, oid);
+    if !proven && convert.is_none() && !into_text {
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
     }
     // A domain's own oid means its base type's bytes.

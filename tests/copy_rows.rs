@@ -1,0 +1,690 @@
+//! The same values as an INSERT and as the COPY row made of it: when the COPY succeeds, the INSERT did too, and the tables
+//! are equal. A COPY that fails where the INSERT would not is allowed, because then the INSERT itself is run.
+
+mod support;
+
+use std::fmt::Write as _;
+
+use pgsluice::coalesce::batch::{self, encode_literals, encode_params};
+use pgsluice::coalesce::catalog::{self, Table};
+use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};
+use pgsluice::sql::insert::{Class, Item};
+use pgsluice::sql::meaning::InsertTarget;
+use pgsluice::wire::backend;
+use pgsluice::wire::copy::{BINARY_HEADER, BINARY_TRAILER, CopyFormat};
+use pgsluice::wire::frame;
+use pgsluice::wire::frontend::{self, Bind};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use support::{Message, Postgres, Raw, outline};
+
+/// Column types, as CREATE TABLE takes them.
+const TYPES: &[&str] = &[
+    "int2",
+    "int4",
+    "int8",
+    "numeric",
+    "numeric(6,2)",
+    "float4",
+    "float8",
+    "money",
+    "bool",
+    "text",
+    "varchar",
+    "varchar(5)",
+    "char(5)",
+    "bpchar",
+    "\"char\"",
+    "name",
+    "bytea",
+    "date",
+    "time",
+    "time(0)",
+    "timetz",
+    "timestamp",
+    "timestamp(0)",
+    "timestamptz",
+    "timestamptz(3)",
+    "interval",
+    "interval(0)",
+    "interval hour to minute",
+    "uuid",
+    "json",
+    "jsonb",
+    "jsonpath",
+    "xml",
+    "inet",
+    "cidr",
+    "macaddr",
+    "bit(4)",
+    "varbit(4)",
+    "oid",
+    "xid",
+    "xid8",
+    "pg_lsn",
+    "point",
+    "box",
+    "circle",
+    "int4range",
+    "numrange",
+    "daterange",
+    "tstzrange",
+    "int4multirange",
+    "tsmultirange",
+    "int4[]",
+    "text[]",
+    "varchar(3)[]",
+    "timestamp(0)[]",
+    "timetz[]",
+    "mood",
+    "mood[]",
+    "dint",
+    "dtext",
+    "dvc",
+    "dnum",
+    "dnest",
+    "dfloat",
+    "dhour",
+    "interval hour to minute[]",
+    "tsvector",
+    "tsquery",
+];
+
+const DOMAINS: &str = "CREATE TYPE mood AS ENUM ('ok', 'sad', '1');
+    CREATE DOMAIN dint AS int CHECK (VALUE < 1000); CREATE DOMAIN dtext AS text NOT NULL;
+    CREATE DOMAIN dvc AS varchar(4); CREATE DOMAIN dnum AS numeric(5,1); CREATE DOMAIN dnest AS dint CHECK (VALUE > -5);
+    CREATE DOMAIN dfloat AS float8; CREATE DOMAIN dhour AS interval hour to minute;";
+
+/// Strings that some type takes, or that only look like it.
+const STRINGS: &[&str] = &[
+    "",
+    " ",
+    "0",
+    "1",
+    "-1",
+    "007",
+    "+5",
+    " 5 ",
+    "5.0",
+    "1e3",
+    "0x1F",
+    "1_000",
+    "32768",
+    "2147483648",
+    "9223372036854775808",
+    "NaN",
+    "Infinity",
+    "-0",
+    "-0.0",
+    "1.005",
+    "12345.678",
+    "$1,234.50",
+    "t",
+    "true",
+    "yes",
+    "off",
+    "abc",
+    "abc  ",
+    "abcdef",
+    "abcde   ",
+    "\\",
+    "\\\\",
+    "\\N",
+    "\\.",
+    "\n",
+    "\r\n",
+    "\t",
+    "a\tb\nc\rd\\e",
+    "it's",
+    "''",
+    "\"q\"",
+    "\\x",
+    "\\x1F2e",
+    "\\101",
+    "é",
+    "日本語",
+    "2024-02-29",
+    "02/03/2024",
+    "20240203",
+    "2024-02-29 12:34:56.789",
+    "2024-02-29T12:34:56.5Z",
+    "2024-02-29 12:34:56+05:30",
+    "2024-01-01 10:00 Asia/Tokyo",
+    "now",
+    "today",
+    "12:00 tomorrow",
+    "NOW",
+    "yesterday",
+    "infinity",
+    "-infinity",
+    "epoch",
+    "12:34:56",
+    "12:34:56.75",
+    "23:59:60",
+    "24:00",
+    "12:00 PM",
+    "12:00 America/New_York",
+    "allballs",
+    "1 day 2 hours",
+    "-1 2:03:04",
+    "P1Y2M",
+    "1:30",
+    "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    "{a0eebc999c0b4ef8bb6d6bb9bd380a11}",
+    "{\"a\": [1, 2.50]}",
+    "null",
+    "[1,2]",
+    "$.a[*] ? (@ > 1)",
+    "<a>x</a>",
+    "<a>",
+    "10.0.0.1",
+    "10.0.0.0/8",
+    "10.0.0.1/8",
+    "08:00:2b:01:02:03",
+    "1010",
+    "101",
+    "10101",
+    "16/B374D848",
+    "(1,2)",
+    "((0,0),(1,1))",
+    "<(1,2),3>",
+    "[1,5)",
+    "empty",
+    "(,3]",
+    "[2024-01-01,2024-02-01)",
+    "[now,)",
+    "[\"n\\ow\",)",
+    "{[1,3),[5,7)}",
+    "{}",
+    "{1,2,NULL}",
+    "{{1,2},{3,4}}",
+    "{now,\"2024-01-01 10:00\"}",
+    "{n\\ow}",
+    "{12:00,13:00+02}",
+    "{abcd,e}",
+    "ok",
+    "sad",
+    "{ok,sad}",
+    "fat & cat",
+    "'a':1 b:2A",
+    "a:1",
+    "x\\",
+    "--",
+    "$$",
+    "COPY t, line 1",
+    "{\\\\}",
+    "\u{1}",
+    "\u{7f}",
+];
+
+/// A literal: its class and its text in the statement.
+type Literal = (Class, String);
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn literal() -> impl Strategy<Value = Literal> {
+    let string = prop_oneof![
+        3 => proptest::sample::select(STRINGS).prop_map(str::to_owned),
+        1 => "[-'\\\\\t\n\r.N,{}\"()\\[\\]:+ 0-9a-eT]{0,8}",
+        1 => "[0-9]{1,4}-[01]?[0-9]-[0-3]?[0-9]( [0-2]?[0-9]:[0-5][0-9](:[0-5][0-9](\\.[0-9]{1,7})?)?)?",
+        1 => any::<String>().prop_map(|s| s.replace('\0', "")),
+    ];
+    let digits = prop_oneof![4 => "[0-9]{1,5}", 2 => "[0-9]{6,22}", 1 => "0{1,3}", 1 => "[0-9]{30,45}"];
+    let fraction =
+        prop_oneof![3 => "[0-9]{1,4}\\.[0-9]{1,4}", 1 => "0\\.0{1,3}", 1 => "[0-9]{10,25}\\.[0-9]{10,25}"];
+    prop_oneof![
+        1 => Just((Class::Null, "NULL".to_owned())),
+        1 => Just((Class::True, "TRUE".to_owned())),
+        1 => Just((Class::False, "false".to_owned())),
+        2 => digits.clone().prop_map(|d| (Class::Integer, d)),
+        2 => digits.prop_map(|d| (Class::SignedInteger, format!("-{d}"))),
+        2 => fraction.clone().prop_map(|d| (Class::Decimal, d)),
+        2 => fraction.prop_map(|d| (Class::SignedDecimal, format!("-{d}"))),
+        8 => string.prop_map(|s| (Class::String, quoted(&s))),
+    ]
+}
+
+/// The statement, and where its items stand.
+fn insert(table: &str, literals: &[Literal]) -> (String, Vec<Item>) {
+    let mut sql = format!("INSERT INTO {table} VALUES (");
+    let mut items = Vec::new();
+    for (i, (class, text)) in literals.iter().enumerate() {
+        sql.push_str(if i > 0 { ", " } else { "" });
+        let start = sql.len();
+        sql.push_str(text);
+        items.push(Item { class: *class, start, end: sql.len() });
+    }
+    sql.push(')');
+    (sql, items)
+}
+
+fn target(table: &str, items: &[Class]) -> InsertTarget {
+    InsertTarget { table: table.into(), items: items.to_vec(), ..InsertTarget::default() }
+}
+
+fn ask(raw: &mut Raw, table: &str) -> Table {
+    let name = catalog::lookup_name(None, table);
+    let messages = raw.extended(catalog::ELIGIBILITY_SQL, &[Some(&name)]);
+    let row = messages.iter().find(|m| m.tag == backend::DATA_ROW).expect("one row");
+    catalog::decode(&name, &backend::data_row(&row.body).expect("DataRow")).expect("table")
+}
+
+fn error(messages: &[Message]) -> Option<String> {
+    messages.iter().find(|m| m.tag == backend::ERROR_RESPONSE).map(Message::outline)
+}
+
+/// One attempt inside the open block: the table's contents after it, or the error; the block is as before.
+fn attempt(
+    raw: &mut Raw,
+    table: &str,
+    send: impl FnOnce(&mut Raw) -> Vec<Message>,
+) -> Result<String, String> {
+    raw.rows("SAVEPOINT s");
+    let result = match error(&send(raw)) {
+        Some(error) => Err(error),
+        None => Ok(format!("{:?}", raw.rows(&format!("SELECT t::text, t IS NULL FROM {table} t")))),
+    };
+    raw.rows("ROLLBACK TO s");
+    result
+}
+
+/// Sends a COPY and its data; all messages up to ReadyForQuery.
+fn copy(raw: &mut Raw, sql: &str, data: &[&[u8]]) -> Vec<Message> {
+    let mut out = Vec::new();
+    frontend::put_query(&mut out, sql.as_bytes());
+    for piece in data {
+        frame::put(&mut out, frontend::COPY_DATA, |out| out.extend_from_slice(piece));
+    }
+    frontend::put_empty(&mut out, frontend::COPY_DONE);
+    raw.send(&out);
+    raw.read_until_ready()
+}
+
+/// What no COPY may do.
+fn judge(inserted: &Result<String, String>, copied: &Result<String, String>) -> Result<(), String> {
+    match (inserted, copied) {
+        (_, Err(_)) => Ok(()),
+        (Ok(inserted), Ok(copied)) if inserted == copied => Ok(()),
+        _ => Err(format!("INSERT gives {inserted:?}\nCOPY gives {copied:?}")),
+    }
+}
+
+/// Counts, so that a test that poured nothing fails.
+#[derive(Debug, Default)]
+struct Counts {
+    poured: usize,
+    both_failed: usize,
+    refused: usize,
+    copy_alone_failed: usize,
+}
+
+impl Counts {
+    fn add(&mut self, inserted: &Result<String, String>, copied: &Result<String, String>) {
+        match (inserted, copied) {
+            (Ok(_), Ok(_)) => self.poured += 1,
+            (Ok(_), Err(_)) => self.copy_alone_failed += 1,
+            _ => self.both_failed += 1,
+        }
+    }
+}
+
+/// A column of each type: table `c<i>`.
+fn setup() -> String {
+    let mut sql = String::from(DOMAINS);
+    for (i, t) in TYPES.iter().enumerate() {
+        let _ = write!(sql, "CREATE TABLE c{i} (a {t});");
+    }
+    sql
+}
+
+fn literals_agree(
+    raw: &mut Raw,
+    facts: &Table,
+    table: &str,
+    row: &[Literal],
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let (sql, items) = insert(table, row);
+    let classes: Vec<Class> = row.iter().map(|(class, _)| *class).collect();
+    let mut line = Vec::new();
+    let encoded = plan_literals(facts, &target(table, &classes), Context::Pooled)
+        .map_err(|e| e.to_string())
+        .and_then(|plan| {
+            let info = encode_literals(&plan, sql.as_bytes(), &items, &mut line).map_err(|e| e.to_string());
+            info.map(|_| plan)
+        });
+    let Ok(plan) = encoded else {
+        counts.refused += 1;
+        return Ok(());
+    };
+    let inserted = attempt(raw, table, |raw| raw.query(&sql));
+    let copied = attempt(raw, table, |raw| copy(raw, &plan.copy_text_sql, &[&line]));
+    counts.add(&inserted, &copied);
+    judge(&inserted, &copied).map_err(|e| format!("{sql}\n{}\n{e}", line.escape_ascii()))
+}
+
+/// Every string and a few of each other class into every type.
+#[test]
+fn every_literal_into_every_type() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(&setup());
+    let mut raw = Raw::login(server.port(), &database);
+    let mut all: Vec<Literal> = STRINGS.iter().map(|s| (Class::String, quoted(s))).collect();
+    all.push((Class::Null, "NULL".into()));
+    all.extend(
+        [Class::True, Class::False].map(|c| (c, if c == Class::True { "TRUE" } else { "FALSE" }.into())),
+    );
+    for digits in [
+        "0",
+        "1",
+        "007",
+        "5",
+        "999",
+        "32767",
+        "32768",
+        "120000",
+        "20240101",
+        "2147483648",
+        "9223372036854775808",
+    ] {
+        all.push((Class::Integer, digits.into()));
+        all.push((Class::SignedInteger, format!("-{digits}")));
+        all.push((Class::Decimal, format!("{digits}.50")));
+        all.push((Class::SignedDecimal, format!("-{digits}.0")));
+    }
+    let (mut counts, mut wrong) = (Counts::default(), String::new());
+    for (i, name) in TYPES.iter().enumerate() {
+        let table = format!("c{i}");
+        let facts = ask(&mut raw, &table);
+        raw.rows("BEGIN");
+        for literal in &all {
+            if let Err(e) =
+                literals_agree(&mut raw, &facts, &table, std::slice::from_ref(literal), &mut counts)
+            {
+                wrong += &format!("{name}: {e}\n");
+            }
+        }
+        raw.rows("ROLLBACK");
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(counts.poured > 900 && counts.both_failed > 900 && counts.refused > 900, "{counts:?}");
+}
+
+/// Random rows of random literals into a table of many types.
+#[test]
+fn random_rows_are_equal_or_fail() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(&setup());
+    let raw = std::cell::RefCell::new(Raw::login(server.port(), &database));
+    let facts: Vec<Table> = (0..TYPES.len()).map(|i| ask(&mut raw.borrow_mut(), &format!("c{i}"))).collect();
+    let counts = std::cell::RefCell::new(Counts::default());
+    raw.borrow_mut().rows("BEGIN");
+    let mut runner = TestRunner::new(Config { cases: 3000, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&(0..TYPES.len(), literal()), |(i, literal)| {
+        let (mut raw, mut counts) = (raw.borrow_mut(), counts.borrow_mut());
+        literals_agree(&mut raw, &facts[i], &format!("c{i}"), &[literal], &mut counts)
+            .map_err(|e| TestCaseError::fail(format!("{}: {e}", TYPES[i])))
+    });
+    result.unwrap_or_else(|e| panic!("{e}"));
+    let counts = counts.into_inner();
+    assert!(counts.poured > 200, "{counts:?}");
+
+    // Wide rows, so that fields stand beside each other.
+    let mut raw = raw.into_inner();
+    raw.rows("ROLLBACK; CREATE TABLE wide (a text, b int4, c varchar, d bytea, e bool, f numeric, g text, h float8); BEGIN");
+    let facts = ask(&mut raw, "wide");
+    let raw = std::cell::RefCell::new(raw);
+    let wide = std::cell::RefCell::new(Counts::default());
+    let text = prop_oneof![
+        any::<String>().prop_map(|s| s.replace('\0', "")),
+        "[\\\\\t\n\r.N']{0,6}",
+        proptest::sample::select(STRINGS).prop_map(str::to_owned)
+    ];
+    let text = prop_oneof![5 => text.prop_map(|s| (Class::String, quoted(&s))), 1 => Just((Class::Null, "null".to_owned()))];
+    let bytes = proptest::collection::vec(any::<u8>(), 0..12).prop_map(|b| {
+        (Class::String, quoted(&b.iter().fold("\\x".to_owned(), |s, b| s + &format!("{b:02x}"))))
+    });
+    let number =
+        any::<i32>().prop_map(|n| (if n < 0 { Class::SignedInteger } else { Class::Integer }, n.to_string()));
+    let decimal = "-?[0-9]{1,18}\\.[0-9]{1,12}"
+        .prop_map(|d| (if d.starts_with('-') { Class::SignedDecimal } else { Class::Decimal }, d));
+    let truth = any::<bool>()
+        .prop_map(|b| if b { (Class::True, "True".to_owned()) } else { (Class::False, "FALSE".to_owned()) });
+    let row = (text.clone(), number, text.clone(), bytes, truth, decimal.clone(), text, decimal);
+    let mut runner = TestRunner::new(Config { cases: 600, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&row, |(a, b, c, d, e, f, g, h)| {
+        let row = [a, b, c, d, e, f, g, h];
+        let (mut raw, mut counts) = (raw.borrow_mut(), wide.borrow_mut());
+        literals_agree(&mut raw, &facts, "wide", &row, &mut counts).map_err(TestCaseError::fail)
+    });
+    result.unwrap_or_else(|e| panic!("{e}"));
+    let wide = wide.into_inner();
+    assert!(wide.poured > 500, "{wide:?}");
+}
+
+/// Bind's body for these values.
+fn bind_body(statement: &[u8], values: &[Option<Vec<u8>>], binary: &[bool]) -> Vec<u8> {
+    let mut body = vec![0];
+    body.extend_from_slice(statement);
+    body.push(0);
+    body.extend_from_slice(&(binary.len() as u16).to_be_bytes());
+    for &b in binary {
+        body.extend_from_slice(&u16::from(b).to_be_bytes());
+    }
+    body.extend_from_slice(&(values.len() as u16).to_be_bytes());
+    for value in values {
+        match value {
+            None => body.extend_from_slice(&(-1i32).to_be_bytes()),
+            Some(v) => {
+                body.extend_from_slice(&(v.len() as u32).to_be_bytes());
+                body.extend_from_slice(v);
+            }
+        }
+    }
+    body.extend_from_slice(&[0, 0]);
+    body
+}
+
+/// Executes a prepared statement with this Bind; all messages up to ReadyForQuery.
+fn execute(raw: &mut Raw, bind: &[u8]) -> Vec<Message> {
+    let mut out = Vec::new();
+    frame::put(&mut out, frontend::BIND, |out| out.extend_from_slice(bind));
+    frontend::put_execute(&mut out, b"", 0);
+    frontend::put_empty(&mut out, frontend::SYNC);
+    raw.send(&out);
+    raw.read_until_ready()
+}
+
+/// Parses `sql` as statement `p` with these parameter types; what the server resolved, or its error.
+fn parse(raw: &mut Raw, sql: &str, types: &[u32]) -> Result<Vec<u32>, String> {
+    let types: Vec<u8> = types.iter().flat_map(|t| t.to_be_bytes()).collect();
+    let mut out = Vec::new();
+    frontend::put_target(&mut out, frontend::CLOSE, b'S', b"p");
+    frontend::put_parse(&mut out, b"p", sql.as_bytes(), &types);
+    frontend::put_target(&mut out, frontend::DESCRIBE, b'S', b"p");
+    frontend::put_empty(&mut out, frontend::SYNC);
+    raw.send(&out);
+    let messages = raw.read_until_ready();
+    match messages.iter().find(|m| m.tag == backend::PARAMETER_DESCRIPTION) {
+        Some(m) => {
+            Ok(m.body[2..].chunks_exact(4).map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]])).collect())
+        }
+        None => Err(outline(&messages)),
+    }
+}
+
+fn params_agree(
+    raw: &mut Raw,
+    plan: &InsertPlan,
+    table: &str,
+    values: &[Option<Vec<u8>>],
+    binary: &[bool],
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let body = bind_body(b"p", values, binary);
+    let bind = Bind::decode(&body).expect("Bind");
+    let mut row = Vec::new();
+    let Some(format) = batch::format_of(plan, &bind) else {
+        counts.refused += 1;
+        return Ok(());
+    };
+    if encode_params(plan, &bind, format, &mut row).is_err() {
+        assert!(row.is_empty(), "a refused row leaves nothing behind");
+        counts.refused += 1;
+        return Ok(());
+    }
+    let inserted = attempt(raw, table, |raw| execute(raw, &body));
+    let copied = attempt(raw, table, |raw| match format {
+        CopyFormat::Text => copy(raw, &plan.copy_text_sql, &[&row]),
+        CopyFormat::Binary => {
+            let sql = plan.copy_binary_sql.as_deref().expect("binary");
+            copy(raw, sql, &[BINARY_HEADER, &row, BINARY_TRAILER])
+        }
+    });
+    counts.add(&inserted, &copied);
+    judge(&inserted, &copied).map_err(|e| format!("{table} {:?} {values:?} {format:?}\n{e}", plan.items))
+}
+
+/// Each parameter type into each column type, text and binary, wherever the plan allows it.
+#[test]
+fn every_parameter_type_into_every_column_type() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(&setup());
+    let mut raw = Raw::login(server.port(), &database);
+    let mut oids: Vec<(u32, Vec<Vec<u8>>)> = vec![(0, Vec::new())];
+    for name in TYPES {
+        let oid = raw.value(&format!("SELECT '{name}'::regtype::oid")).expect("oid").parse().expect("oid");
+        if oids.iter().all(|(o, _)| *o != oid) {
+            oids.push((oid, binary_samples(&mut raw, name)));
+        }
+    }
+    let (mut counts, mut wrong, mut allowed) = (Counts::default(), String::new(), 0);
+    for (i, name) in TYPES.iter().enumerate() {
+        let table = format!("c{i}");
+        let facts = ask(&mut raw, &table);
+        for (oid, binaries) in &oids {
+            let sql = format!("INSERT INTO {table} VALUES ($1)");
+            let Ok(resolved) = parse(&mut raw, &sql, &[*oid]) else { continue };
+            let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
+            let target = target(&table, &[Class::Param(1)]);
+            let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
+            let Ok(plan) = plan else { continue };
+            allowed += 1;
+            raw.rows("BEGIN");
+            let texts = STRINGS.iter().map(|s| (Some(s.as_bytes().to_vec()), false));
+            let binaries = binaries.iter().map(|b| (Some(b.clone()), true));
+            for (value, binary) in texts.chain(binaries).chain([(None, false), (None, true)]) {
+                if let Err(e) = params_agree(&mut raw, &plan, &table, &[value], &[binary], &mut counts) {
+                    wrong += &format!("{name} from {oid}: {e}\n");
+                }
+            }
+            raw.rows("ROLLBACK");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(allowed > 150, "{allowed} pairs");
+    assert!(counts.poured > 1500 && counts.both_failed > 1500, "{counts:?}");
+}
+
+/// The binary form of every sample that the type takes, and some that it does not.
+fn binary_samples(raw: &mut Raw, name: &str) -> Vec<Vec<u8>> {
+    let mut samples: Vec<Vec<u8>> = vec![vec![], vec![0], vec![0; 4], vec![0xff; 8], vec![1; 16]];
+    if parse(raw, &format!("SELECT $1::{name}"), &[0]).is_err() {
+        return samples;
+    }
+    for text in STRINGS {
+        let mut body = bind_body(b"p", &[Some(text.as_bytes().to_vec())], &[false]);
+        body.truncate(body.len() - 2);
+        body.extend_from_slice(&[0, 1, 0, 1]);
+        let messages = execute(raw, &body);
+        if let Some(row) = messages.iter().find(|m| m.tag == backend::DATA_ROW)
+            && let [Some(value)] = backend::data_row(&row.body).expect("DataRow")[..]
+        {
+            samples.push(value.to_vec());
+        }
+    }
+    samples
+}
+
+/// Rows of several parameters: order, formats mixed, literals between them.
+#[test]
+fn mixed_rows_are_equal() {
+    let server = Postgres::shared();
+    let database =
+        server.fresh_database("CREATE TABLE m (a int8, b text, c uuid, d bool, e bytea, f int2, g numeric)");
+    let mut raw = Raw::login(server.port(), &database);
+    let facts = ask(&mut raw, "m");
+    let sql = "INSERT INTO m VALUES ($2, $1, $4, $3, $5, 7, NULL)";
+    let resolved = parse(&mut raw, sql, &[25, 23, 16, 2950, 17]).expect("parse");
+    assert_eq!(resolved, [25, 23, 16, 2950, 17]);
+    let items: Vec<Item> = [("$2", 2), ("$1", 1), ("$4", 4), ("$3", 3), ("$5", 5)]
+        .iter()
+        .map(|&(text, n)| (Class::Param(n), text))
+        .chain([(Class::Integer, "7"), (Class::Null, "NULL")])
+        .map(|(class, text)| {
+            let start = sql.rfind(text).expect("item");
+            Item { class, start, end: start + text.len() }
+        })
+        .collect();
+    let classes: Vec<Class> = items.iter().map(|i| i.class).collect();
+    let plan =
+        plan_params(&facts, &target("m", &classes), sql.as_bytes(), &items, &resolved, Context::Pooled);
+    let plan = plan.expect("plan");
+    assert!(!plan.params_in_order && plan.copy_binary_sql.is_none());
+    let text = |s: &str| Some(s.as_bytes().to_vec());
+    let both: [[Option<Vec<u8>>; 2]; 5] = [
+        [text("a\\b\tc\n"), text("a\\b\tc\n")],
+        [text("-70000"), Some((-70000i32).to_be_bytes().to_vec())],
+        [text("yes"), Some(vec![1])],
+        [text("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"), Some((0..16).collect())],
+        [text("\\x00ff"), Some(vec![0, 9, 10, 92, 255])],
+    ];
+    raw.rows("BEGIN");
+    let mut counts = Counts::default();
+    for mask in 0..32usize {
+        let binary: Vec<bool> = (0..5).map(|i| mask >> i & 1 == 1).collect();
+        let values: Vec<_> = both.iter().zip(&binary).map(|(v, &b)| v[usize::from(b)].clone()).collect();
+        params_agree(&mut raw, &plan, "m", &values, &binary, &mut counts).unwrap_or_else(|e| panic!("{e}"));
+    }
+    assert_eq!(counts.poured, 32, "{counts:?}");
+}
+
+/// Integers of one width into a column of another, both formats: exact, or left to the server.
+#[test]
+fn integers_change_width_exactly() {
+    let server = Postgres::shared();
+    let database = server
+        .fresh_database("CREATE TABLE i21 (a int2); CREATE TABLE i23 (a int4); CREATE TABLE i20 (a int8)");
+    let mut raw = Raw::login(server.port(), &database);
+    let mut counts = Counts::default();
+    for column in [21, 23, 20] {
+        let table = format!("i{column}");
+        let facts = ask(&mut raw, &table);
+        for param in [21, 23, 20] {
+            let sql = format!("INSERT INTO {table} VALUES ($1)");
+            let resolved = parse(&mut raw, &sql, &[param]).expect("parse");
+            let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
+            let target = target(&table, &[Class::Param(1)]);
+            let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
+            let plan = plan.expect("plan");
+            raw.rows("BEGIN");
+            for n in [0, 1, -1, 32767, -32768, 32768, 2147483647, -2147483648, 2147483648, i64::MAX, i64::MIN]
+            {
+                let wire = match param {
+                    21 => i16::try_from(n).map(|n| n.to_be_bytes().to_vec()).ok(),
+                    23 => i32::try_from(n).map(|n| n.to_be_bytes().to_vec()).ok(),
+                    _ => Some(n.to_be_bytes().to_vec()),
+                };
+                let text = Some(n.to_string().into_bytes());
+                for (value, binary) in wire.map(|w| (Some(w), true)).into_iter().chain([(text, false)]) {
+                    params_agree(&mut raw, &plan, &table, &[value], &[binary], &mut counts)
+                        .unwrap_or_else(|e| panic!("{e}"));
+                }
+            }
+            raw.rows("ROLLBACK");
+        }
+    }
+    assert!(counts.poured > 80, "{counts:?}");
+}
