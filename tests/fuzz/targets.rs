@@ -10,7 +10,9 @@ use pgsluice::auth::scram::{Binding, Client, Server, Verifier};
 use pgsluice::coalesce::catalog;
 use pgsluice::limits::{SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX};
 use pgsluice::sql::insert::{Class, Lifted, decode_string, lift, quick_reject};
-use pgsluice::sql::{effects, scan};
+use pgsluice::policy::{Lexing, Rules, Verdict, judge_query};
+use pgsluice::settings::{Policy, SimpleQuery};
+use pgsluice::sql::{effects, meaning, scan};
 use pgsluice::wire::frontend::{self, Bind, Parse};
 use pgsluice::wire::startup::{self, Startup, StartupPacket};
 use pgsluice::wire::{backend, copy, frame};
@@ -26,6 +28,7 @@ pub(crate) const ALL: &[Target] = &[
     ("scram", scram_messages),
     ("config", configuration),
     ("sql", sql_texts),
+    ("policy", policy_verdicts),
     ("copy", copy_rows),
     ("console", console),
     ("catalog", catalog_answers),
@@ -181,6 +184,29 @@ pub(crate) fn sql_texts(data: &[u8]) {
                 assert!(value.len() <= literal.len() - 2);
             }
         }
+    }
+}
+
+/// The policy's verdicts and PostgreSQL's parser behind them: the rules only ever get stricter, and what is not
+/// understood is not control.
+pub(crate) fn policy_verdicts(data: &[u8]) {
+    let lexing = Lexing { std_strings: true, encoding_safe: true };
+    let verdict = |simple_query| {
+        let policy = Policy { simple_query: Some(simple_query), ..Policy::default() };
+        judge_query(&Rules::new(&policy, &Policy::default(), &Policy::default()), data, lexing)
+    };
+    assert!(matches!(verdict(SimpleQuery::Allow), Verdict::Pass));
+    assert!(!matches!(verdict(SimpleQuery::Single), Verdict::Pass), "one statement is the server's to say");
+    let control = verdict(SimpleQuery::Control);
+    assert!(!matches!(control, Verdict::Pass));
+    if meaning::kinds(data).is_err() {
+        assert!(matches!(control, Verdict::Reject(_)));
+    }
+    assert!(matches!(verdict(SimpleQuery::Deny), Verdict::Reject(_)));
+    let _ = (meaning::statement_count(data), meaning::fingerprint(data));
+    let mut lifted = Lifted::new();
+    if lift(data, &mut lifted).is_ok() {
+        let _ = meaning::target_of(data, &lifted);
     }
 }
 
