@@ -9,3 +9,6 @@ pub mod effects;
 pub mod insert;
 pub mod meaning;
 pub mod scan;
+
+#[cfg(test)]
+mod tests;

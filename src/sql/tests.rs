@@ -1,0 +1,199 @@
+//! The scanner, the lift and the pass held against PostgreSQL's own lexer and parser.
+
+use pg_query::protobuf::Token as T;
+use proptest::prelude::*;
+
+use super::effects::effects;
+use super::insert::{Lifted, lift, quick_reject};
+use super::meaning;
+use super::scan::{Kind, scan};
+
+/// What the lexer calls the kind of a token; `None`: a comment.
+fn kind_of(token: T, text: &str) -> Option<&'static str> {
+    Some(match token {
+        T::SqlComment | T::CComment => return None,
+        T::Sconst => "string",
+        T::Usconst => "string",
+        T::Bconst => "bits",
+        T::Xconst => "hex",
+        T::Uident => "unicode name",
+        T::Ident if text.starts_with('"') => "quoted",
+        T::Ident => "word",
+        T::Iconst | T::Fconst => "number",
+        T::Param => "param",
+        _ if text.starts_with(|c: char| c.is_alphabetic() || c == '_') => "word",
+        _ => "sign",
+    })
+}
+
+fn ours(kind: Kind) -> &'static str {
+    match kind {
+        Kind::String
+        | Kind::ContinuedString
+        | Kind::EscapeString
+        | Kind::UnicodeString
+        | Kind::DollarString => "string",
+        Kind::BitString => "bits",
+        Kind::HexString => "hex",
+        Kind::UnicodeQuoted => "unicode name",
+        Kind::Quoted => "quoted",
+        Kind::Word => "word",
+        Kind::Integer | Kind::Decimal | Kind::OtherNumber => "number",
+        Kind::Param => "param",
+        Kind::Operator | Kind::Punctuation => "sign",
+        Kind::Junk => "junk",
+        Kind::Unterminated => "unterminated",
+    }
+}
+
+/// Where the server's lexer takes a text, ours finds the same tokens (or says junk).
+fn same_tokens(text: &str) -> Result<(), TestCaseError> {
+    let Ok(theirs) = pg_query::scan(text) else { return Ok(()) };
+    let mut theirs = theirs.tokens.iter().filter_map(|token| {
+        let range = token.start as usize..token.end as usize;
+        kind_of(token.token(), &text[range.clone()]).map(|kind| (kind, range.start, range.end))
+    });
+    for token in scan(text.as_bytes(), true) {
+        if token.kind == Kind::Junk {
+            return Ok(());
+        }
+        prop_assert_eq!(Some((ours(token.kind), token.start, token.end)), theirs.next(), "{}", text);
+    }
+    prop_assert_eq!(theirs.next(), None, "{}", text);
+    Ok(())
+}
+
+/// Pieces of SQL in any order.
+fn text() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "SELECT", "a", "n", "e", "E", "u", "U&", "b", "x", "X", "'", "''", "'a'", "\"", "\"b\"", "\\", "\\'",
+        "$", "$$", "$a$", "$1", "1", "23", "1.5", ".", "..", "1e5", "e+", "0x1F", "1_0", ":", "::", ":=",
+        "=>", "<", ">", "<>", "!=", "-", "--", "+", "/", "/*", "*/", "*", "@", "|", "~", "%", "?", "(", ")",
+        "[", "]", ",", ";", " ", "\n", "\r", "\t", "\u{e9}", "_", "\u{0c}",
+    ]);
+    prop::collection::vec(piece, 0..14).prop_map(|all| all.concat())
+}
+
+/// Pieces of INSERTs, mostly in the right order.
+fn insert() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(vec![
+        "t",
+        "s.t",
+        "\"T\"",
+        "T",
+        "\"a\"\"b\".c",
+        "select",
+        "a.b.c",
+        "U&\"t\"",
+        "é",
+    ]);
+    let columns = prop::sample::select(vec!["", "(a)", "(a, b)", "(\"A\",b,c)", "(a.b)", "(a[1])"]);
+    let item = prop::sample::select(vec![
+        "1",
+        "-1",
+        "- 1",
+        "007",
+        "99999999999999999999",
+        "1.5",
+        "-0.0",
+        "-0",
+        "1.",
+        ".5",
+        "1e3",
+        "TRUE",
+        "false",
+        "NULL",
+        "default",
+        "'a'",
+        "'it''s'",
+        "''",
+        "'\\'",
+        "E'a\\''",
+        "'a'\n'b'",
+        "$1",
+        "$2",
+        "now()",
+        "a",
+        "1+1",
+        "'a'::text",
+        "N'a'",
+        "b'1'",
+        "(1)",
+        "'é'",
+        "$$a$$",
+        "'a;b'",
+        "0x1f",
+        "+1",
+        "date '2020-01-01'",
+    ]);
+    let items = prop::collection::vec(item, 0..4).prop_map(|all| all.join(","));
+    let gap = prop::sample::select(vec![" ", "\n", "/* c */", " -- c\n", "\t"]);
+    let tail = prop::sample::select(vec![
+        "",
+        ";",
+        " ; -- c",
+        " RETURNING a",
+        " ON CONFLICT DO NOTHING",
+        "; SELECT 1",
+        ", (1)",
+        " LIMIT 1",
+        ";;",
+        ")",
+    ]);
+    let head = prop::sample::select(vec!["INSERT", "insert", "INSERT INTO", "/* c */INSERT"]);
+    (head, gap, name, columns, items, tail).prop_map(|(head, gap, name, columns, items, tail)| {
+        let into = if head.ends_with("INTO") { "" } else { "INTO" };
+        format!("{head}{gap}{into}{gap}{name}{gap}{columns}{gap}VALUES{gap}({items}){tail}")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_scanner_sees_what_the_server_sees(text in text()) {
+        same_tokens(&text)?;
+    }
+
+    #[test]
+    fn what_is_lifted_the_parser_reads_the_same(text in insert()) {
+        let mut lifted = Lifted::new();
+        if lift(text.as_bytes(), &mut lifted).is_ok() {
+            // A keyword as a name is the one thing that only the parser refuses.
+            let target = meaning::target_of(text.as_bytes(), &lifted);
+            prop_assert!(target.is_ok() || text.contains("select"), "{}: {:?}", text, target);
+            prop_assert!(!quick_reject(text.as_bytes()));
+        } else if let Ok(target) = meaning::insert_target(&text) {
+            // Refusing too much is allowed only for what the scan does not know to be safe.
+            let known = ["- 1", "1.", ".5", "1e3", "'a'\n'b'", "E'", "$1", "$2", "$$", "0x", "é", "+1", "(1)", "N'", "U&"];
+            prop_assert!(known.iter().any(|k| text.contains(k)), "{}: {:?}", text, target);
+        }
+    }
+
+    #[test]
+    fn nothing_panics_on_any_bytes(text in prop::collection::vec(any::<u8>(), 0..300), std_strings: bool) {
+        let mut end = 0;
+        for token in scan(&text, std_strings) {
+            prop_assert!(token.start >= end && token.end > token.start && token.end <= text.len());
+            end = token.end;
+        }
+        effects(&text, std_strings);
+        let mut lifted = Lifted::new();
+        let _ = lift(&text, &mut lifted);
+        let _ = super::effects::deallocated_name(&text);
+        let _ = meaning::kinds(&text);
+        let _ = meaning::statement_count(&text);
+    }
+
+    /// Statements that change the session are seen wherever they stand in a text.
+    #[test]
+    fn no_statement_hides(before in text(), set in prop::sample::select(vec!["SET a.b = 1", "DISCARD ALL", "LISTEN a"])) {
+        let text = format!("{before};{set}");
+        if let Ok(kinds) = meaning::kinds(text.as_bytes())
+            && kinds.last().is_some_and(|kind| kind.is_control() && *kind != meaning::Kind::Show)
+            && kinds.len() > 1
+        {
+            prop_assert!(effects(text.as_bytes(), true).touches_session(), "{}", text);
+        }
+    }
+}
