@@ -249,6 +249,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         cx: Arc::clone(cx),
         generation,
         linked_at: Instant::now(),
+        draining: false,
         pouring: None,
     };
     Ok(Admitted { session, server })

@@ -45,6 +45,33 @@ impl Session {
         std::future::poll_fn(|cx| self.poll_relay(server, stay, cx)).await
     }
 
+    /// Sees through what a client asked before it left; nobody hears the answers.
+    pub(super) async fn finish_without_client(&mut self, server: &mut ServerConn) -> Result<(), Fault> {
+        if self.state.streaming > 0 || server.pipeline.in_copy_in() {
+            return Err(Fault::ClientGone);
+        }
+        std::future::poll_fn(|cx| {
+            loop {
+                if server.pipeline.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+                let _ = server.conn.poll_flush(cx).map_err(server_lost)?;
+                match server.conn.poll_fill(cx) {
+                    Poll::Ready(Ok(n)) if n > 0 => {
+                        pump_down(server, &mut self.state, &mut self.client)?;
+                        self.client.out.clear();
+                        if server.pipeline.in_copy_in() {
+                            return Poll::Ready(Err(Fault::ClientGone));
+                        }
+                    }
+                    Poll::Ready(_) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+
     /// Hot path.
     fn poll_relay(
         &mut self,

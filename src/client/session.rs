@@ -70,6 +70,8 @@ pub struct Session {
     pub(super) generation: usize,
     /// When the server was linked.
     pub(super) linked_at: Instant,
+    /// The process drains: it ends when no transaction is open.
+    pub(super) draining: bool,
     /// Made with its first INSERT.
     pub(super) pouring: Option<Box<Pouring>>,
 }
@@ -146,6 +148,9 @@ impl Session {
                 return Ok(());
             }
             self.unlink(server);
+            if self.draining {
+                self.obey(true)?;
+            }
             let taken = self.client.consumed() - before;
             self.went_singly(taken);
         }
@@ -475,9 +480,14 @@ impl Session {
         add(&stats.server_assignment_count, 1);
     }
 
-    /// The client left: its server is cleaned and goes back, or is closed when a transaction is open.
-    async fn leave(&mut self, server: Checkout) {
+    /// The client left: what it had sent is still done, as the server itself would; then its server is cleaned and goes
+    /// back, or is closed when a transaction is open.
+    async fn leave(&mut self, mut server: Checkout) {
+        let done = self.finish_without_client(&mut server).await;
         self.me.unlink();
+        if done.is_err() {
+            return;
+        }
         self.add_counts(Instant::now());
         if server.is_reusable() {
             reset(server).await;
@@ -491,7 +501,8 @@ impl Session {
         if told(Signal::Kill) {
             return Err(Fault::Client(Error::killed()));
         }
-        if told(Signal::Drain) && quiet {
+        self.draining |= told(Signal::Drain);
+        if self.draining && quiet {
             return Err(Fault::Client(Error::shutting_down()));
         }
         for (signal, error) in [
