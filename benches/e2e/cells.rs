@@ -1,0 +1,242 @@
+//! What is measured, as data: each cell is one load, put on each target in turn.
+
+/// What stands between the client and PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// Nothing.
+    Direct,
+    /// Debian's PgBouncer, transaction pooling, pool 20.
+    PgBouncer,
+    /// pgsluice as it comes, transaction pooling, pool 20.
+    Pgsluice,
+}
+
+impl Target {
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::PgBouncer => "PgBouncer",
+            Self::Pgsluice => "pgsluice",
+        }
+    }
+}
+
+/// pgbench's query mode (`-M`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Query messages.
+    Simple,
+    /// Parse, Bind, Execute each time.
+    Extended,
+    /// Named statements, parsed once a session.
+    Prepared,
+}
+
+impl Mode {
+    /// pgbench's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Simple => "simple",
+            Self::Extended => "extended",
+            Self::Prepared => "prepared",
+        }
+    }
+}
+
+/// What the clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// pgbench's own `-S` on a scale of 10.
+    SelectOnly,
+    /// The same, with a new connection for each query (`-C`).
+    Connect,
+    /// One autocommit INSERT of ten integers.
+    Insert,
+    /// 64 such INSERTs in one pipeline, one Sync.
+    Pipeline64,
+    /// BEGIN, one INSERT into each of twelve tables, COMMIT.
+    Transaction12,
+    /// Clients that have logged in, and then run one query each, and do nothing.
+    Idle,
+}
+
+impl Load {
+    /// Rows (or queries) in one of pgbench's transactions.
+    pub fn rows(self) -> u64 {
+        match self {
+            Self::Pipeline64 => 64,
+            Self::Transaction12 => 12,
+            _ => 1,
+        }
+    }
+
+    /// The tables it fills, emptied before each run and counted after it.
+    pub fn tables(self) -> Vec<String> {
+        match self {
+            Self::Insert | Self::Pipeline64 => vec!["batch".into()],
+            Self::Transaction12 => (1..=12).map(|n| format!("t{n}")).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// pgbench's script; `None` for its own select-only one.
+    pub fn script(self) -> Option<String> {
+        // One random number a row and the client's number: in the extended modes these are parameters.
+        let insert = |table: &str| {
+            format!("INSERT INTO {table} VALUES (:client_id, :r, :r, :r, :r, :r, :r, :r, :r, :r);\n")
+        };
+        let random = "\\set r random(1, 1000000)\n";
+        match self {
+            Self::SelectOnly | Self::Connect | Self::Idle => None,
+            Self::Insert => Some(format!("{random}{}", insert("batch"))),
+            Self::Pipeline64 => {
+                Some(format!("{random}\\startpipeline\n{}\\endpipeline\n", insert("batch").repeat(64)))
+            }
+            Self::Transaction12 => {
+                let inserts: String = self.tables().iter().map(|t| insert(t)).collect();
+                Some(format!("{random}BEGIN;\n{inserts}COMMIT;\n"))
+            }
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy)]
+pub struct Cell {
+    /// What `CELLS` selects by.
+    pub name: &'static str,
+    /// One line for the report.
+    pub what: &'static str,
+    /// What the clients do.
+    pub load: Load,
+    /// How they say it.
+    pub mode: Mode,
+    /// How many they are.
+    pub clients: usize,
+    /// Share of the transactions whose latency is written down.
+    pub sampling: f64,
+    /// Through what.
+    pub targets: &'static [Target],
+}
+
+const ALL: &[Target] = &[Target::Direct, Target::PgBouncer, Target::Pgsluice];
+/// Debian's PgBouncer has no prepared statements in transaction pooling.
+const NO_PGBOUNCER: &[Target] = &[Target::Direct, Target::Pgsluice];
+const PROXIES: &[Target] = &[Target::PgBouncer, Target::Pgsluice];
+
+const fn cell(
+    name: &'static str,
+    what: &'static str,
+    load: Load,
+    mode: Mode,
+    clients: usize,
+    targets: &'static [Target],
+) -> Cell {
+    let sampling = if matches!(load, Load::SelectOnly) { 0.1 } else { 1.0 };
+    Cell { name, what, load, mode, clients, sampling, targets }
+}
+
+/// All cells, in the order of the report.
+pub const CELLS: &[Cell] = &[
+    cell("select-simple", "select-only, 16 clients, simple", Load::SelectOnly, Mode::Simple, 16, ALL),
+    cell("select-extended", "select-only, 16 clients, extended", Load::SelectOnly, Mode::Extended, 16, ALL),
+    cell(
+        "select-prepared",
+        "select-only, 16 clients, prepared",
+        Load::SelectOnly,
+        Mode::Prepared,
+        16,
+        NO_PGBOUNCER,
+    ),
+    cell("insert-simple-1", "one autocommit INSERT, 1 client, simple", Load::Insert, Mode::Simple, 1, ALL),
+    cell("insert-simple-8", "one autocommit INSERT, 8 clients, simple", Load::Insert, Mode::Simple, 8, ALL),
+    cell(
+        "insert-simple-64",
+        "one autocommit INSERT, 64 clients, simple",
+        Load::Insert,
+        Mode::Simple,
+        64,
+        ALL,
+    ),
+    cell(
+        "insert-extended-64",
+        "one autocommit INSERT, 64 clients, extended",
+        Load::Insert,
+        Mode::Extended,
+        64,
+        ALL,
+    ),
+    cell(
+        "insert-prepared-1",
+        "one autocommit INSERT, 1 client, prepared",
+        Load::Insert,
+        Mode::Prepared,
+        1,
+        NO_PGBOUNCER,
+    ),
+    cell(
+        "insert-prepared-8",
+        "one autocommit INSERT, 8 clients, prepared",
+        Load::Insert,
+        Mode::Prepared,
+        8,
+        NO_PGBOUNCER,
+    ),
+    cell(
+        "insert-prepared-64",
+        "one autocommit INSERT, 64 clients, prepared",
+        Load::Insert,
+        Mode::Prepared,
+        64,
+        NO_PGBOUNCER,
+    ),
+    cell(
+        "pipeline64-extended",
+        "pipelines of 64 INSERTs, 8 clients, extended",
+        Load::Pipeline64,
+        Mode::Extended,
+        8,
+        ALL,
+    ),
+    cell(
+        "pipeline64-prepared",
+        "pipelines of 64 INSERTs, 8 clients, prepared",
+        Load::Pipeline64,
+        Mode::Prepared,
+        8,
+        NO_PGBOUNCER,
+    ),
+    cell(
+        "tx12-simple",
+        "BEGIN, 12 INSERTs into 12 tables, COMMIT, 32 clients, simple",
+        Load::Transaction12,
+        Mode::Simple,
+        32,
+        ALL,
+    ),
+    cell(
+        "tx12-prepared",
+        "BEGIN, 12 INSERTs into 12 tables, COMMIT, 32 clients, prepared",
+        Load::Transaction12,
+        Mode::Prepared,
+        32,
+        NO_PGBOUNCER,
+    ),
+    cell("connect", "connect, one query, disconnect, 8 clients", Load::Connect, Mode::Simple, 8, ALL),
+    cell("idle-9000", "9,000 clients that do nothing, no TLS", Load::Idle, Mode::Simple, 9000, PROXIES),
+];
+
+/// The cells that a list of names selects; a name may end in `*`. All of them for an empty list.
+/// The error is the name that selects nothing.
+pub fn select(names: &[String]) -> Result<Vec<&'static Cell>, String> {
+    let matches = |cell: &Cell, name: &str| match name.strip_suffix('*') {
+        Some(start) => cell.name.starts_with(start),
+        None => cell.name == name,
+    };
+    if let Some(unknown) = names.iter().find(|n| !CELLS.iter().any(|c| matches(c, n))) {
+        let known: Vec<_> = CELLS.iter().map(|c| c.name).collect();
+        return Err(format!("no cell is called {unknown:?}; there are: {}", known.join(", ")));
+    }
+    Ok(CELLS.iter().filter(|c| names.is_empty() || names.iter().any(|n| matches(c, n))).collect())
+}

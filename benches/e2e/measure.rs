@@ -1,0 +1,169 @@
+//! One run of one cell on one target.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::cells::{Cell, Load, Target};
+use crate::rig::{DATABASE, Rig, pgbench};
+use crate::support::Raw;
+
+/// What one run gave. A field that the cell does not have is `None`.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Sample {
+    /// Rows (or queries, connections) per second.
+    pub rate: Option<f64>,
+    /// CPU time of the proxy process for each of them (microseconds).
+    pub cpu_us: Option<f64>,
+    /// Median latency of a transaction (milliseconds).
+    pub p50_ms: Option<f64>,
+    /// 99th percentile (milliseconds).
+    pub p99_ms: Option<f64>,
+    /// Resident bytes for each idle client after login.
+    pub bytes_login: Option<f64>,
+    /// Resident bytes for each idle client after one query.
+    pub bytes_query: Option<f64>,
+}
+
+/// The samples of one cell: a repetition holds one sample for each target.
+pub type Repetitions = Vec<BTreeMap<Target, Sample>>;
+
+/// How long and how often.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    pub repetitions: usize,
+    pub seconds: u64,
+}
+
+/// Runs one cell once on one target.
+pub fn run(rig: &mut Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
+    match cell.load {
+        Load::Idle => idle(rig, cell, target),
+        _ => throughput(rig, cell, target, seconds),
+    }
+}
+
+fn throughput(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
+    let tables = cell.load.tables();
+    if !tables.is_empty() {
+        rig.postgres.psql(DATABASE, &format!("TRUNCATE {}", tables.join(", ")));
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut command = pgbench(rig.port(target));
+    let (clients, seconds, sampling) =
+        (cell.clients.to_string(), seconds.to_string(), cell.sampling.to_string());
+    command.args([
+        "-n",
+        "-M",
+        cell.mode.as_str(),
+        "-c",
+        &clients,
+        "-j",
+        if cell.clients > 1 { "2" } else { "1" },
+    ]);
+    command
+        .args(["-T", &seconds, "-l", "--sampling-rate", &sampling, "--log-prefix"])
+        .arg(dir.path().join("log"));
+    match cell.load.script() {
+        None => command.arg("-S"),
+        Some(script) => {
+            fs::write(dir.path().join("script"), script).expect("write the script");
+            command.arg("-f").arg(dir.path().join("script"))
+        }
+    };
+    if cell.load == Load::Connect {
+        command.arg("-C");
+    }
+    command.arg(DATABASE);
+    let before = rig.pid(target).map(cpu_us);
+    let output = command.output().expect("run pgbench");
+    let after = rig.pid(target).map(cpu_us);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{} through {}: pgbench failed: {stderr}", cell.name, target.name());
+    let transactions: u64 = number_after(&stdout, "actually processed: ").expect("transactions");
+    let failed: u64 = number_after(&stdout, "failed transactions: ").unwrap_or(0);
+    assert!(failed == 0, "{} through {}: {failed} transactions failed", cell.name, target.name());
+    let rows = transactions * cell.load.rows();
+    count_rows(rig, cell, target, rows);
+    // With -C pgbench gives the rate with connecting, otherwise without the first connect.
+    let tps: f64 = number_after(&stdout, "\ntps = ").expect("tps");
+    let (p50_ms, p99_ms) = percentiles(dir.path());
+    Sample {
+        rate: Some(tps * cell.load.rows() as f64),
+        cpu_us: before.zip(after).map(|(before, after)| (after - before) / rows.max(1) as f64),
+        p50_ms,
+        p99_ms,
+        ..Sample::default()
+    }
+}
+
+/// Every row that was acknowledged must be there, and no other.
+fn count_rows(rig: &Rig, cell: &Cell, target: Target, expected: u64) {
+    let tables = cell.load.tables();
+    if tables.is_empty() {
+        return;
+    }
+    let counts: Vec<String> = tables.iter().map(|t| format!("(SELECT count(*) FROM {t})")).collect();
+    let found: u64 =
+        rig.postgres.psql(DATABASE, &format!("SELECT {}", counts.join(" + "))).trim().parse().expect("count");
+    assert!(
+        found == expected,
+        "{} through {}: {expected} rows acknowledged, {found} in the table",
+        cell.name,
+        target.name()
+    );
+}
+
+fn number_after<T: std::str::FromStr>(text: &str, key: &str) -> Option<T> {
+    let rest = &text[text.find(key)? + key.len()..];
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// Median and 99th percentile of pgbench's logs (third column, microseconds), in milliseconds.
+fn percentiles(dir: &Path) -> (Option<f64>, Option<f64>) {
+    let logs = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let logs = logs.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("log")));
+    let mut all: Vec<f64> = Vec::new();
+    for path in logs {
+        let text = fs::read_to_string(path).expect("pgbench's log");
+        all.extend(text.lines().filter_map(|l| l.split(' ').nth(2)?.parse::<f64>().ok()));
+    }
+    all.sort_by(f64::total_cmp);
+    let at = |share: f64| all.get(((all.len().max(1) - 1) as f64 * share) as usize).map(|us| us / 1000.0);
+    (at(0.5), at(0.99))
+}
+
+/// User and system time of a process so far (microseconds).
+fn cpu_us(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the proxy lives");
+    // The name in parentheses may hold spaces.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime");
+    // USER_HZ is 100 on every Linux that Debian runs on.
+    ticks as f64 * 10_000.0
+}
+
+fn rss(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the proxy lives");
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok()).expect("VmRSS") * 1024.0
+}
+
+/// Logs many clients in, has each run one query, and looks at the proxy's memory after both.
+fn idle(rig: &mut Rig, cell: &Cell, target: Target) -> Sample {
+    rig.restart(target);
+    let pid = rig.pid(target).expect("idle cells have a proxy");
+    let port = rig.port(target);
+    // The pool's own connections and first-use memory are not a client's.
+    Raw::login(port, DATABASE).rows("SELECT 1");
+    let start = rss(pid);
+    let mut clients: Vec<Raw> = (0..cell.clients).map(|_| Raw::login(port, DATABASE)).collect();
+    let login = rss(pid);
+    for client in &mut clients {
+        client.rows("SELECT 1");
+    }
+    let query = rss(pid);
+    let each = |now: f64| Some((now - start) / cell.clients as f64);
+    Sample { bytes_login: each(login), bytes_query: each(query), ..Sample::default() }
+}

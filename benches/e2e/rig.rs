@@ -1,0 +1,149 @@
+//! The servers of one run: PostgreSQL, PgBouncer, pgsluice.
+
+use std::fs;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use crate::cells::Target;
+use crate::support::child::{Guarded, run};
+use crate::support::{PATIENCE, PgOptions, Postgres, Proxy, free_port, poll};
+
+/// The database all cells use.
+pub const DATABASE: &str = "bench";
+
+/// A table of ten integers.
+const COLUMNS: &str =
+    "(id1 int, id2 int, id3 int, id4 int, id5 int, id6 int, id7 int, id8 int, id9 int, id10 int)";
+
+/// Everything that a run talks to.
+pub struct Rig {
+    pub postgres: Postgres,
+    pgbouncer: Option<PgBouncer>,
+    pgsluice: Option<Proxy>,
+}
+
+impl Rig {
+    /// Starts PostgreSQL, fills the database, and starts the proxies among `targets`.
+    pub fn start(targets: &[Target]) -> Self {
+        raise_open_files();
+        let conf = "fsync = on\nsynchronous_commit = on\nmax_connections = 300\nshared_buffers = 1GB\n\
+                    max_wal_size = 8GB\ncheckpoint_timeout = 30min\nlog_checkpoints = off\n";
+        let postgres = Postgres::start(PgOptions { conf: conf.into(), ..PgOptions::default() });
+        postgres.psql("postgres", &format!("CREATE DATABASE {DATABASE}"));
+        let mut pgbench = pgbench(postgres.port());
+        run(pgbench.args(["-i", "-q", "-s", "10", DATABASE]));
+        postgres.psql(DATABASE, &format!("CREATE TABLE batch {COLUMNS}"));
+        for n in 1..=12 {
+            postgres.psql(DATABASE, &format!("CREATE TABLE t{n} {COLUMNS}"));
+        }
+        let mut rig = Self { postgres, pgbouncer: None, pgsluice: None };
+        targets.iter().for_each(|&target| rig.restart(target));
+        rig
+    }
+
+    /// Where clients of this target connect.
+    pub fn port(&self, target: Target) -> u16 {
+        match target {
+            Target::Direct => self.postgres.port(),
+            Target::PgBouncer => self.pgbouncer.as_ref().expect("started").port,
+            Target::Pgsluice => self.pgsluice.as_ref().expect("started").port(),
+        }
+    }
+
+    /// The proxy's process; `None` for direct.
+    pub fn pid(&self, target: Target) -> Option<u32> {
+        match target {
+            Target::Direct => None,
+            Target::PgBouncer => self.pgbouncer.as_ref().map(|p| p.process.pid()),
+            Target::Pgsluice => self.pgsluice.as_ref().map(Proxy::pid),
+        }
+    }
+
+    /// A fresh process of this proxy (memory is measured from its start).
+    pub fn restart(&mut self, target: Target) {
+        match target {
+            Target::Direct => {}
+            Target::PgBouncer => self.pgbouncer = Some(PgBouncer::start(&self.postgres)),
+            Target::Pgsluice => self.pgsluice = Some(start_pgsluice(&self.postgres)),
+        }
+    }
+}
+
+/// pgsluice as it comes, logging off as for PgBouncer. `EXTRA_TOML` is appended, for experiments.
+fn start_pgsluice(postgres: &Postgres) -> Proxy {
+    let quiet = "workers = 0\nlog_connections = false\nlog_disconnections = false\nlog_pooler_errors = false\n\
+                 log_level = \"warn\"\nmax_client_conn = 10000\ndefault_pool_size = 20\npool_mode = \"transaction\"";
+    let extra = std::env::var("EXTRA_TOML").unwrap_or_default();
+    Proxy::to(postgres, quiet, "", &extra)
+}
+
+/// Debian's PgBouncer.
+pub struct PgBouncer {
+    process: Guarded,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl PgBouncer {
+    fn start(postgres: &Postgres) -> Self {
+        let dir =
+            tempfile::Builder::new().prefix("pgsluice-pgbouncer-").tempdir().expect("temporary directory");
+        let port = free_port();
+        let ini = dir.path().join("pgbouncer.ini");
+        let userlist = dir.path().join("userlist.txt");
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+             unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+             default_pool_size = 20\nmax_client_conn = 10000\nlog_connections = 0\nlog_disconnections = 0\n\
+             log_pooler_errors = 0\nlog_stats = 0\nignore_startup_parameters = extra_float_digits\n",
+            postgres.port(),
+            userlist.display()
+        );
+        fs::write(&ini, text).expect("pgbouncer.ini");
+        fs::write(&userlist, "\"postgres\" \"\"\n").expect("userlist.txt");
+        // It refuses to run as root.
+        run(Command::new("chmod").arg("-R").arg("a+rX").arg(dir.path()));
+        let argv = [program().into(), ini.display().to_string()];
+        let litter = dir.path().to_string_lossy().into_owned();
+        let process = Guarded::start(&argv, Some("postgres"), "TERM", &litter, |command| {
+            command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
+        });
+        let up = poll(PATIENCE, || TcpStream::connect(("127.0.0.1", port)).ok());
+        assert!(up.is_some(), "PgBouncer did not start on port {port}");
+        Self { process, port, _dir: dir }
+    }
+}
+
+fn program() -> &'static str {
+    let found =
+        ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].into_iter().find(|p| fs::exists(p).unwrap_or(false));
+    found.expect("no pgbouncer: run `tests/setup.sh bench`")
+}
+
+/// The version line of PgBouncer.
+pub fn pgbouncer_version() -> String {
+    run(Command::new(program()).arg("--version")).lines().next().unwrap_or_default().to_owned()
+}
+
+/// pgbench, ready for more arguments.
+pub fn pgbench(port: u16) -> Command {
+    let mut command = Command::new(crate::support::client_program("pgbench"));
+    command.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port.to_string()]);
+    command.env("PGSSLMODE", "disable").env("PGGSSENCMODE", "disable").stdin(Stdio::null());
+    command
+}
+
+/// Enough open files for the idle clients, here and in the children.
+fn raise_open_files() {
+    let pid = std::process::id().to_string();
+    let raised =
+        Command::new("prlimit").args(["--pid", &pid, "--nofile=65536:65536"]).stderr(Stdio::null()).status();
+    if !raised.is_ok_and(|s| s.success()) {
+        // Not root: as far as the hard limit allows.
+        let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        let line = limits.lines().find(|l| l.starts_with("Max open files")).unwrap_or_default();
+        let hard = line.split_whitespace().nth(4).unwrap_or("1024").to_owned();
+        let both = format!("--nofile={hard}:{hard}");
+        let _ = Command::new("prlimit").args(["--pid", &pid, &both]).status();
+    }
+}
