@@ -5,6 +5,7 @@ mod support;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -552,9 +553,9 @@ fn scram_challenges_that_lie() {
             ("iterations above the bound", Box::new(move |ours| format!("r={ours}x,{salt},{bounded}"))),
         ];
         for (what, make) in cases {
-            let make = Arc::new(make);
+            let make = Rc::new(make);
             let play = script(move |mut liar: Liar| {
-                let make = Arc::clone(&make);
+                let make = Rc::clone(&make);
                 async move {
                     let ours = liar.offer_scram().await;
                     liar.authentication(code::SASL_CONTINUE, make(&ours).as_bytes()).await;
