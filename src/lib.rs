@@ -35,6 +35,7 @@ pub mod policy;
 pub mod pool;
 pub mod proto;
 pub mod proxy;
+pub mod quickstart;
 pub mod server;
 pub mod settings;
 pub mod sql;

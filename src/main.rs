@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use pgsluice::config::{self, Problem};
+use pgsluice::quickstart::{self, Options};
 use pgsluice::{proxy, telemetry};
 
 /// An async PostgreSQL proxy: pools connections, enforces a query-protocol policy,
@@ -23,6 +24,8 @@ enum Command {
     Serve(Config),
     /// Check a configuration: print what is effective and what was not understood
     Check(Config),
+    /// Show it: a PostgreSQL in a temporary directory, pgsluice before it, an unmodified client's INSERTs both ways
+    Quickstart(Show),
 }
 
 #[derive(Debug, Args)]
@@ -32,10 +35,26 @@ struct Config {
     config: PathBuf,
 }
 
+#[derive(Debug, Args)]
+struct Show {
+    /// Show once and end, instead of staying until Ctrl-C
+    #[arg(long)]
+    once: bool,
+    /// Clients that insert
+    #[arg(long, value_name = "N", default_value_t = Options::default().clients, value_parser = clap::value_parser!(u32).range(1..=150))]
+    clients: u32,
+    /// Rows that each client inserts in one round
+    #[arg(long, value_name = "N", default_value_t = Options::default().rows, value_parser = clap::value_parser!(u32).range(1..))]
+    rows: u32,
+}
+
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => serve(&args.config),
         Command::Check(args) => check(&args.config),
+        Command::Quickstart(Show { once, clients, rows }) => {
+            return quickstart::run(Options { once, clients, rows });
+        }
     };
     if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
