@@ -6,14 +6,14 @@
 #![allow(dead_code, unreachable_pub, missing_debug_implementations, unused_imports)]
 
 mod certs;
-mod child;
+pub mod child;
 mod postgres;
 mod proxy;
 mod raw;
 
 pub use certs::Certs;
 pub use child::{free_port, poll};
-pub use postgres::{PgOptions, Postgres};
+pub use postgres::{PgOptions, Postgres, client_program};
 pub use proxy::Proxy;
 pub use raw::{Message, Raw, outline};
 

@@ -235,9 +235,14 @@ func copying(c *pgx.Conn) (any, error) {
 
 func cancelled(c *pgx.Conn) (any, error) {
 	go func() {
-		// The query must have begun; an early cancel would be lost, not wrong.
-		time.Sleep(300 * time.Millisecond)
-		c.PgConn().CancelRequest(ctx)
+		other, err := pgx.ConnectConfig(ctx, config())
+		must(err)
+		defer other.Close(ctx)
+		// The query must have begun: an early cancel would be lost.
+		for sleeping := 0; sleeping == 0; {
+			must(other.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'").Scan(&sleeping))
+		}
+		must(c.PgConn().CancelRequest(ctx))
 	}()
 	_, err := c.Exec(ctx, "SELECT pg_sleep(60)")
 	fmt.Println("error", explain(err))

@@ -187,8 +187,13 @@ public class Driver {
     static void cancelled(Connection c) throws Exception {
         try (Statement s = c.createStatement()) {
             Thread soon = new Thread(() -> {
-                try {
-                    Thread.sleep(300); // the query must have begun; an early cancel would be lost, not wrong
+                try (Connection other = connect(); Statement look = other.createStatement()) {
+                    // The query must have begun: an early cancel would be lost.
+                    ResultSet r;
+                    do {
+                        r = look.executeQuery("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'");
+                        r.next();
+                    } while (r.getInt(1) == 0);
                     s.cancel();
                 } catch (Exception e) {
                     System.out.println("cancel failed " + e);

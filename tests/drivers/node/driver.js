@@ -97,8 +97,13 @@ const cases = {
     const query = new pg.Query('SELECT pg_sleep(60)')
     const failed = new Promise((resolve) => query.once('error', resolve))
     c.query(query)
-    // The query must have begun; an early cancel would be lost, not wrong.
-    setTimeout(() => canceller.cancel(c, query), 300)
+    const other = new pg.Client(settings)
+    await other.connect()
+    // The query must have begun: an early cancel would be lost.
+    const sleeping = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    while ((await rows(other, sleeping)).length === 0);
+    await other.end()
+    canceller.cancel(c, query)
     show(fields(await failed))
     return rows(c, "SELECT 'alive' AS state")
   },

@@ -4,7 +4,6 @@ import hashlib
 import logging
 import sys
 import threading
-import time
 
 import psycopg
 
@@ -12,6 +11,9 @@ import psycopg
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 host, port, database, sslmode, ca = sys.argv[1:6]
+
+
+SLEEPS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
 
 
 def connect(**more):
@@ -144,7 +146,10 @@ def copy_abandoned(conn):
 
 def cancelled(conn):
     def soon():
-        time.sleep(0.3)  # the query must have begun; an early cancel would be lost, not wrong
+        with connect(autocommit=True) as other:
+            # The query must have begun: an early cancel would be lost.
+            while not other.execute(SLEEPS).fetchone()[0]:
+                pass
         conn.cancel()
     thread = threading.Thread(target=soon)
     thread.start()
