@@ -22,7 +22,7 @@ drivers: setup
 	@tests/setup.sh drivers
 	@tests/drivers/prepare.sh all
 
-test: setup
+test: drivers
 	cargo test --no-fail-fast
 
 lint: setup

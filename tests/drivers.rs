@@ -59,7 +59,8 @@ impl Site {
         server.psql("postgres", "CREATE ROLE app LOGIN PASSWORD 'secret'");
         let general = format!(
             "auth_type = \"scram-sha-256\"\nauth_file = \"@DIR@/userlist.txt\"\nclient_tls_sslmode = \"prefer\"\n\
-             client_tls_cert_file = \"{}\"\nclient_tls_key_file = \"{}\"\nserver_round_robin = true\nmin_pool_size = 3",
+             client_tls_cert_file = \"{}\"\nclient_tls_key_file = \"{}\"\nserver_round_robin = true\nmin_pool_size = 3\n\
+             log_connections = false\nlog_disconnections = false",
             certs.server_cert.display(),
             certs.server_key.display()
         );
@@ -132,7 +133,7 @@ fn prepare(what: &str) {
 fn run(driver: Driver, arguments: &[&str; 4]) -> String {
     let (source, output) = (source_dir(), output_dir());
     let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "180"]).env_clear();
+    command.args(["--kill-after=5", "90"]).env_clear();
     for kept in ["PATH", "HOME", "JAVA_HOME"] {
         command.envs(std::env::var_os(kept).map(|value| (kept, value)));
     }

@@ -31,7 +31,8 @@ impl Installation {
         )?;
         let said = std::process::Command::new(bin.join("postgres")).arg("--version").output();
         let said = said.map_err(|e| format!("{}: {e}", bin.join("postgres").display()))?;
-        let version = String::from_utf8_lossy(&said.stdout).trim().replacen("postgres (PostgreSQL)", "PostgreSQL", 1);
+        let version =
+            String::from_utf8_lossy(&said.stdout).trim().replacen("postgres (PostgreSQL)", "PostgreSQL", 1);
         Ok(Self { bin, version, run_as: run_as()? })
     }
 

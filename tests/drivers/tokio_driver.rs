@@ -19,6 +19,9 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, SimpleQueryMess
 
 use super::support::Certs;
 
+/// How long all cases together may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Runs all cases against `localhost:port`; with `certs` over TLS.
 pub(crate) fn transcript(port: u16, database: &str, certs: Option<&Certs>) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
@@ -31,10 +34,10 @@ pub(crate) fn transcript(port: u16, database: &str, certs: Option<&Certs>) -> St
         .password("secret")
         .application_name("drivers");
     let site = Site { config, tls: certs.map(Tls::new) };
-    runtime.block_on(async {
-        let cases = tokio::time::timeout(Duration::from_secs(180), cases(&site));
-        cases.await.expect("no case hangs")
-    })
+    let mut out = String::new();
+    let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, cases(&site, &mut out)).await });
+    assert!(ended.is_ok(), "the last case hangs:\n{out}");
+    out
 }
 
 struct Site {
@@ -87,8 +90,7 @@ fn explain(e: &Error) -> String {
     e.as_db_error().map_or_else(|| format!("UNEXPECTED {e}"), fields)
 }
 
-async fn cases(site: &Site) -> String {
-    let mut out = String::new();
+async fn cases(site: &Site, out: &mut String) {
     macro_rules! case {
         ($name:literal, $run:expr) => {{
             let _ = writeln!(out, "== {}", $name);
@@ -127,7 +129,6 @@ async fn cases(site: &Site) -> String {
         .await);
     case!("listen", listening);
     out.push_str("== end\n");
-    out
 }
 
 async fn simple(client: &Client, sql: &str) -> Result<String, Error> {
