@@ -150,6 +150,7 @@ fn text_row(
     if items != plan.items.len() {
         return Err(NotPourable::Count);
     }
+    let begin = out.len();
     let mut info = RowInfo::default();
     for at in 0..items {
         if let Field::Put { own_time } = field(at, out)? {
@@ -157,9 +158,10 @@ fn text_row(
             out.push(copy::FIELD_END);
         }
     }
-    // A plan has at least one field, so the last byte is its end.
-    if let Some(last) = out.last_mut() {
-        *last = copy::ROW_END;
+    // A plan has at least one field, so what was appended ends with a field's end.
+    match out[begin..].last_mut() {
+        Some(last) => *last = copy::ROW_END,
+        None => return Err(NotPourable::Count),
     }
     Ok(info)
 }
@@ -529,4 +531,314 @@ pub fn line_of_error(fields: &ErrorFields<'_>, relname: &str) -> Option<u64> {
     let rest = &context[at + prefix.len()..];
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok().filter(|&line| line > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coalesce::plan::ClassSet;
+    use proptest::prelude::*;
+
+    /// A plan of these rules; only what the encoders look at.
+    fn plan(items: Vec<ItemRule>) -> InsertPlan {
+        let params = items.iter().filter(|i| matches!(i, ItemRule::Param(_))).count();
+        let fields = items.iter().filter(|i| **i != ItemRule::LeftOut).count() as u16;
+        InsertPlan {
+            relid: 1,
+            target: "\"s\".\"t\"".into(),
+            relname: "t".into(),
+            name_as_written: "\"t\"".into(),
+            fingerprint: "f".into(),
+            copy_text_sql: "COPY".into(),
+            copy_binary_sql: Some("COPY binary".into()),
+            items,
+            fields,
+            params,
+            params_in_order: true,
+            one_row_per_client: false,
+            draws_sequence: false,
+            max_value_bytes: 10,
+        }
+    }
+
+    fn literal(classes: &[Class]) -> LiteralRule {
+        LiteralRule { accept: ClassSet::of(classes), float: false, temporal: Temporal::No }
+    }
+
+    fn any_literal() -> ItemRule {
+        use Class::{Decimal, False, Integer, Null, SignedDecimal, SignedInteger, String, True};
+        let all = [Null, True, False, Integer, SignedInteger, Decimal, SignedDecimal, String];
+        ItemRule::Literal(literal(&all))
+    }
+
+    fn encode_one(rule: ItemRule, class: Class, text: &str) -> Result<(String, RowInfo), NotPourable> {
+        let mut out = b"kept".to_vec();
+        let item = Item { class, start: 0, end: text.len() };
+        let info = encode_literals(&plan(vec![rule]), text.as_bytes(), &[item], &mut out);
+        if info.is_err() {
+            assert_eq!(out, b"kept");
+        }
+        info.map(|info| (String::from_utf8(out.split_off(4)).unwrap(), info))
+    }
+
+    #[test]
+    fn each_class_has_its_field() {
+        let field = |class, text| encode_one(any_literal(), class, text).map(|(row, _)| row);
+        assert_eq!(field(Class::Null, "NULL").as_deref(), Ok("\\N\n"));
+        assert_eq!(field(Class::True, "TRUE").as_deref(), Ok("t\n"));
+        assert_eq!(field(Class::False, "False").as_deref(), Ok("f\n"));
+        assert_eq!(field(Class::Integer, "007").as_deref(), Ok("007\n"));
+        assert_eq!(field(Class::SignedDecimal, "-1.50").as_deref(), Ok("-1.50\n"));
+        assert_eq!(field(Class::String, "'a''\tb'").as_deref(), Ok("a'\\tb\n"));
+        assert_eq!(field(Class::String, "''").as_deref(), Ok("\n"));
+        assert_eq!(field(Class::String, "'0123456789'").as_deref(), Ok("0123456789\n"));
+        assert_eq!(field(Class::String, "'0123456789a'"), Err(NotPourable::ValueTooLong));
+        assert_eq!(field(Class::Default, "DEFAULT"), Err(NotPourable::Class));
+        assert_eq!(field(Class::Param(1), "$1"), Err(NotPourable::Class));
+        for (class, text) in [
+            (Class::Integer, "-1"),
+            (Class::Integer, ""),
+            (Class::Integer, "1\n"),
+            (Class::SignedInteger, "- 1"),
+            (Class::SignedInteger, "--1"),
+            (Class::Decimal, "1"),
+            (Class::Decimal, ".5"),
+            (Class::Decimal, "1.5.5"),
+            (Class::SignedDecimal, "1.5"),
+            (Class::String, "'"),
+            (Class::String, "'a'b'"),
+            (Class::String, "a"),
+        ] {
+            assert_eq!(field(class, text), Err(NotPourable::Literal), "{text}");
+        }
+    }
+
+    #[test]
+    fn classes_that_are_not_proven_are_refused() {
+        let number = ItemRule::Literal(literal(&[Class::Integer]));
+        assert_eq!(encode_one(number.clone(), Class::String, "'1'"), Err(NotPourable::Class));
+        assert_eq!(encode_one(number, Class::Null, "NULL"), Err(NotPourable::Class));
+        assert_eq!(encode_one(ItemRule::LeftOut, Class::Integer, "1"), Err(NotPourable::Class));
+    }
+
+    #[test]
+    fn negative_zero_never_reaches_a_float() {
+        let float = || {
+            ItemRule::Literal(LiteralRule {
+                float: true,
+                ..literal(&[Class::SignedInteger, Class::SignedDecimal])
+            })
+        };
+        for zero in ["-0", "-000"] {
+            assert_eq!(encode_one(float(), Class::SignedInteger, zero), Err(NotPourable::NegativeZero));
+        }
+        assert_eq!(encode_one(float(), Class::SignedDecimal, "-0.00"), Err(NotPourable::NegativeZero));
+        assert!(encode_one(float(), Class::SignedDecimal, "-0.01").is_ok());
+        assert!(encode_one(any_literal(), Class::SignedInteger, "-0").is_ok());
+    }
+
+    #[test]
+    fn words_in_dates_ask_for_the_clients_own_time() {
+        let own = |temporal, value: &str| means_own_time(temporal, value.as_bytes());
+        for word in ["now", "NOW", "today", "12:00 tomorrow", "2024-01-01 10:00 Asia/Tokyo", "epoch"] {
+            assert!(own(Temporal::Scalar, word), "{word}");
+        }
+        for plain in ["2024-01-01", "2024-01-01T12:00:00.5Z", "2024-01-01 12:00:00+02", "12:00"] {
+            assert!(!own(Temporal::Scalar, plain), "{plain}");
+        }
+        for hidden in ["[now,)", "{n\"o\"w}", "{n\\ow}", "[\"now\",]"] {
+            assert!(own(Temporal::Container, hidden), "{hidden}");
+        }
+        assert!(!own(Temporal::Container, "[\"2024-01-01 10:00\",2024-02-01)"));
+        assert!(own(Temporal::Always, "12:00"));
+        assert!(!own(Temporal::No, "now"));
+    }
+
+    fn param(index: usize, convert: Option<(IntWidth, IntWidth)>, print: Print) -> ItemRule {
+        ItemRule::Param(ParamRule { index, convert, print, temporal: Temporal::No })
+    }
+
+    fn body(formats: &[u16], values: &[Option<&[u8]>]) -> Vec<u8> {
+        let mut body = vec![0, 0];
+        body.extend_from_slice(&(formats.len() as u16).to_be_bytes());
+        formats.iter().for_each(|f| body.extend_from_slice(&f.to_be_bytes()));
+        body.extend_from_slice(&(values.len() as u16).to_be_bytes());
+        for value in values {
+            copy::put_binary(&mut body, *value);
+        }
+        body.extend_from_slice(&[0, 0]);
+        body
+    }
+
+    fn params(plan: &InsertPlan, formats: &[u16], values: &[Option<&[u8]>]) -> Result<Vec<u8>, NotPourable> {
+        let body = body(formats, values);
+        let bind = Bind::decode(&body).unwrap();
+        let format = format_of(plan, &bind).unwrap_or(CopyFormat::Text);
+        let mut out = b"kept".to_vec();
+        let done = encode_params(plan, &bind, format, &mut out);
+        if done.is_err() {
+            assert_eq!(out, b"kept");
+        }
+        done.map(|_| out.split_off(4))
+    }
+
+    #[test]
+    fn parameters_go_as_they_came_or_exactly_converted() {
+        use IntWidth::{Eight, Four, Two};
+        let one = |convert, print| plan(vec![param(0, convert, print)]);
+        let same = one(None, Print::Int(Four));
+        assert_eq!(params(&same, &[], &[Some(b"\\5\t")]).as_deref(), Ok(&b"\\\\5\\t\n"[..]));
+        assert_eq!(
+            params(&same, &[1], &[Some(b"\0\0\0\x05")]).as_deref(),
+            Ok(&b"\0\x01\0\0\0\x04\0\0\0\x05"[..])
+        );
+        assert_eq!(params(&same, &[1], &[None]).as_deref(), Ok(&b"\0\x01\xff\xff\xff\xff"[..]));
+        assert_eq!(params(&same, &[0], &[None]).as_deref(), Ok(&b"\\N\n"[..]));
+        let widen = one(Some((Two, Eight)), Print::Int(Two));
+        let wide = b"\0\x01\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe";
+        assert_eq!(params(&widen, &[1], &[Some(b"\xff\xfe")]).as_deref(), Ok(&wide[..]));
+        assert_eq!(params(&widen, &[1], &[Some(b"\xff")]), Err(NotPourable::Binary));
+        assert_eq!(params(&widen, &[0], &[Some(b"-32768")]).as_deref(), Ok(&b"-32768\n"[..]));
+        assert_eq!(params(&widen, &[0], &[Some(b"32768")]), Err(NotPourable::Range));
+        assert_eq!(params(&widen, &[0], &[Some(b"0x10")]), Err(NotPourable::Range));
+        let narrow = one(Some((Eight, Two)), Print::Int(Eight));
+        assert_eq!(params(&narrow, &[1], &[Some(&32768i64.to_be_bytes())]), Err(NotPourable::Binary));
+        assert_eq!(params(&same, &[0], &[Some(b"a\0b")]), Err(NotPourable::ZeroByte));
+        assert_eq!(params(&same, &[0], &[Some(b"01234567890")]), Err(NotPourable::ValueTooLong));
+        assert_eq!(params(&same, &[2], &[Some(b"1")]), Err(NotPourable::FormatCode));
+        assert_eq!(params(&same, &[0, 0], &[Some(b"1")]), Err(NotPourable::FormatCode));
+        assert_eq!(params(&same, &[], &[]), Err(NotPourable::Count));
+    }
+
+    #[test]
+    fn a_row_is_binary_only_when_all_of_it_is() {
+        let two = plan(vec![param(0, None, Print::Bool), param(1, None, Print::No)]);
+        let format = |plan: &InsertPlan, formats: &[u16]| {
+            let body = body(formats, &[Some(b"\x01"), Some(b"x")]);
+            format_of(plan, &Bind::decode(&body).unwrap())
+        };
+        assert_eq!(format(&two, &[1]), Some(CopyFormat::Binary));
+        assert_eq!(format(&two, &[1, 1]), Some(CopyFormat::Binary));
+        assert_eq!(format(&two, &[]), Some(CopyFormat::Text));
+        assert_eq!(format(&two, &[1, 0]), Some(CopyFormat::Text));
+        assert_eq!(format(&two, &[0, 1]), None);
+        assert_eq!(format(&two, &[0, 0, 0]), None);
+        let text_only = InsertPlan { copy_binary_sql: None, ..two };
+        assert_eq!(format(&text_only, &[1]), None);
+        assert_eq!(params(&text_only, &[1, 0], &[Some(b"\x01"), Some(b"x")]).as_deref(), Ok(&b"t\tx\n"[..]));
+    }
+
+    const CAPS: Caps = Caps { rows: 5, bytes: 100 };
+
+    #[test]
+    fn a_batch_knows_whose_line_it_is() {
+        let mut batch = Batch::new(CopyFormat::Text, CAPS);
+        assert_eq!(batch.push_unit(b"a\n", 1), Some(0));
+        assert_eq!(batch.push_unit(b"b\nc\n", 2), Some(1));
+        assert_eq!(batch.push_unit(b"d\n", 1), Some(2));
+        assert_eq!(batch.push_unit(b"", 0), None);
+        assert_eq!(batch.push_unit(b"e\nf\n", 2), None, "too many rows");
+        assert_eq!(batch.push_unit(&[b'x'; 100], 1), None, "too many bytes");
+        let owners: Vec<_> = (0..6).map(|line| batch.line_owner(line)).collect();
+        assert_eq!(owners, [None, Some(0), Some(1), Some(1), Some(2), None]);
+        assert_eq!(batch.line_owner(u64::MAX), None);
+        let rest = batch.without(1);
+        assert_eq!((rest.bytes(), rest.rows(), rest.units()), (&b"a\nd\n"[..], 2, 2));
+        assert_eq!(batch.select(1..3).bytes(), b"b\nc\nd\n");
+        assert_eq!(batch.select(1..9).units(), 2);
+        assert_eq!((batch.unit_rows(1), batch.unit_rows(2), batch.unit_rows(3)), (2, 1, 0));
+        assert!(batch.unit_bytes(3).is_none());
+    }
+
+    #[test]
+    fn an_empty_batch_takes_a_unit_of_any_size() {
+        let mut batch = Batch::new(CopyFormat::Text, CAPS);
+        assert_eq!(batch.push_unit(&[b'\n'; 200], 200), Some(0));
+        assert_eq!(batch.push_unit(b"a\n", 1), None);
+    }
+
+    #[test]
+    fn a_binary_copy_has_its_header_and_trailer() {
+        let mut batch = Batch::new(CopyFormat::Binary, CAPS);
+        batch.push_unit(b"\0\x01\xff\xff\xff\xff", 1).unwrap();
+        let mut out = Vec::new();
+        batch.put_copy(&mut out);
+        let (head, body) = frame::whole(&out, usize::MAX).unwrap().unwrap();
+        assert_eq!(head.tag, frontend::COPY_DATA);
+        assert_eq!(body, b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\xff\xff");
+        assert_eq!(&out[head.total()..], [frontend::COPY_DONE, 0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn the_context_names_the_line() {
+        let line = |context: &str, relname: &str| {
+            let body = format!("C23505\0W{context}\0\0").into_bytes();
+            line_of_error(&ErrorFields::new(&body), relname)
+        };
+        assert_eq!(line("COPY t, line 3, column a: \"x\"", "t"), Some(3));
+        assert_eq!(line("COPY t, line 12", "t"), Some(12));
+        assert_eq!(
+            line("while inserting index tuple (0,3) in relation \"t_pkey\"\nCOPY t, line 4", "t"),
+            Some(4)
+        );
+        assert_eq!(line("COPY t, line 2, column a: \"\nCOPY t, line 9, column a\"", "t"), Some(2));
+        assert_eq!(line("COPY t, line 9, line 1", "t, line 9"), Some(1));
+        assert_eq!(line("COPY other, line 1", "t"), None);
+        assert_eq!(line("xCOPY t, line 1", "t"), None);
+        assert_eq!(line("COPY t, line ", "t"), None);
+        assert_eq!(line("COPY t, line 0", "t"), None);
+        assert_eq!(line("COPY t, line 99999999999999999999999", "t"), None);
+        assert_eq!(line_of_error(&ErrorFields::new(b"C23503\0\0"), "t"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_of_literals_comes_back(values in proptest::collection::vec("[^\0]{0,8}", 1..6)) {
+            let (mut text, mut items) = (Vec::new(), Vec::new());
+            for value in &values {
+                let start = text.len();
+                text.extend_from_slice(format!("'{}'", value.replace('\'', "''")).as_bytes());
+                items.push(Item { class: Class::String, start, end: text.len() });
+            }
+            let plan = InsertPlan { max_value_bytes: 1000, ..plan(vec![any_literal(); values.len()]) };
+            let mut out = Vec::new();
+            encode_literals(&plan, &text, &items, &mut out).unwrap();
+            let (row, rest) = copy::take_text_row(&out).unwrap();
+            prop_assert!(rest.is_empty());
+            let expected: Vec<_> = values.iter().map(|v| Some(v.clone().into_bytes())).collect();
+            prop_assert_eq!(row, expected);
+        }
+
+        #[test]
+        fn no_bind_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(bind) = Bind::decode(&bytes) {
+                let rules = [Print::Int(IntWidth::Four), Print::Bool, Print::Text, Print::Uuid, Print::Bytea, Print::No];
+                let items = (0..bind.params_len.min(6)).map(|i| param(i, None, rules[i])).collect();
+                let plan = plan(items);
+                for format in [CopyFormat::Text, CopyFormat::Binary] {
+                    let _ = encode_params(&plan, &bind, format, &mut Vec::new());
+                }
+                let _ = format_of(&plan, &bind);
+            }
+        }
+
+        #[test]
+        fn taking_units_out_keeps_the_others(sizes in proptest::collection::vec(1usize..4, 1..8), out in any::<usize>()) {
+            let caps = Caps { rows: 1000, bytes: 1000 };
+            let mut batch = Batch::new(CopyFormat::Text, caps);
+            for (i, &rows) in sizes.iter().enumerate() {
+                let unit = format!("{i}\n").repeat(rows);
+                prop_assert_eq!(batch.push_unit(unit.as_bytes(), rows), Some(i));
+            }
+            let gone = out % sizes.len();
+            let rest = batch.without(gone);
+            prop_assert_eq!(rest.rows(), batch.rows() - sizes[gone]);
+            for (line, text) in rest.bytes().split_inclusive(|&b| b == b'\n').enumerate() {
+                let owner = rest.line_owner(line as u64 + 1).unwrap();
+                let original = if owner < gone { owner } else { owner + 1 };
+                let expected = format!("{original}\n");
+                prop_assert_eq!(text, expected.as_bytes());
+            }
+        }
+    }
 }

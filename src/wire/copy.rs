@@ -209,3 +209,124 @@ pub fn take_binary_row(buf: &[u8]) -> Result<(Row, &[u8]), MalformedRow> {
     }
     Ok((row, rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(value: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_text(&mut out, value);
+        out
+    }
+
+    #[test]
+    fn only_four_bytes_are_escaped() {
+        assert_eq!(text(b"a\\b\tc\nd\re"), b"a\\\\b\\tc\\nd\\re");
+        assert_eq!(text(b"\\N"), b"\\\\N");
+        assert_eq!(text(b"\\."), b"\\\\.");
+        for byte in 0..=255u8 {
+            let expected = usize::from(b"\\\t\n\r".contains(&byte)) + 1;
+            assert_eq!(text(&[byte]).len(), expected, "{byte}");
+        }
+    }
+
+    #[test]
+    fn quotes_are_halved_and_a_lone_one_is_refused() {
+        let mut out = b"before".to_vec();
+        assert!(put_text_unquoted(&mut out, b"it''s\\ ''''"));
+        assert_eq!(out, b"beforeit's\\\\ ''");
+        assert!(!put_text_unquoted(&mut out, b"x''y'z"));
+        assert_eq!(out, b"beforeit's\\\\ ''");
+    }
+
+    #[test]
+    fn numbers_uuids_and_bytes_are_written_as_the_server_writes_them() {
+        let put = |number| {
+            let mut out = Vec::new();
+            put_text_int(&mut out, number);
+            String::from_utf8(out).unwrap()
+        };
+        for number in [0, 1, -1, 42, i64::MAX, i64::MIN] {
+            assert_eq!(put(number), number.to_string());
+        }
+        let mut out = Vec::new();
+        put_text_uuid(&mut out, *b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff");
+        assert_eq!(out, b"00112233-4455-6677-8899-aabbccddeeff");
+        out.clear();
+        put_text_hex(&mut out, &[0, 10, 255]);
+        assert_eq!(out, b"\\\\x000aff");
+    }
+
+    #[test]
+    fn rows_that_end_too_early_are_errors() {
+        assert_eq!(take_text_row(b"a\tb"), Err(MalformedRow("no end")));
+        assert_eq!(take_text_row(b"a\\\n"), Err(MalformedRow("escape")));
+        assert_eq!(take_text_row(b"a\\x\n"), Err(MalformedRow("escape")));
+        assert_eq!(take_binary_row(BINARY_TRAILER), Err(MalformedRow("field count")));
+        assert_eq!(take_binary_row(&[0, 1, 0, 0, 0, 2, 1]), Err(MalformedRow("field")));
+        assert_eq!(take_binary_row(&[0, 1, 0xff, 0xff, 0xff, 0xfe]), Err(MalformedRow("field length")));
+        assert_eq!(take_binary_row(&[0x7f, 0xff]), Err(MalformedRow("field length")));
+    }
+
+    fn row() -> impl Strategy<Value = Row> {
+        let bytes = prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..20),
+            proptest::collection::vec(proptest::sample::select(b"\\\t\n\rN.'".to_vec()), 0..8),
+        ];
+        proptest::collection::vec(proptest::option::of(bytes), 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn text_rows_come_back(rows in proptest::collection::vec(row(), 0..5)) {
+            let mut out = Vec::new();
+            for row in &rows {
+                for (i, value) in row.iter().enumerate() {
+                    if i > 0 { out.push(FIELD_END); }
+                    match value {
+                        Some(value) => put_text(&mut out, value),
+                        None => put_text_null(&mut out),
+                    }
+                }
+                out.push(ROW_END);
+            }
+            prop_assert_eq!(memchr::memchr_iter(ROW_END, &out).count(), rows.len());
+            let mut rest = &out[..];
+            for row in rows {
+                let (got, after) = take_text_row(rest).unwrap();
+                prop_assert_eq!(got, row);
+                rest = after;
+            }
+            prop_assert!(rest.is_empty());
+        }
+
+        #[test]
+        fn unquoting_is_the_inverse_of_quoting(value in proptest::collection::vec(any::<u8>(), 0..30)) {
+            let quoted: Vec<u8> = value.iter().flat_map(|&b| if b == b'\'' { vec![b, b] } else { vec![b] }).collect();
+            let mut out = Vec::new();
+            prop_assert!(put_text_unquoted(&mut out, &quoted));
+            prop_assert_eq!(out, text(&value));
+        }
+
+        #[test]
+        fn binary_rows_come_back(row in row()) {
+            let mut out = Vec::new();
+            put_binary_count(&mut out, row.len() as u16);
+            for value in &row {
+                put_binary(&mut out, value.as_deref());
+            }
+            out.extend_from_slice(BINARY_TRAILER);
+            let (got, rest) = take_binary_row(&out).unwrap();
+            prop_assert_eq!(got, row);
+            prop_assert_eq!(rest, &BINARY_TRAILER[..]);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = take_text_row(&bytes);
+            let _ = take_binary_row(&bytes);
+        }
+    }
+}
