@@ -13,7 +13,7 @@
 use std::sync::LazyLock;
 
 use super::builtins::{FUNCTIONS, KEYWORDS, LOOSE_KEYWORDS};
-use super::scan::{self, Kind};
+use super::scan::{self, Kind, Quoting};
 
 /// What a text may do to session state; the union over its statements.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -375,7 +375,7 @@ impl<'a> Walk<'a> {
                     self.other();
                     Some(at + 1)
                 }
-                Class::Quote => self.string(at, !self.std_strings),
+                Class::Quote => self.string(at, Quoting::plain(self.std_strings)),
                 Class::DoubleQuote => self.quoted(at),
                 Class::Dollar => self.dollar(at),
                 Class::Minus if text.get(at + 1) == Some(&b'-') => Some(scan::line_end(text, at)),
@@ -438,12 +438,12 @@ impl<'a> Walk<'a> {
     }
 
     /// A string at `open`; not even one of those may begin a statement.
-    fn string(&mut self, open: usize, escapes: bool) -> Option<usize> {
+    fn string(&mut self, open: usize, quoting: Quoting) -> Option<usize> {
         if self.lead == Lead::None {
             self.found |= Effects::UNKNOWN;
         }
         self.other();
-        scan::string_end(self.text, open, escapes).map(|(end, _)| end)
+        scan::string_end(self.text, open, quoting).map(|(end, _)| end)
     }
 
     fn dollar(&mut self, at: usize) -> Option<usize> {
@@ -467,14 +467,14 @@ impl<'a> Walk<'a> {
     fn prefixed(&mut self, at: usize) -> Option<usize> {
         let text = self.text;
         match (text[at] | 0x20, text[at + 1], text.get(at + 2)) {
-            (b'e', b'\'', _) => self.string(at + 1, true),
-            (b'b' | b'x', b'\'', _) => self.string(at + 1, false),
+            (b'e', b'\'', _) => self.string(at + 1, Quoting::Backslash),
+            (b'b' | b'x', b'\'', _) => self.string(at + 1, Quoting::Bits),
             (b'u', b'&', Some(b'\'')) => {
                 // With the setting off the server refuses it.
                 if !self.std_strings {
                     self.found |= Effects::UNKNOWN;
                 }
-                self.string(at + 2, false)
+                self.string(at + 2, Quoting::Standard)
             }
             (b'u', b'&', Some(b'"')) => {
                 // A name whose letters are not what they look like.

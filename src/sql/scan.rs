@@ -125,7 +125,7 @@ impl Scanner<'_> {
 
     /// A plain string whose quote is at `open`.
     fn string(&self, open: usize) -> Option<(Kind, usize)> {
-        let (end, continued) = string_end(self.text, open, !self.std_strings)?;
+        let (end, continued) = string_end(self.text, open, Quoting::plain(self.std_strings))?;
         let kind = match () {
             () if !self.std_strings && memchr(b'\\', &self.text[open..end]).is_some() => Kind::EscapeString,
             () if continued => Kind::ContinuedString,
@@ -142,11 +142,15 @@ impl Scanner<'_> {
         }
         let next = self.text.get(end).copied();
         match (self.text[start] | 0x20, next) {
-            (b'e', Some(b'\'')) => Some((Kind::EscapeString, string_end(self.text, end, true)?.0)),
-            (b'b', Some(b'\'')) => Some((Kind::BitString, string_end(self.text, end, false)?.0)),
-            (b'x', Some(b'\'')) => Some((Kind::HexString, string_end(self.text, end, false)?.0)),
+            (b'e', Some(b'\'')) => {
+                Some((Kind::EscapeString, string_end(self.text, end, Quoting::Backslash)?.0))
+            }
+            (b'b', Some(b'\'')) => Some((Kind::BitString, string_end(self.text, end, Quoting::Bits)?.0)),
+            (b'x', Some(b'\'')) => Some((Kind::HexString, string_end(self.text, end, Quoting::Bits)?.0)),
             (b'u', Some(b'&')) => match self.text.get(end + 1) {
-                Some(b'\'') => Some((Kind::UnicodeString, string_end(self.text, end + 1, false)?.0)),
+                Some(b'\'') => {
+                    Some((Kind::UnicodeString, string_end(self.text, end + 1, Quoting::Standard)?.0))
+                }
                 Some(b'"') => Some((Kind::UnicodeQuoted, quoted_end(self.text, end + 1)?)),
                 _ => Some((Kind::Word, end)),
             },
@@ -247,17 +251,36 @@ pub(super) fn comment_end(text: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Past the string whose opening quote is at `open`, and whether it was continued on another line.
-/// `escapes`: a backslash takes the next byte with it. `None`: it does not end.
-pub(super) fn string_end(text: &[u8], open: usize, escapes: bool) -> Option<(usize, bool)> {
+/// What a quote and a backslash mean inside a string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quoting {
+    /// Two quotes are one.
+    Standard,
+    /// And a backslash takes the next byte with it.
+    Backslash,
+    /// The next quote ends it: `B''` and `X''`.
+    Bits,
+}
+
+impl Quoting {
+    /// Of a string without prefix.
+    pub(super) fn plain(std_strings: bool) -> Self {
+        if std_strings { Self::Standard } else { Self::Backslash }
+    }
+}
+
+/// Past the string whose opening quote is at `open`, and whether it was continued on another line. `None`: it
+/// does not end.
+pub(super) fn string_end(text: &[u8], open: usize, quoting: Quoting) -> Option<(usize, bool)> {
     let mut at = open + 1;
     let mut continued = false;
     loop {
-        at = match escapes {
-            false => at + memchr(b'\'', text.get(at..)?)?,
-            true => at + memchr2(b'\'', b'\\', text.get(at..)?)?,
+        at += match quoting {
+            Quoting::Backslash => memchr2(b'\'', b'\\', text.get(at..)?)?,
+            Quoting::Standard | Quoting::Bits => memchr(b'\'', text.get(at..)?)?,
         };
-        if text[at] == b'\\' || text.get(at + 1) == Some(&b'\'') {
+        let doubled = quoting != Quoting::Bits && text.get(at + 1) == Some(&b'\'');
+        if text[at] == b'\\' || doubled {
             at += 2;
             continue;
         }
