@@ -298,7 +298,7 @@ async fn pipeline(client: &mut Client, _: &mut Heard, _: &Site) -> Result<String
     // All are sent before the first is answered.
     let answers = futures_util::future::join_all(parameters.iter().map(|p| client.execute(&insert, p))).await;
     let counts: u64 = answers.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().sum();
-    let sums = "SELECT count(*), sum(seq), min(word), max(data) FROM stream WHERE client = 1";
+    let sums = "SELECT count(*), sum(seq), min(word), max(encode(data, 'hex')) FROM stream WHERE client = 1";
     Ok(format!("{counts}\n{}", simple(client, sums).await?))
 }
 

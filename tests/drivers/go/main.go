@@ -289,7 +289,7 @@ func atOnce(c *pgx.Conn) (any, error) {
 	}
 	all32.Wait()
 	fmt.Println(tags)
-	return all(c, "SELECT client, count(*), sum(seq), min(data) FROM stream WHERE client BETWEEN 40 AND 55 GROUP BY 1 ORDER BY 1")
+	return all(c, "SELECT client, count(*), sum(seq), min(encode(data, 'hex')) FROM stream WHERE client BETWEEN 40 AND 55 GROUP BY 1 ORDER BY 1")
 }
 
 func large(c *pgx.Conn) (any, error) {
