@@ -25,7 +25,9 @@ pub struct Certs {
 impl Certs {
     /// A new authority, a server certificate for localhost, a client certificate for `user`.
     pub fn new(user: &str) -> Self {
-        let dir = tempfile::Builder::new().prefix("pgsluice-certs-").tempdir().expect("temporary directory");
+        // Under the target directory: a shared server's certificates are not removed when the test ends.
+        let dir = tempfile::Builder::new().prefix("certs-").tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+        let dir = dir.expect("temporary directory");
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);
             fs::write(&path, text).expect("write PEM");

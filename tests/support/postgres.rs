@@ -45,8 +45,9 @@ impl Postgres {
 
     /// A server of your own; stopped (fast) on drop.
     pub fn start(options: PgOptions) -> Self {
-        let bin = usable_bin(options.bin.clone().unwrap_or_else(default_bin));
         let dir = tempfile::Builder::new().prefix("pgsluice-pg-").tempdir().expect("temporary directory");
+        own(dir.path());
+        let bin = usable_bin(options.bin.clone().unwrap_or_else(default_bin), dir.path());
         let data = dir.path().join("data");
         run(Command::new("cp").arg("-a").arg(template(&bin)).arg(&data));
         configure(&data, dir.path(), &options);
@@ -187,24 +188,16 @@ fn default_bin() -> PathBuf {
     found.expect("no PostgreSQL found: run `make setup`, or set PGSLUICE_TEST_PG_BIN")
 }
 
-/// `bin`, or a copy of its installation where the user postgres can reach it.
-fn usable_bin(bin: PathBuf) -> PathBuf {
+/// `bin`, or a copy of its installation in `dir` where the user postgres can reach it.
+fn usable_bin(bin: PathBuf, dir: &Path) -> PathBuf {
     let reachable = as_user(Some(OS_USER), "test").arg("-x").arg(bin.join("postgres")).status();
     if reachable.is_ok_and(|status| status.success()) {
         return bin;
     }
-    static COPIES: Mutex<Vec<(PathBuf, tempfile::TempDir)>> = Mutex::new(Vec::new());
-    let mut copies = COPIES.lock().expect("no test panicked in here");
-    if let Some((_, copy)) = copies.iter().find(|(from, _)| *from == bin) {
-        return copy.path().join("bin");
-    }
-    let copy = tempfile::Builder::new().prefix("pgsluice-bin-").tempdir().expect("temporary directory");
-    let installation = bin.parent().expect("bin has a parent").join(".");
-    run(Command::new("cp").arg("-a").arg(installation).arg(copy.path()));
-    own(copy.path());
-    let usable = copy.path().join("bin");
-    copies.push((bin, copy));
-    usable
+    let installation = bin.parent().expect("bin has a parent");
+    run(Command::new("cp").arg("-a").arg(installation).arg(dir.join("installation")));
+    own(dir);
+    dir.join("installation/bin")
 }
 
 /// Gives a directory to the user postgres when we are root.
