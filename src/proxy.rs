@@ -146,7 +146,7 @@ fn raise_file_limit() {
 
 fn start_workers(general: &General) -> Result<(Vec<Worker>, Vec<std::thread::JoinHandle<()>>), ServeError> {
     let count = match general.workers {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2),
         n => n,
     };
     let mut workers = Vec::new();

@@ -51,7 +51,7 @@ pub struct General {
     pub unix_socket_dir: Option<PathBuf>,
     /// Mode of the Unix socket's file.
     pub unix_socket_mode: u32,
-    /// Worker threads; 0: one for each core. Ours.
+    /// Worker threads; 0: one for every two cores, because PostgreSQL or the clients want the others. Ours.
     pub workers: usize,
 
     /// session, transaction or statement.

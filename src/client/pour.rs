@@ -22,7 +22,7 @@ use crate::coalesce::batch::{encode_literals, encode_params, format_of};
 use crate::coalesce::lane::{Lane, Offer, Outcome, Single, Ticket};
 use crate::coalesce::{Ready, Source};
 use crate::error::Error;
-use crate::limits::{HELD_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::Statement;
 use crate::settings::CoalesceMode;
 use crate::sql::insert::{Lifted, lift, quick_reject};
@@ -350,7 +350,10 @@ impl<'a> Walk<'a> {
         let mut any = false;
         loop {
             let rest = &self.buf[self.pos..];
-            let Some(head) = header(rest, SMALL_MESSAGE_BYTES_MAX)? else { return Ok(Unit::Cut) };
+            let Some(head) = header(rest, self.session.state.message_max)? else { return Ok(Unit::Cut) };
+            if head.total() > HELD_BYTES_MAX {
+                return Ok(Unit::Other);
+            }
             let Some(body) = rest.get(HEADER_BYTES..head.total()) else {
                 return Ok(if matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE) {
                     Unit::Cut

@@ -6,7 +6,7 @@
 use std::task::{Context, Poll};
 
 use super::session::Session;
-use super::state::{FORGETS_NAMES, Fault, State, Taken};
+use super::state::{FORGETS_NAMES, Fault, State, Taken, UNPINS};
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::conn::Conn;
@@ -38,7 +38,8 @@ enum Pumped {
 }
 
 impl Session {
-    /// Relays until [`End`]. `stay`: do not stop when quiet (the server is the client's own).
+    /// Relays until [`End`]. `stay`: the server is the client's own; stop when quiet only after
+    /// something that may change that.
     ///
     /// Cancel safety: none; the session that is dropped inside closes both connections.
     pub(super) async fn relay(&mut self, server: &mut ServerConn, stay: bool) -> Result<End, Fault> {
@@ -95,7 +96,8 @@ impl Session {
                     Poll::Pending => {}
                 }
             }
-            if !stay && server.pipeline.is_quiet() && self.state.streaming == 0 && self.client.is_flushed() {
+            let done = !stay || self.state.taint.intersects(UNPINS);
+            if done && server.pipeline.is_quiet() && self.state.streaming == 0 && self.client.is_flushed() {
                 return Poll::Ready(Ok(End::Quiet));
             }
             if self.me.is_signalled() {

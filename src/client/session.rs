@@ -424,7 +424,11 @@ impl Session {
         {
             return Ok(false);
         }
-        let found = server.probe(self.state.max_prepared).await.map_err(|lost| Fault::ServerLost(lost.0))?;
+        let names = self.cx.pools.shared().custom_settings();
+        let found =
+            server.probe(&names, self.state.max_prepared).await.map_err(|lost| Fault::ServerLost(lost.0))?;
+        self.client.prepare_out();
+        self.client.out.extend_from_slice(&found.notifications);
         let vars = &self.cx.pools.shared().vars;
         let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
         server.vars = Arc::clone(&set);

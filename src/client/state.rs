@@ -36,6 +36,10 @@ pub const PROBED: Effects = Effects::SETTINGS
     .union(Effects::EXECUTE)
     .union(Effects::UNKNOWN);
 
+/// What may end state that is bound to a connection, and with it the pinning.
+pub const UNPINS: Effects =
+    PROBED.union(Effects::CLOSE).union(Effects::DEALLOCATE).union(Effects::DEALLOCATE_ALL);
+
 /// State that lives on one server connection only.
 pub const BOUND: Effects = Effects::LISTEN
     .union(Effects::ADVISORY_LOCK)
@@ -291,6 +295,7 @@ impl State {
             return Ok(self.refuse(Kind::Query, error, server));
         }
         self.taint = self.taint.union(found);
+        self.note_custom_settings(text, found);
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() {
             if let Some(rewritten) = self.deallocate(text, server) {
                 self.send_query(&rewritten, fold, server);
@@ -346,6 +351,14 @@ impl State {
         self.taint = self.taint.union(Effects::UNKNOWN);
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
+    }
+
+    /// Settings that PostgreSQL does not list must be known by name to be carried.
+    fn note_custom_settings(&self, text: &[u8], found: Effects) {
+        let defines = matches!(text.first(), Some(b'c' | b'C')) && self.shares_servers();
+        if defines || found.intersects(Effects::SETTINGS.union(Effects::UNKNOWN)) {
+            self.shared.note_custom_settings(text);
+        }
     }
 
     fn take_function_call(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
@@ -433,6 +446,7 @@ impl State {
             return Ok(self.refuse(Kind::Parse, error, server));
         }
         self.counts.server_parses += 1;
+        self.note_custom_settings(parse.query, statement.effects);
         let id = statement.id;
         self.names.parse(b"", statement, None);
         server.names.unnamed = Some(id);
@@ -463,6 +477,7 @@ impl State {
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
         }
+        self.note_custom_settings(parse.query, statement.effects);
         if server.names.holds(statement.id) {
             if server.pipeline.status() != TransactionStatus::Failed {
                 self.names.parse(parse.name, statement, None);

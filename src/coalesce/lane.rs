@@ -193,6 +193,8 @@ impl Lane {
             ("application_name", "pgsluice"),
             ("lock_timeout", lock_timeout.as_str()),
             ("statement_timeout", flush_timeout.as_str()),
+            // Planning the guard costs more than running it.
+            ("plan_cache_mode", "force_generic_plan"),
         ];
         let caps = Caps { rows: settings.max_rows, bytes: settings.max_bytes };
         Arc::new(Self {

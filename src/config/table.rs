@@ -71,7 +71,7 @@ table! {
     LISTEN, RESTART, unix_socket_mode = unix_socket_mode: FileMode,
         "permissions of the Unix socket's file";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
-        "worker threads; 0 is one for each core";
+        "worker threads; 0 is one for every two cores, because PostgreSQL or the clients want the others";
     LISTEN, RESTART, pidfile = pidfile: Maybe(File),
         "file the process id is written to";
     LISTEN, RELOAD, shutdown_timeout = shutdown_timeout: TIMEOUT,

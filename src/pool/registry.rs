@@ -1,7 +1,7 @@
 //! All pools of the process, and what they share.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -35,12 +35,32 @@ pub struct Shared {
     pub none: Arc<VarSet>,
     /// Named statements of all clients.
     pub statements: Statements,
+    /// Names of settings that PostgreSQL does not list, seen in texts; bounded.
+    custom_settings: Mutex<BTreeSet<String>>,
     pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
     by_database: Mutex<HashMap<String, Weak<AtomicUsize>>>,
     by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
 }
 
+/// Names remembered; more than that are not carried.
+const CUSTOM_SETTINGS_MAX: usize = 256;
+
 impl Shared {
+    /// A text that may set something: the names in it that PostgreSQL would not list are asked about from here on.
+    pub fn note_custom_settings(&self, text: &[u8]) {
+        crate::sql::custom::custom_settings(text, |name| {
+            let mut names = self.custom_settings.lock().unwrap_or_else(PoisonError::into_inner);
+            if names.len() < CUSTOM_SETTINGS_MAX && !names.contains(name) {
+                names.insert(name.to_owned());
+            }
+        });
+    }
+
+    /// All such names.
+    pub fn custom_settings(&self) -> Vec<String> {
+        self.custom_settings.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
     /// Closes one idle connection of a pool that shares a limit with `not`.
     pub(super) fn evict_idle(&self, shares: impl Fn(&PoolKey) -> bool, not: &PoolKey) -> bool {
         let pools: Vec<Arc<Pool>> = {
@@ -76,6 +96,7 @@ impl Default for Pools {
                 vars,
                 none,
                 statements: Statements::default(),
+                custom_settings: Mutex::default(),
                 pools: Mutex::default(),
                 by_database: Mutex::default(),
                 by_user: Mutex::default(),

@@ -117,6 +117,8 @@ pub struct Pipeline {
     owed: VecDeque<Owed>,
     copy_in: bool,
     discarding: bool,
+    /// Extended messages went by and no Sync yet: portals live until it.
+    unsynced: bool,
     status: TransactionStatus,
 }
 
@@ -148,21 +150,26 @@ impl Pipeline {
 
     /// The server may be released: nothing owed, no block open, no message half discarded.
     pub fn is_quiet(&self) -> bool {
-        self.owed.is_empty() && !self.copy_in && !self.discarding && self.status == TransactionStatus::Idle
+        self.owed.is_empty()
+            && !self.copy_in
+            && !self.discarding
+            && !self.unsynced
+            && self.status == TransactionStatus::Idle
     }
 
     /// Hot path. A message was sent (or swallowed, for `Fake`). Returns true when its made-up answer is due now.
     pub fn push(&mut self, kind: Kind, action: Action, names: bool) -> bool {
         match kind {
             Kind::Sync if self.copy_in => return false,
-            Kind::Sync => self.discarding = false,
+            Kind::Sync => (self.discarding, self.unsynced) = (false, false),
+            Kind::Query | Kind::FunctionCall => self.unsynced = false,
+            Kind::Parse | Kind::Bind | Kind::Describe | Kind::Execute | Kind::Close => self.unsynced = true,
             Kind::CopyEnd => {
                 self.copy_in = false;
                 if self.owed.is_empty() {
                     return false;
                 }
             }
-            _ => {}
         }
         if action == Action::Fake && self.owed.is_empty() {
             return true;

@@ -28,6 +28,8 @@ pub struct Reply {
     pub param_types: Option<Vec<u32>>,
     /// Command tags, in order.
     pub tags: Vec<Vec<u8>>,
+    /// NotificationResponse messages that came meanwhile, whole: they are the listening client's.
+    pub notifications: Vec<u8>,
     /// ParameterDescription's body, to be given to a client as it is.
     pub param_description: Option<Vec<u8>>,
 }
@@ -162,7 +164,8 @@ impl ServerConn {
                     let (name, value) = b::parameter_status(body).map_err(|e| e.to_string())?;
                     report(&mut self.reported, name, value);
                 }
-                b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {}
+                b::NOTIFICATION_RESPONSE => reply.notifications.extend_from_slice(&buf[..head.total()]),
+                b::NOTICE_RESPONSE => {}
                 tag => {
                     if tag == b::ERROR_RESPONSE {
                         reply.error.get_or_insert_with(|| body.to_vec());
@@ -191,8 +194,12 @@ impl ServerConn {
     ///
     /// # Errors
     /// As [`ServerConn::simple`]; a malformed answer is `Lost` too.
-    pub async fn probe(&mut self, max: usize) -> Result<Probe, Lost> {
-        let reply = self.prepared(probe_statement(), &[], max).await?;
+    ///
+    /// `names` are settings of extensions and applications (`app.user`) that may have been set: `pg_settings` does not
+    /// show those that nobody defined.
+    pub async fn probe(&mut self, names: &[String], max: usize) -> Result<Probe, Lost> {
+        let names = serde_json::to_vec(names).unwrap_or_default();
+        let reply = self.prepared(probe_statement(), &[Some(&names)], max).await?;
         if let Some(error) = reply.error {
             return Err(Lost(format!(
                 "session probe failed: {}",
@@ -200,7 +207,10 @@ impl ServerConn {
             )));
         }
         let login = self.shared.target.user.clone();
-        Probe::decode(&reply.rows, &login).ok_or_else(|| Lost("session probe gave no row".into()))
+        let mut probe =
+            Probe::decode(&reply.rows, &login).ok_or_else(|| Lost("session probe gave no row".into()))?;
+        probe.notifications = reply.notifications;
+        Ok(probe)
     }
 }
 
@@ -209,6 +219,8 @@ impl ServerConn {
 pub struct Probe {
     /// Settings changed in the session, with `role` and `session_authorization` where they differ from the login.
     pub settings: Vec<(String, String)>,
+    /// Notifications that came meanwhile, whole.
+    pub notifications: Vec<u8>,
     /// Channels listened to.
     pub listen: bool,
     /// Session-level advisory locks held.
@@ -242,6 +254,7 @@ impl Probe {
             settings.push(("session_authorization".into(), session));
         }
         Some(Self {
+            notifications: Vec::new(),
             settings,
             listen: flag(3),
             advisory_lock: flag(4),
@@ -260,11 +273,17 @@ pub fn probe_statement() -> &'static Arc<Statement> {
 }
 
 const PROBE_SQL: &str = "\
-SELECT COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(s.name, s.setting))
-                   FROM pg_catalog.pg_settings s
-                  WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
-                    AND s.name OPERATOR(pg_catalog.<>) 'session_authorization'::pg_catalog.text
-                    AND s.name OPERATOR(pg_catalog.<>) 'role'::pg_catalog.text), '[]'::pg_catalog.json)::pg_catalog.text,
+SELECT COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, a.setting)) FROM (
+                  SELECT s.name, s.setting
+                    FROM pg_catalog.pg_settings s
+                   WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
+                     AND s.name OPERATOR(pg_catalog.<>) 'session_authorization'::pg_catalog.text
+                     AND s.name OPERATOR(pg_catalog.<>) 'role'::pg_catalog.text
+                  UNION
+                  SELECT n.name, pg_catalog.current_setting(n.name, true)
+                    FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
+                   WHERE pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
+               '[]'::pg_catalog.json)::pg_catalog.text,
        pg_catalog.current_setting('role'),
        SESSION_USER::pg_catalog.text,
        EXISTS (SELECT 1 FROM pg_catalog.pg_listening_channels()),

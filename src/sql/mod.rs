@@ -5,6 +5,7 @@
 //! Never: a session, a socket, a decision.
 
 mod builtins;
+pub mod custom;
 pub mod effects;
 pub mod insert;
 pub mod meaning;
