@@ -140,6 +140,12 @@ impl ClientShared {
         self.signals.load(Ordering::Acquire) & Signal::Cancel as u8 != 0
     }
 
+    /// Takes a cancel request, if one was told, and nothing else.
+    pub fn take_cancel(&self) -> bool {
+        let cancel = Signal::Cancel as u8;
+        self.signals.fetch_and(!cancel, Ordering::AcqRel) & cancel != 0
+    }
+
     /// Takes what was told.
     pub fn take_signals(&self) -> u8 {
         self.signals.swap(0, Ordering::AcqRel)

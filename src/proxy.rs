@@ -389,6 +389,7 @@ impl Proxy {
         self.auth.reload(&settings);
         self.cx.settings.store(Arc::new(settings));
         self.cx.generation.fetch_add(1, Ordering::AcqRel);
+        self.cx.lanes.forget_all();
         Ok(())
     }
 

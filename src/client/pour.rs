@@ -69,6 +69,8 @@ struct Found {
     rows: usize,
     /// Bytes of the client's messages.
     bytes: usize,
+    /// Transactions of the client's.
+    units: usize,
     /// The unnamed statement after them.
     unnamed: Unnamed,
 }
@@ -158,6 +160,7 @@ impl Session {
     fn look_at_query(&self, bytes: usize, body: &[u8], scratch: &mut Scratch) -> Result<Look, Fault> {
         let text = f::query(body)?;
         if !self.state.rules.passes_all_queries()
+            || !self.pool.settings.load().coalesce.group
             || text.len() > crate::coalesce::shapes::TEXT_BYTES_MAX
             || quick_reject(text)
             || lift(text, &mut scratch.lifted).is_err()
@@ -175,7 +178,7 @@ impl Session {
         }
         b::put_command_complete(&mut scratch.answers, INSERTED);
         b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
-        Ok(Look::Found(Found { lane: Arc::clone(lane), rows: 1, bytes, unnamed: Unnamed::Gone }))
+        Ok(Look::Found(Found { lane: Arc::clone(lane), rows: 1, bytes, units: 1, unnamed: Unnamed::Gone }))
     }
 
     /// As many units as are here whole, go to one lane and may share a transaction.
@@ -194,8 +197,15 @@ impl Session {
                         scratch.answers.truncate(answers_before);
                         break;
                     }
+                    let units_before = found.as_ref().map_or(0, |f| f.units);
+                    if !walk.may_take(units_before) {
+                        scratch.rows.truncate(rows_before);
+                        scratch.answers.truncate(answers_before);
+                        break;
+                    }
                     let unnamed = walk.unnamed.clone().map_or(Unnamed::Kept, Unnamed::Set);
-                    found = Some(Found { lane, rows: walk.rows, bytes: walk.pos, unnamed });
+                    let units = units_before + 1;
+                    found = Some(Found { lane, rows: walk.rows, bytes: walk.pos, units, unnamed });
                     if alone || walk.pos == walk.buf.len() {
                         break;
                     }
@@ -210,6 +220,8 @@ impl Session {
                 }
             }
         }
+        let group = self.pool.settings.load().coalesce.group;
+        let found = found.filter(|found| group || found.rows > 1);
         Ok(found.map_or(Look::No, Look::Found))
     }
 
@@ -232,6 +244,9 @@ impl Session {
         })
         .await;
         self.me.set_state(ClientState::Idle, Instant::now());
+        // A request that came too late is void; one for rows that are not stored after all is not.
+        let cancelled = self.me.take_cancel();
+        let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
         match outcome {
             Some(Outcome::Inserted) => {
                 self.answered(found, &answers);
@@ -241,7 +256,6 @@ impl Session {
             Some(Outcome::RunSingly) => Ok(self.singly(found.bytes, None)),
             Some(Outcome::Unknown) => Err(Fault::Client(Error::outcome_unknown())),
             None => {
-                self.me.take_signals();
                 let end = self.first_unit_end(found.bytes);
                 self.client.prepare_out();
                 Error::cancelled().put(&mut self.client.out);
@@ -319,6 +333,12 @@ impl<'a> Walk<'a> {
             unnamed: None,
             own_time: false,
         }
+    }
+
+    /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
+    fn may_take(&self, units_before: usize) -> bool {
+        let settings = self.session.pool.settings.load();
+        settings.coalesce.pipeline || (self.rows == 1 && units_before == 0)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {

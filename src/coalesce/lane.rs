@@ -4,8 +4,9 @@
 //! A ticket is resolved exactly once; `Inserted` is said only after the server confirmed the COMMIT.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use super::batch::{Batch, Caps, line_of_error};
 use super::catalog;
@@ -13,7 +14,7 @@ use super::plan::InsertPlan;
 use super::shapes::{Lanes, Shape, guard_statement};
 use crate::pool::{Checkout, Pool};
 use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::{ClientNames, Statement};
+use crate::proto::prepared::Statement;
 use crate::proto::vars::VarSet;
 use crate::server::internal::Reply;
 use crate::settings::{Coalesce, CoalesceMode};
@@ -30,6 +31,12 @@ const PASSED_ON: u64 = 64;
 
 /// See [`PASSED_ON`].
 const PASSED_ON_MAX: u64 = 1 << 16;
+
+/// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
+const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
+
+/// Between two such questions.
+const IN_DOUBT_PAUSE: Duration = Duration::from_millis(5);
 
 /// What became of a unit of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +134,8 @@ pub struct LaneStats {
     pub dead_rows: AtomicU64,
     /// Units whose outcome could not be known.
     pub unknown: AtomicU64,
+    /// Units whose connection was lost at the commit, and whose outcome the server told afterwards.
+    pub resolved: AtomicU64,
     /// Offers passed on (budget, failures).
     pub passed_on: AtomicU64,
     /// Rows that would have been poured (`mode = "shadow"`).
@@ -187,7 +196,7 @@ impl Lane {
         mode: CoalesceMode,
     ) -> Arc<Self> {
         let settings = pool.settings.load().coalesce.clone();
-        let millis = |d: std::time::Duration| d.as_millis().to_string();
+        let millis = |d: Duration| d.as_millis().to_string();
         let (lock_timeout, flush_timeout) = (millis(settings.lock_timeout), millis(settings.flush_timeout));
         let own = [
             ("application_name", "pgsluice"),
@@ -230,14 +239,17 @@ impl Lane {
         pool: &Arc<Pool>,
         class: u64,
         sql: &str,
-        fingerprint: &str,
+        plan: &InsertPlan,
         mode: CoalesceMode,
     ) -> bool {
         Arc::ptr_eq(&self.pool, pool)
             && self.class == class
             && *self.copy.query == *sql.as_bytes()
-            && self.plan.fingerprint == fingerprint
+            && self.plan.fingerprint == plan.fingerprint
+            // The guard asks what the name means; another spelling may come to mean another table.
+            && self.plan.name_as_written == plan.name_as_written
             && self.mode == mode
+            && self.settings == pool.settings.load().coalesce
     }
 
     pub(super) fn is_replaced_by(&self, new: &Self) -> bool {
@@ -405,15 +417,70 @@ impl Lane {
         }
     }
 
+    fn max_prepared(&self) -> usize {
+        self.pool.settings.load().max_prepared_statements.max(8)
+    }
+
+    /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
+    /// which server it is connected to. False: it can't be used, and is closed.
+    async fn make_ready(&self, server: &mut Checkout) -> bool {
+        let max = self.max_prepared();
+        if !matches!(server.settle_vars(&self.vars, max).await, Ok(None)) {
+            return false;
+        }
+        if server.incarnation.is_none() {
+            let Ok(reply) = server.prepared(incarnation_statement(), &[], max).await else { return false };
+            server.incarnation = Some(only_value(reply).unwrap_or_default().into());
+        }
+        true
+    }
+
+    /// A connection was lost at the commit of transaction `xid`: asks the server how that ended, for a while.
+    ///
+    /// Believed is only the same life of the same server: after a crash it hands out ids again, and a stranger's
+    /// commit would be taken for ours.
+    async fn in_doubt(&self, xid: u64, incarnation: &[u8]) -> Landed {
+        let asked = async {
+            loop {
+                match self.ask_status(xid, incarnation).await {
+                    Status::Known(landed) => return landed,
+                    Status::NotYet => tokio::time::sleep(IN_DOUBT_PAUSE).await,
+                }
+            }
+        };
+        tokio::time::timeout(IN_DOUBT_MAX, asked).await.unwrap_or(Landed::Unknown)
+    }
+
+    async fn ask_status(&self, xid: u64, incarnation: &[u8]) -> Status {
+        let Ok(mut server) = self.pool.checkout(&self.vars, None).await else { return Status::NotYet };
+        let max = self.max_prepared();
+        let Ok(life) = server.prepared(incarnation_statement(), &[], max).await else {
+            return Status::NotYet;
+        };
+        if only_value(life).is_none_or(|life| life != incarnation) {
+            server.release();
+            return Status::Known(Landed::Unknown);
+        }
+        let text = xid.to_string();
+        let Ok(reply) = server.prepared(status_statement(), &[Some(text.as_bytes())], max).await else {
+            return Status::NotYet;
+        };
+        server.release();
+        match only_value(reply).as_deref() {
+            Some(b"committed") => Status::Known(Landed::Committed),
+            Some(b"aborted") => Status::Known(Landed::NotStored),
+            Some(b"in progress") => Status::NotYet,
+            _ => Status::Known(Landed::Unknown),
+        }
+    }
+
     /// Everything of one round trip, in one write: COPY, its rows and its end, the guard, Sync.
     fn put_flush(&self, server: &mut Checkout, batch: &Batch) {
-        let max = self.pool.settings.load().max_prepared_statements.max(8);
-        let mut names = ClientNames::default();
+        let max = self.max_prepared();
         server.conn.prepare_out();
-        server.apply_vars(&self.vars, &mut names, max);
         let guard = guard_statement();
-        server.ensure(&self.copy, &mut names, max, Action::Own);
-        server.ensure(guard, &mut names, max, Action::Own);
+        server.ensure_own(&self.copy, max);
+        server.ensure_own(guard, max);
         f::put_bind_text(&mut server.conn.out, self.copy.server_name.as_bytes(), &[]);
         f::put_execute(&mut server.conn.out, b"", 0);
         batch.put_copy(&mut server.conn.out);
@@ -449,6 +516,30 @@ enum Landed {
     Unknown,
 }
 
+/// What the server says of a transaction in doubt.
+enum Status {
+    Known(Landed),
+    NotYet,
+}
+
+/// The one value of the last row.
+fn only_value(mut reply: Reply) -> Option<Vec<u8>> {
+    if reply.error.is_some() {
+        return None;
+    }
+    reply.rows.pop()?.pop().flatten()
+}
+
+fn incarnation_statement() -> &'static Arc<Statement> {
+    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
+    CELL.get_or_init(|| Statement::new(catalog::INCARNATION_SQL.as_bytes(), &[], Effects::NONE))
+}
+
+fn status_statement() -> &'static Arc<Statement> {
+    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
+    CELL.get_or_init(|| Statement::new(catalog::STATUS_SQL.as_bytes(), &[], Effects::NONE))
+}
+
 impl Flight {
     async fn fly(mut self, batch: Batch) {
         let rows = batch.rows();
@@ -476,11 +567,14 @@ impl Flight {
     async fn land(&self, batch: &Batch) -> Landed {
         let lane = &self.lane;
         let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
+        if !lane.make_ready(&mut server).await {
+            return Landed::NotStored;
+        }
         lane.put_flush(&mut server, batch);
         let mut reply = Reply::default();
         let lost = server.finish_into(&mut reply).await.is_err();
         if lost {
-            return self.lost(&server, &reply);
+            return self.lost(server, &reply).await;
         }
         server.release();
         match &reply.error {
@@ -498,22 +592,39 @@ impl Flight {
                     lane.forget_shapes();
                     return Landed::NotStored;
                 }
-                Landed::Failed(
-                    line_of_error(&fields, &lane.plan.relname).and_then(|line| batch.line_owner(line)),
-                )
+                let owner =
+                    line_of_error(&fields, &lane.plan.relname).and_then(|line| batch.line_owner(line));
+                if owner.is_none() && fields.sqlstate().starts_with(b"42") {
+                    // No such table or column, or no privilege for it: not what was planned for either.
+                    lane.forget_shapes();
+                }
+                Landed::Failed(owner)
             }
         }
     }
 
     /// The connection is gone. Stored is nothing if the Sync never left whole, or if the server said why it ends the
-    /// transaction before it answered the guard; otherwise nobody knows.
-    fn lost(&self, server: &Checkout, reply: &Reply) -> Landed {
+    /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
+    /// was read.
+    async fn lost(&self, server: Checkout, reply: &Reply) -> Landed {
         self.lane.failed();
         let guard_answered = reply.tags.len() >= 2;
         if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
-            Landed::NotStored
-        } else {
-            Landed::Unknown
+            return Landed::NotStored;
+        }
+        let row = reply.rows.last().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
+        let xid = row.and_then(|row| catalog::decode_guard(&row));
+        let incarnation = server.incarnation.clone().filter(|life| !life.is_empty());
+        drop(server);
+        match (xid, incarnation) {
+            (Some(xid), Some(incarnation)) => {
+                let landed = self.lane.in_doubt(xid, &incarnation).await;
+                if !matches!(landed, Landed::Unknown) {
+                    self.lane.stats.resolved.fetch_add(self.tickets.len() as u64, Ordering::Relaxed);
+                }
+                landed
+            }
+            _ => Landed::Unknown,
         }
     }
 

@@ -248,6 +248,17 @@ pub struct InsertPlan {
     pub max_value_bytes: usize,
 }
 
+impl InsertPlan {
+    /// The table as the configuration names it: `schema.table`, without quotes.
+    pub fn configured_name(&self) -> String {
+        let mut quoted = String::new();
+        super::catalog::put_identifier(&mut quoted, &self.relname);
+        let schema = self.target.strip_suffix(&quoted).and_then(|rest| rest.strip_suffix('.')).unwrap_or("");
+        let schema = schema.strip_prefix('"').and_then(|s| s.strip_suffix('"')).unwrap_or(schema);
+        format!("{}.{}", schema.replace("\"\"", "\""), self.relname)
+    }
+}
+
 /// Plans an INSERT of literals alone: simple protocol. `target.items` are the classes of one row.
 ///
 /// Errors: why its rows must leave as they were sent.

@@ -14,10 +14,10 @@ use arc_swap::ArcSwap;
 use super::catalog::{self, Reason, Table};
 use super::lane::Lane;
 use super::plan::{self, Context, InsertPlan};
-use crate::pool::Pool;
+use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::VarSet;
-use crate::server::internal::Reply;
+use crate::server::internal::{Lost, Reply};
 use crate::settings::{CoalesceMode, CoalesceTable};
 use crate::sql::effects::Effects;
 use crate::sql::insert::{Item, Lifted, NotPourable, lift};
@@ -32,6 +32,9 @@ pub const TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// A refusal is asked about again after this long: the table may have changed.
 const REFUSAL_KEPT: Duration = Duration::from_secs(60);
+
+/// A question that could not be answered is asked again after this long.
+const NO_ANSWER_KEPT: Duration = Duration::from_secs(1);
 
 /// What an INSERT is recognised by.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +87,7 @@ enum Known {
     Nothing,
     /// Somebody asks.
     Asking,
-    /// Not poured, and why.
+    /// Not poured, why, and until when that is believed.
     No(String, Instant),
     /// Poured.
     Yes(Arc<Ready>),
@@ -183,7 +186,7 @@ impl Lanes {
         match &**known {
             Known::Yes(ready) => Some(Arc::clone(ready)),
             Known::Asking => None,
-            Known::No(_, since) if since.elapsed() < REFUSAL_KEPT => None,
+            Known::No(_, until) if Instant::now() < *until => None,
             Known::Nothing | Known::No(..) => {
                 shape.known.store(Arc::new(Known::Asking));
                 let question = Question::of(source);
@@ -236,9 +239,11 @@ impl Lanes {
         let known = match outcome {
             Ok(answer) => match self.ready(&pool, &vars, &shape, answer) {
                 Some(ready) => Known::Yes(Arc::new(ready)),
-                None => Known::No("coalesce.mode is off for this table".into(), Instant::now()),
+                None => {
+                    Known::No("coalesce.mode is off for this table".into(), Instant::now() + REFUSAL_KEPT)
+                }
             },
-            Err(why) => Known::No(why, Instant::now()),
+            Err(Refusal { why, kept }) => Known::No(why, Instant::now() + kept),
         };
         shape.known.store(Arc::new(known));
     }
@@ -251,7 +256,8 @@ impl Lanes {
         answer: Answer,
     ) -> Option<Ready> {
         let settings = pool.settings.load();
-        let table_rule = settings.coalesce.tables.get(&answer.plan.target).cloned().unwrap_or_default();
+        let table_rule =
+            settings.coalesce.tables.get(&answer.plan.configured_name()).cloned().unwrap_or_default();
         let CoalesceTable { mode, .. } = table_rule;
         let mode = mode.unwrap_or(settings.coalesce.mode);
         if mode == CoalesceMode::Off {
@@ -279,7 +285,7 @@ impl Lanes {
         mode: CoalesceMode,
     ) -> Arc<Lane> {
         let mut lanes = lock(&self.lanes);
-        let same = lanes.iter().find(|l| l.serves(pool, vars.pour_class, sql, &plan.fingerprint, mode));
+        let same = lanes.iter().find(|l| l.serves(pool, vars.pour_class, sql, plan, mode));
         if let Some(lane) = same {
             lane.add_shape(shape);
             return Arc::clone(lane);
@@ -341,6 +347,35 @@ struct Answer {
     param_description: Option<Vec<u8>>,
 }
 
+/// Why a question was not answered by a plan, and how long that is believed.
+struct Refusal {
+    why: String,
+    kept: Duration,
+}
+
+impl Refusal {
+    /// It says nothing about the statement: the connection, or the pool, could not answer.
+    fn for_now(why: impl Into<String>) -> Self {
+        Self { why: why.into(), kept: NO_ANSWER_KEPT }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, kept: REFUSAL_KEPT }
+    }
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            // Of the connection that was asked; a client that has such objects is bound to another one.
+            Reason::TemporarySchema => Self::for_now(reason.to_string()),
+            reason => reason.to_string().into(),
+        }
+    }
+}
+
 impl Question {
     fn of(source: Source<'_>) -> Self {
         match source {
@@ -357,44 +392,64 @@ impl Question {
     }
 
     /// Asks on a connection that has the client's settings.
-    async fn ask(&self, pool: &Arc<Pool>, vars: &Arc<VarSet>) -> Result<Answer, String> {
+    async fn ask(&self, pool: &Arc<Pool>, vars: &Arc<VarSet>) -> Result<Answer, Refusal> {
         let text = std::str::from_utf8(self.text()).map_err(|_| "the text is not UTF-8".to_owned())?;
         let mut lifted = Lifted::new();
         lift(text.as_bytes(), &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
-        let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
 
-        let mut server = pool.checkout(vars, None).await.map_err(|_| "no server connection".to_owned())?;
+        let mut server =
+            pool.checkout(vars, None).await.map_err(|_| Refusal::for_now("no server connection"))?;
         let max = pool.settings.load().max_prepared_statements.max(8);
-        server.apply_vars(vars, &mut crate::proto::prepared::ClientNames::default(), max);
-        let reply = server.finish().await.map_err(|lost| lost.0)?;
-        if let Some(error) = reply.error {
-            return Err(server_said(&error));
+        let answer = self.ask_server(&mut server, vars, max, text, &target, &lifted.items).await;
+        // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
+        let spoilt = answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT);
+        if !spoilt && server.is_reusable() {
+            server.release();
         }
-        let reply = server.prepared(session_statement(), &[], max).await.map_err(|lost| lost.0)?;
-        catalog::decode_session(&one_row(&reply)?).map_err(|why| why.to_string())?;
+        let mut answer = answer?;
+        answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
+        Ok(answer)
+    }
+
+    async fn ask_server(
+        &self,
+        server: &mut Checkout,
+        vars: &Arc<VarSet>,
+        max: usize,
+        text: &str,
+        target: &meaning::InsertTarget,
+        items: &[Item],
+    ) -> Result<Answer, Refusal> {
+        let lost = |lost: Lost| Refusal::for_now(lost.0);
+        if let Some(error) = server.settle_vars(vars, max).await.map_err(lost)? {
+            return Err(server_said(&error).into());
+        }
+        let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;
+        catalog::decode_session(&one_row(&reply)?)?;
+        let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
         let reply =
-            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(|l| l.0)?;
-        let table = catalog::decode(&name, &one_row(&reply)?).map_err(|why| why.to_string())?;
+            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;
+        let table = catalog::decode(&name, &one_row(&reply)?)?;
         if let Some(why) = &table.refused {
-            return Err(why.to_string());
+            return Err(why.clone().into());
         }
         let context = Context::Pooled;
-        let (plan, param_description) = match self {
-            Self::Literals(_) => (plan::plan_literals(&table, &target, context), None),
+        match self {
+            Self::Literals(_) => {
+                let plan = plan::plan_literals(&table, target, context)?;
+                Ok(Answer { plan, param_description: None })
+            }
             Self::Prepared(statement) => {
-                let reply = server.describe(statement, max).await.map_err(|lost| lost.0)?;
+                let reply = server.describe(statement, max).await.map_err(lost)?;
                 if let Some(error) = reply.error {
-                    return Err(server_said(&error));
+                    return Err(server_said(&error).into());
                 }
                 let oids = reply.param_types.unwrap_or_default();
-                (plan_prepared(&table, &target, text, &lifted.items, &oids, context), reply.param_description)
+                let plan = plan_prepared(&table, target, text, items, &oids, context)?;
+                Ok(Answer { plan, param_description: reply.param_description })
             }
-        };
-        server.release();
-        let mut plan = plan.map_err(|why| why.to_string())?;
-        plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
-        Ok(Answer { plan, param_description })
+        }
     }
 }
 

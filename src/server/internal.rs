@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use super::{ServerConn, report};
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
-use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::{ClientNames, Statement};
+use crate::proto::pipeline::{Action, Kind, Settled};
+use crate::proto::prepared::Statement;
+use crate::proto::vars::VarSet;
 use crate::sql::effects::Effects;
 use crate::wire::{backend as b, frame, frontend as f};
 
@@ -66,19 +67,40 @@ impl ServerConn {
         max: usize,
     ) -> Result<Reply, Lost> {
         self.conn.prepare_out();
-        let mut names = ClientNames::default();
-        self.ensure(statement, &mut names, max, Action::Own);
+        self.ensure_own(statement, max);
         f::put_bind_text(&mut self.conn.out, statement.server_name.as_bytes(), params);
         self.pipeline.push(Kind::Bind, Action::Own, false);
         f::put_execute(&mut self.conn.out, b"", 0);
         self.pipeline.push(Kind::Execute, Action::Own, false);
         f::put_empty(&mut self.conn.out, f::SYNC);
         self.pipeline.push(Kind::Sync, Action::Own, false);
-        let reply = self.finish().await?;
-        if reply.error.is_some() {
-            self.names.forget(statement.id);
+        self.finish().await
+    }
+
+    /// Appends a Parse of ours, as part of a unit that [`ServerConn::finish`] reads to its end, unless the statement is
+    /// there already.
+    pub fn ensure_own(&mut self, statement: &Statement, max: usize) {
+        let mut names = std::mem::take(&mut self.own_names);
+        self.ensure(statement, &mut names, max, Action::Own);
+        self.own_names = names;
+    }
+
+    /// Gives this connection the settings `want`, in a round trip of its own when they are others: nothing that
+    /// follows may run where they could not be set. `Some`: the body of the ErrorResponse; drop the connection then,
+    /// its settings are not known any more.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn settle_vars(&mut self, want: &Arc<VarSet>, max: usize) -> Result<Option<Vec<u8>>, Lost> {
+        let mut names = std::mem::take(&mut self.own_names);
+        let appended = self.apply_vars(want, &mut names, max);
+        self.own_names = names;
+        if !appended {
+            return Ok(None);
         }
-        Ok(reply)
+        let reply = self.finish().await?;
+        self.broken |= reply.error.is_some();
+        Ok(reply.error)
     }
 
     /// Prepares a statement where it is missing and asks for its parameters' types.
@@ -87,17 +109,12 @@ impl ServerConn {
     /// As [`ServerConn::simple`].
     pub async fn describe(&mut self, statement: &Statement, max: usize) -> Result<Reply, Lost> {
         self.conn.prepare_out();
-        let mut names = ClientNames::default();
-        self.ensure(statement, &mut names, max, Action::Own);
+        self.ensure_own(statement, max);
         f::put_target(&mut self.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
         self.pipeline.push(Kind::Describe, Action::Own, false);
         f::put_empty(&mut self.conn.out, f::SYNC);
         self.pipeline.push(Kind::Sync, Action::Own, false);
-        let reply = self.finish().await?;
-        if reply.error.is_some() {
-            self.names.forget(statement.id);
-        }
-        Ok(reply)
+        self.finish().await
     }
 
     /// Writes what waits and reads until nothing is owed.
@@ -183,7 +200,13 @@ impl ServerConn {
                         });
                         reply.param_description = Some(body.to_vec());
                     }
-                    self.pipeline.recv(tag).map_err(|v| format!("unexpected message {v:?}"))?;
+                    let (_, settled) =
+                        self.pipeline.recv(tag).map_err(|v| format!("unexpected message {v:?}"))?;
+                    match settled {
+                        Settled::No => {}
+                        Settled::Done => self.own_names.settle(),
+                        Settled::Struck(count) => self.own_names.strike(count, &mut self.names),
+                    }
                 }
             }
             self.conn.consume(head.total());

@@ -64,6 +64,10 @@ pub struct ServerConn {
     pub pipeline: Pipeline,
     /// Prepared statements on it.
     pub names: ServerNames,
+    /// What units of our own that are under way change in `names`.
+    pub own_names: ClientNames,
+    /// Which life of which server it is connected to, once that was asked; empty: the server does not say.
+    pub incarnation: Option<Box<[u8]>>,
     /// Settings on it that differ from its login's.
     pub vars: Arc<VarSet>,
     /// Settings it logged in with.
@@ -113,6 +117,8 @@ impl ServerConn {
             conn: Conn::new(login.stream, &login.rest),
             pipeline: Pipeline::default(),
             names: ServerNames::default(),
+            own_names: ClientNames::default(),
+            incarnation: None,
             vars: none,
             startup,
             reported: Arc::new(reported),

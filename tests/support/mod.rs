@@ -7,12 +7,16 @@
 
 mod certs;
 pub mod child;
+pub mod crowd;
+mod cut;
 mod postgres;
 mod proxy;
 mod raw;
 
 pub use certs::Certs;
 pub use child::{free_port, poll};
+pub use crowd::Step;
+pub use cut::{Cut, Cutter};
 pub use postgres::{PgOptions, Postgres, client_program};
 pub use proxy::Proxy;
 pub use raw::{Message, Raw, outline};

@@ -1,0 +1,566 @@
+//! Pouring against real PostgreSQL: rows that clients insert one by one arrive by COPY, once, and nobody can tell; when
+//! something goes wrong, every client hears what it would have heard without pgsluice.
+
+mod support;
+
+use pgsluice::wire::{backend, frontend};
+use support::crowd::{self, comparable, put_bind_binary};
+use support::{Message, PgOptions, Postgres, Proxy, Raw, Step};
+
+/// Clients at a time.
+const CLIENTS: usize = 8;
+
+/// Rounds in which a statement must have been poured: the first ones are learnt from.
+const ROUNDS: usize = 40;
+
+fn crowd_of(port: u16, database: &str, n: usize) -> Vec<Raw> {
+    (0..n).map(|_| Raw::login(port, database)).collect()
+}
+
+/// Rows, and the commands that brought them: a COPY brings many.
+fn rows_and_commands(pg: &Postgres, database: &str, table: &str) -> (usize, usize) {
+    let answer =
+        pg.psql(database, &format!("SELECT count(*), count(DISTINCT (xmin::text, cmin::text)) FROM {table}"));
+    let (rows, commands) = answer.trim().split_once('|').expect("two columns");
+    (rows.parse().expect("rows"), commands.parse().expect("commands"))
+}
+
+fn tags(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|m| m.tag == backend::COMMAND_COMPLETE).map(Message::command).collect()
+}
+
+fn errors(messages: &[Message]) -> Vec<Message> {
+    messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).cloned().collect()
+}
+
+/// Runs rounds of `script(client, round)` until rows of a round came by COPY; panics when they never do. Every tag must
+/// be `INSERT 0 1`, every row there. `(a int, ...)`: the scripts' rows have distinct `a`.
+fn until_poured(
+    pg: &Postgres,
+    clients: &mut [Raw],
+    database: &str,
+    table: &str,
+    mut script: impl FnMut(usize, usize) -> Vec<Step>,
+) {
+    let mut sent = 0;
+    for round in 0..ROUNDS {
+        let scripts: Vec<_> = (0..clients.len()).map(|c| script(c, round)).collect();
+        for seen in crowd::run(clients, &scripts, false) {
+            let tags = tags(&seen);
+            assert!(errors(&seen).is_empty(), "{}", comparable(&seen));
+            let inserts = tags.iter().filter(|t| *t == "INSERT 0 1").count();
+            assert_eq!(inserts, tags.len(), "{tags:?}");
+            sent += inserts;
+        }
+        let (rows, commands) = rows_and_commands(pg, database, table);
+        assert_eq!(rows, sent, "rows of {table}");
+        if commands < rows {
+            let twice = pg.psql(database, &format!("SELECT a FROM {table} GROUP BY a HAVING count(*) > 1"));
+            assert_eq!(twice, "", "rows that are there twice");
+            return;
+        }
+    }
+    panic!("nothing of {table} was poured");
+}
+
+/// A different number for each row.
+fn number(client: usize, round: usize, at: usize) -> usize {
+    round * 1_000_000 + client * 1000 + at
+}
+
+#[test]
+fn simple_literals_of_many_clients_leave_as_copy() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text, c numeric(8,2), d boolean)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| {
+                let a = number(c, r, i);
+                Step::query(&format!(
+                    "INSERT INTO t (a, b, c, d) VALUES ({a}, 'it''s \\ \t{a}', -1.{i}, true)"
+                ))
+            })
+            .collect()
+    });
+    let wrong = pg.psql(&db, "SELECT count(*) FROM t WHERE b <> E'it''s \\\\ \\t' || a OR c > -1 OR NOT d");
+    assert_eq!(wrong.trim(), "0");
+}
+
+/// How an application may send one INSERT with parameters.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Reparsed,
+    UnnamedOnce,
+    Named,
+    NamedBinary,
+    DescribesStatement,
+    RowLimit,
+}
+
+fn insert_step(form: Form, table: &str, a: usize, b: &str) -> Step {
+    let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2)");
+    let text = a.to_string();
+    let params = [Some(text.as_bytes()), Some(b.as_bytes())];
+    let mut bytes = Vec::new();
+    let mut limit = 0;
+    let name: &[u8] = match form {
+        Form::Named | Form::NamedBinary => b"s",
+        _ => b"",
+    };
+    if matches!(form, Form::Reparsed | Form::DescribesStatement | Form::RowLimit) {
+        frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+    }
+    match form {
+        Form::DescribesStatement => frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', b""),
+        Form::RowLimit => limit = 1,
+        _ => {}
+    }
+    if matches!(form, Form::NamedBinary) {
+        let a = (a as i32).to_be_bytes();
+        put_bind_binary(&mut bytes, name, &[Some(&a), Some(b.as_bytes())]);
+    } else {
+        frontend::put_bind_text(&mut bytes, name, &params);
+    }
+    if matches!(form, Form::Reparsed) {
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
+    }
+    frontend::put_execute(&mut bytes, b"", limit);
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    Step { bytes, ready: 1 }
+}
+
+fn parse_step(name: &str, sql: &str) -> Step {
+    let mut bytes = Vec::new();
+    frontend::put_parse(&mut bytes, name.as_bytes(), sql.as_bytes(), &[]);
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    Step { bytes, ready: 1 }
+}
+
+#[test]
+fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for form in [
+        Form::Reparsed,
+        Form::UnnamedOnce,
+        Form::Named,
+        Form::NamedBinary,
+        Form::DescribesStatement,
+        Form::RowLimit,
+    ] {
+        let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE TABLE other (a int, b text)");
+        let name = if matches!(form, Form::Named | Form::NamedBinary) { "s" } else { "" };
+        let sql = "INSERT INTO t (a, b) VALUES ($1, $2)";
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        for client in &mut clients {
+            if matches!(form, Form::Named | Form::NamedBinary | Form::UnnamedOnce) {
+                client.send(&parse_step(name, sql).bytes);
+                client.read_until_ready();
+            }
+        }
+        until_poured(pg, &mut clients, &db, "t", |c, r| {
+            (0..4).map(|i| insert_step(form, "t", number(c, r, i), "x\\.\ty")).collect()
+        });
+        // The same bytes direct: the same answers, byte for byte.
+        let mut direct = Raw::login(pg.port(), &db);
+        if matches!(form, Form::Named | Form::NamedBinary | Form::UnnamedOnce) {
+            direct.send(&parse_step(name, "INSERT INTO other (a, b) VALUES ($1, $2)").bytes);
+            direct.read_until_ready();
+        }
+        direct.send(&insert_step(form, "other", 1, "x").bytes);
+        let expected = comparable(&direct.read_until_ready());
+        let scripts: Vec<_> =
+            (0..CLIENTS).map(|c| vec![insert_step(form, "t", number(c, ROUNDS, 0), "x")]).collect();
+        for seen in crowd::run(&mut clients, &scripts, true) {
+            assert_eq!(comparable(&seen), expected, "{form:?}");
+        }
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t WHERE b NOT IN (E'x\\\\.\\ty', 'x')").trim(), "0");
+        // What the client prepared is there, on whatever connection it comes to.
+        for client in &mut clients {
+            client.send(&Step::execute(name, &[Some("-1"), None]).bytes);
+            assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"], "{form:?}");
+        }
+    }
+}
+
+/// `n` INSERTs of one unnamed statement; one Sync at the end, or one each.
+fn pipeline(table: &str, first: usize, n: usize, sync_each: bool, more: impl FnOnce(&mut Vec<u8>)) -> Step {
+    let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2)");
+    let mut bytes = Vec::new();
+    for i in 0..n {
+        let a = (first + i).to_string();
+        if i == 0 || sync_each {
+            frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+        }
+        frontend::put_bind_text(&mut bytes, b"", &[Some(a.as_bytes()), Some(b"p")]);
+        frontend::put_execute(&mut bytes, b"", 0);
+        if sync_each && i + 1 < n {
+            frontend::put_empty(&mut bytes, frontend::SYNC);
+        }
+    }
+    more(&mut bytes);
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    Step { bytes, ready: if sync_each { n } else { 1 } }
+}
+
+#[test]
+fn pipelines_leave_as_copy_in_order() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for sync_each in [false, true] {
+        let db = pg.fresh_database(
+            "CREATE TABLE t (n int GENERATED ALWAYS AS IDENTITY, a int, b text); CREATE TABLE other (a int, b text)",
+        );
+        let mut client = [Raw::login(proxy.port(), &db)];
+        until_poured(pg, &mut client, &db, "t", |c, r| {
+            vec![pipeline("t", number(c, r, 0), 50, sync_each, |_| {})]
+        });
+        // Rows of one client in the order in which it sent them.
+        let disorder =
+            pg.psql(&db, "SELECT count(*) FROM (SELECT a, lag(a) OVER (ORDER BY n) p FROM t) x WHERE p > a");
+        assert_eq!(disorder.trim(), "0");
+        let mut direct = Raw::login(pg.port(), &db);
+        let step = pipeline("other", 1, 3, sync_each, |_| {});
+        let expected = crowd::run(std::slice::from_mut(&mut direct), &[vec![step]], false);
+        let step = pipeline("t", number(0, ROUNDS, 0), 3, sync_each, |_| {});
+        let seen = crowd::run(&mut client, &[vec![step]], false);
+        assert_eq!(comparable(&seen[0]), comparable(&expected[0]));
+        client[0].send(&Step::execute("", &[Some("-1"), Some("again")]).bytes);
+        assert_eq!(tags(&client[0].read_until_ready()), ["INSERT 0 1"]);
+        assert_eq!(pg.psql(&db, "SELECT b FROM t WHERE a = -1").trim(), "again");
+    }
+}
+
+#[test]
+fn a_session_reads_what_it_wrote() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| {
+                Step::extended(
+                    "INSERT INTO t (a, b) VALUES ($1, $2)",
+                    &[Some(&number(c, r, i).to_string()), Some("p")],
+                )
+            })
+            .collect()
+    });
+    pg.psql(&db, "TRUNCATE t");
+    // In one pipeline, behind the same Sync and behind one of its own; and in the next message.
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            let count = format!("SELECT count(*) FROM t WHERE a / 1000 = {c} AND a % 1000 < 500");
+            let select = |out: &mut Vec<u8>| {
+                frontend::put_parse(out, b"", count.as_bytes(), &[]);
+                frontend::put_bind_text(out, b"", &[]);
+                frontend::put_execute(out, b"", 0);
+            };
+            let first = pipeline("t", c * 1000, 5, false, select);
+            let mut second = pipeline("t", c * 1000 + 5, 5, true, |out| {
+                frontend::put_empty(out, frontend::SYNC);
+                select(out);
+            });
+            second.ready += 1;
+            vec![
+                first,
+                second,
+                Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'q')", c * 1000 + 10)),
+                Step::query(&count),
+            ]
+        })
+        .collect();
+    for seen in crowd::run(&mut clients, &scripts, true) {
+        let counts: Vec<_> =
+            seen.iter().filter(|m| m.tag == backend::DATA_ROW).map(|m| m.row()[0].clone()).collect();
+        assert_eq!(counts, [Some("5".into()), Some("10".into()), Some("11".into())], "{}", comparable(&seen));
+    }
+}
+
+/// Statements that must reach the server as they are, into `t` of each kind.
+const NOT_POURED: &[(&str, &str)] = &[
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a"),
+    ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (2)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES ('1'::int)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1 + 1)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t SELECT 1"),
+    ("CREATE TABLE t (a int DEFAULT 1)", "INSERT INTO t DEFAULT VALUES"),
+    ("CREATE TABLE t (a timestamptz)", "INSERT INTO t VALUES (now())"),
+    ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (E'\\n')"),
+    ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (007)"),
+    ("CREATE TABLE t (a boolean)", "INSERT INTO t VALUES (1)"),
+    ("CREATE TABLE t (a int); CREATE VIEW v AS SELECT * FROM t", "INSERT INTO v VALUES (1)"),
+    (
+        "CREATE TABLE t (a int); CREATE TABLE l (a int); CREATE RULE r AS ON INSERT TO t DO ALSO INSERT INTO l VALUES (NEW.a)",
+        "INSERT INTO t VALUES (1)",
+    ),
+    (
+        "CREATE TABLE t (a int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := NEW.a + 1; RAISE NOTICE ''fired''; RETURN NEW; END'; CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+        "INSERT INTO t VALUES (1)",
+    ),
+    (
+        "CREATE TABLE t (a int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+        "INSERT INTO t VALUES (1)",
+    ),
+    ("CREATE TABLE t (a int GENERATED ALWAYS AS IDENTITY)", "INSERT INTO t VALUES (1)"),
+    ("CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED, c int)", "INSERT INTO t VALUES (1, 2)"),
+    ("CREATE DOMAIN d AS int NOT NULL; CREATE TABLE t (a int, b d)", "INSERT INTO t (a) VALUES (1)"),
+    ("CREATE TABLE t (a int PRIMARY KEY, b int REFERENCES t)", "INSERT INTO t VALUES (1, 2)"),
+    ("CREATE TABLE t (a int CHECK (current_setting('application_name') <> 'x'))", "INSERT INTO t VALUES (1)"),
+    ("CREATE TABLE t (a int, b text DEFAULT current_query())", "INSERT INTO t (a) VALUES (1)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t AS x VALUES (1)"),
+    ("CREATE TABLE t (a int)", "WITH x AS (SELECT 1) INSERT INTO t VALUES (1)"),
+];
+
+#[test]
+fn what_is_not_poured_goes_through_as_it_is() {
+    let pg = Postgres::start(PgOptions { conf: "log_statement = 'all'".into(), ..PgOptions::default() });
+    let proxy = Proxy::to(&pg, "", "", "");
+    for (number, (setup, sql)) in NOT_POURED.iter().enumerate() {
+        let sql = &format!("{sql} -- no. {number}");
+        let (through, alone) = (pg.fresh_database(setup), pg.fresh_database(setup));
+        let mut clients = crowd_of(proxy.port(), &through, 4);
+        let mut direct = crowd_of(pg.port(), &alone, 4);
+        let scripts = vec![vec![Step::query(sql); 6]; 4];
+        let before = pg.log().len();
+        let seen = crowd::run(&mut clients, &scripts, true);
+        // Direct, in the same database's twin: the same answers, whoever was first.
+        let expected = crowd::run(&mut direct, &scripts, true);
+        let sorted = |all: &[Vec<Message>]| {
+            let mut steps: Vec<String> = all
+                .iter()
+                .flat_map(|m| m.split_inclusive(|m| m.tag == backend::READY_FOR_QUERY).map(comparable))
+                .collect();
+            steps.sort();
+            steps
+        };
+        assert_eq!(sorted(&seen), sorted(&expected), "{sql}");
+        let log = pg.log();
+        let sent = log[before..].matches(&format!("statement: {sql}")).count();
+        assert_eq!(sent, 48, "{sql}: as it is");
+        assert!(!log[before..].contains("COPY \""), "{sql} was poured");
+    }
+}
+
+/// The same scripts direct and through, in twin databases with the same `setup`; the answers of each client must be the
+/// same, and the tables. `poured`: rows of `t` must have come by COPY before `then` is run.
+fn same_as_direct(
+    pg: &Postgres,
+    proxy: &Proxy,
+    setup: &str,
+    warm: impl Fn(usize, usize) -> Vec<Step>,
+    then: &str,
+    scripts: &[Vec<Step>],
+) -> Vec<Vec<Message>> {
+    let (through, alone) = (pg.fresh_database(setup), pg.fresh_database(setup));
+    let mut clients = crowd_of(proxy.port(), &through, scripts.len());
+    let mut direct = crowd_of(pg.port(), &alone, scripts.len());
+    until_poured(pg, &mut clients, &through, "t", &warm);
+    for db in [&through, &alone] {
+        pg.psql(db, "TRUNCATE t RESTART IDENTITY CASCADE");
+        if !then.is_empty() {
+            pg.psql(db, then);
+        }
+    }
+    let seen = crowd::run(&mut clients, scripts, true);
+    let expected = crowd::run(&mut direct, scripts, true);
+    for (client, (seen, expected)) in seen.iter().zip(&expected).enumerate() {
+        assert_eq!(comparable(seen), comparable(expected), "client {client}, {setup}; {then}");
+    }
+    let tables = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN ('public', 's') AND table_type = 'BASE TABLE' ORDER BY 1, 2";
+    for table in pg.psql(&alone, tables).lines() {
+        let (schema, name) = table.split_once('|').expect("two columns");
+        let content = format!("SELECT x::text FROM {schema}.{name} x ORDER BY 1");
+        assert_eq!(pg.psql(&through, &content), pg.psql(&alone, &content), "table {table}, {setup}; {then}");
+    }
+    seen
+}
+
+#[test]
+fn one_row_in_a_hundred_is_guilty_and_only_its_client_hears_of_it() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1);
+        CREATE TABLE t (a int PRIMARY KEY, b varchar(5) NOT NULL, c int REFERENCES p, d smallint CHECK (d <> 13))";
+    let warm = |c: usize, r: usize| -> Vec<Step> {
+        (0..4)
+            .map(|i| {
+                Step::query(&format!(
+                    "INSERT INTO t (a, b, c, d) VALUES ({}, 'x', 1, 1)",
+                    number(c, r, i) + 1000
+                ))
+            })
+            .collect()
+    };
+    let guilty = [
+        "7, 'x', 1, 1",            // unique: 7 is sent by this client twice
+        "900001, NULL, 1, 1",      // not null
+        "900002, 'x', 2, 1",       // foreign key
+        "900003, 'x', 1, 13",      // check
+        "900004, 'toolong', 1, 1", // length
+        "900005, 'x', 1, 40000",   // out of range
+        "'nonsense', 'x', 1, 1",   // literal
+        "99999999999, 'x', 1, 1",  // wider than its column
+    ];
+    let scripts: Vec<Vec<Step>> = (0..32)
+        .map(|c| {
+            (0..25)
+                .map(|i| {
+                    let values = match (c % 4, i) {
+                        (0, 10) => guilty[c / 4].to_owned(),
+                        (0, 2) if c == 0 => "7, 'y', 1, 1".to_owned(),
+                        _ => format!("{}, 'x', 1, {i}", 100_000 + c * 100 + i).replace(", 13", ", 14"),
+                    };
+                    Step::query(&format!("INSERT INTO t (a, b, c, d) VALUES ({values})"))
+                })
+                .collect()
+        })
+        .collect();
+    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
+    let failed: Vec<_> = seen.iter().map(|s| errors(s).len()).collect();
+    assert_eq!(failed.iter().sum::<usize>(), guilty.len(), "{failed:?}");
+}
+
+#[test]
+fn deferred_constraints_fail_at_the_end_of_each_clients_own_transaction() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p VALUES (1);
+        CREATE TABLE t (a int, c int REFERENCES p DEFERRABLE INITIALLY DEFERRED)";
+    let sql = "INSERT INTO t (a, c) VALUES ($1, $2)";
+    let warm = |c: usize, r: usize| -> Vec<Step> {
+        (0..4).map(|i| Step::extended(sql, &[Some(&number(c, r, i).to_string()), Some("1")])).collect()
+    };
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            (0..6)
+                .map(|i| {
+                    let parent = if (c, i) == (3, 2) { "2" } else { "1" };
+                    Step::extended(sql, &[Some(&(c * 10 + i).to_string()), Some(parent)])
+                })
+                .collect()
+        })
+        .collect();
+    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
+    assert_eq!(seen.iter().map(|s| errors(s).len()).sum::<usize>(), 1);
+    // The tag came first, as it does directly.
+    assert_eq!(tags(&seen[3]).len(), 6);
+}
+
+#[test]
+fn ddl_after_the_table_was_learnt_gives_exact_results() {
+    let pg = Postgres::shared();
+    let setup = "CREATE TABLE t (a int, b text); CREATE TABLE l (what text);
+        CREATE SCHEMA s; ALTER DATABASE current SET search_path = s, public;";
+    let trigger = "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO l VALUES (NEW.b); RETURN NEW; END';";
+    let changes: Vec<String> = vec![
+        format!("{trigger} CREATE TRIGGER g AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()"),
+        format!("{trigger} CREATE TRIGGER g AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION f()"),
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE NOTICE ''%'', NEW.b; RETURN NULL; END';
+         CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()".into(),
+        "CREATE RULE r AS ON INSERT TO t DO ALSO INSERT INTO l VALUES (NEW.b)".into(),
+        "CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING".into(),
+        "ALTER TABLE t ALTER a TYPE text".into(),
+        "ALTER TABLE t ALTER a TYPE boolean USING true".into(),
+        "ALTER TABLE t ALTER a TYPE float8".into(),
+        "ALTER TABLE t ALTER b TYPE varchar(2)".into(),
+        "ALTER TABLE t ADD c text DEFAULT current_query()".into(),
+        "ALTER TABLE t ADD CHECK (current_setting('application_name') <> 'pgsluice')".into(),
+        "ALTER TABLE t ALTER a ADD GENERATED ALWAYS AS IDENTITY".replace("ALTER a ADD", "ALTER a SET NOT NULL, ALTER a ADD"),
+        "ALTER TABLE t DROP COLUMN b".into(),
+        "ALTER TABLE t RENAME b TO bb".into(),
+        "ALTER TABLE t RENAME b TO x; ALTER TABLE t RENAME a TO b; ALTER TABLE t RENAME x TO a".into(),
+        "DROP TABLE t".into(),
+        "DROP TABLE t; CREATE TABLE t (b text, a bigint, c int DEFAULT 3)".into(),
+        "ALTER TABLE t RENAME TO l2; ALTER TABLE l RENAME TO t; ALTER TABLE t ADD a int, ADD b text".into(),
+        "CREATE TABLE s.t (a int, b text)".into(),
+        "DROP TABLE t; CREATE VIEW t AS SELECT 1 AS a, 'x'::text AS b".into(),
+        "ALTER TABLE t ADD PRIMARY KEY (a), ADD FOREIGN KEY (a) REFERENCES t (a)".into(),
+        "ALTER TABLE t ADD UNIQUE (b)".into(),
+        "CREATE DOMAIN d AS int NOT NULL; ALTER TABLE t ADD z d NOT NULL DEFAULT 1; ALTER TABLE t ALTER z DROP DEFAULT".into(),
+    ];
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = setup.replace("ALTER DATABASE current SET search_path = s, public;", "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = s, public', current_database()); END$$;");
+    for change in &changes {
+        let setup = &setup;
+        let simple = |a: usize, b: &str| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, '{b}')"));
+        let warm = |c: usize, r: usize| (0..4).map(|i| simple(number(c, r, i), "warm")).collect::<Vec<_>>();
+        // Leading zeros: text keeps them in a COPY and not in an INSERT.
+        let scripts: Vec<Vec<Step>> = (0..4)
+            .map(|c| {
+                (0..4)
+                    .map(|i| Step::query(&format!("INSERT INTO t (a, b) VALUES (0{c}{i}, 'v{c}{i}')")))
+                    .collect()
+            })
+            .collect();
+        same_as_direct(pg, &proxy, setup, warm, change, &scripts);
+    }
+}
+
+#[test]
+fn parameters_after_ddl_are_exact() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let sql = "INSERT INTO t (a, b) VALUES ($1, $2)";
+    for change in [
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.b := NEW.b || ''!''; RETURN NEW; END';
+         CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+        "ALTER TABLE t ALTER b TYPE varchar(3)",
+        "ALTER TABLE t ADD CHECK (b <> 'v12')",
+        "ALTER TABLE t DROP COLUMN b",
+        "DROP TABLE t",
+        "CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING",
+    ] {
+        let warm = |c: usize, r: usize| -> Vec<Step> {
+            (0..4).map(|i| Step::extended(sql, &[Some(&number(c, r, i).to_string()), Some("w")])).collect()
+        };
+        let scripts: Vec<Vec<Step>> = (0..4)
+            .map(|c| {
+                (0..4).map(|i| Step::extended(sql, &[Some(&format!("0{c}{i}")), Some(&format!("v{c}{i}"))])).collect()
+            })
+            .collect();
+        same_as_direct(pg, &proxy, "CREATE TABLE t (a int, b text)", warm, change, &scripts);
+    }
+}
+
+#[test]
+fn privileges_are_the_clients_own() {
+    let pg = Postgres::shared();
+    pg.psql("postgres", "CREATE ROLE pour_low LOGIN");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text); GRANT INSERT ON t TO pour_low");
+    let proxy = Proxy::to(pg, "", "", "");
+    let login =
+        |port: u16| Raw::login_as(port, &[("user", "pour_low"), ("database", &db)], "").expect("login");
+    let mut clients: Vec<Raw> = (0..CLIENTS).map(|_| login(proxy.port())).collect();
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'x')", number(c, r, i))))
+            .collect()
+    });
+    pg.psql(&db, "TRUNCATE t");
+    for (change, refused) in [
+        ("REVOKE INSERT ON t FROM pour_low; GRANT INSERT (a) ON t TO pour_low", true),
+        ("GRANT INSERT ON t TO pour_low", false),
+        ("REVOKE INSERT ON t FROM pour_low", true),
+        ("GRANT INSERT ON t TO pour_low; ALTER TABLE t ENABLE ROW LEVEL SECURITY", true),
+        ("CREATE POLICY p ON t FOR INSERT WITH CHECK (a >= 0)", false),
+    ] {
+        pg.psql(&db, change);
+        let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+            .map(|c| vec![Step::query(&format!("INSERT INTO t (a, b) VALUES ({c}, 'x')"))])
+            .collect();
+        let direct = login(pg.port()).query("INSERT INTO t (a, b) VALUES (0, 'x')");
+        pg.psql(&db, "DELETE FROM t");
+        for seen in crowd::run(&mut clients, &scripts, true) {
+            assert_eq!(comparable(&seen), comparable(&direct), "{change}");
+            assert_eq!(!errors(&seen).is_empty(), refused, "{change}");
+        }
+        let rows = pg.psql(&db, "SELECT count(*) FROM t");
+        assert_eq!(rows.trim(), if refused { "0" } else { "8" }, "{change}");
+    }
+}

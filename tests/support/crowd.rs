@@ -1,0 +1,156 @@
+//! Several clients that work at the same time, each through a script of its own.
+
+use std::sync::Barrier;
+
+use pgsluice::wire::{backend, frontend};
+
+use super::{Message, Raw};
+
+/// What a client sends in one go, and how many ReadyForQuery answer it.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// The messages.
+    pub bytes: Vec<u8>,
+    /// ReadyForQuery to read before the next step.
+    pub ready: usize,
+}
+
+impl Step {
+    /// A simple Query.
+    pub fn query(sql: &str) -> Self {
+        let mut bytes = Vec::new();
+        frontend::put_query(&mut bytes, sql.as_bytes());
+        Self { bytes, ready: 1 }
+    }
+
+    /// Parse, Bind, Describe, Execute, Sync of an unnamed statement with text parameters.
+    pub fn extended(sql: &str, params: &[Option<&str>]) -> Self {
+        let mut bytes = Vec::new();
+        let params: Vec<_> = params.iter().map(|p| p.map(str::as_bytes)).collect();
+        frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+        frontend::put_bind_text(&mut bytes, b"", &params);
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
+        frontend::put_execute(&mut bytes, b"", 0);
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Self { bytes, ready: 1 }
+    }
+
+    /// Parse of a named statement, Describe, Sync.
+    pub fn prepare(name: &str, sql: &str) -> Self {
+        let mut bytes = Vec::new();
+        frontend::put_parse(&mut bytes, name.as_bytes(), sql.as_bytes(), &[]);
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', name.as_bytes());
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Self { bytes, ready: 1 }
+    }
+
+    /// Bind, Execute, Sync of a named statement with text parameters.
+    pub fn execute(name: &str, params: &[Option<&str>]) -> Self {
+        let mut bytes = Vec::new();
+        let params: Vec<_> = params.iter().map(|p| p.map(str::as_bytes)).collect();
+        frontend::put_bind_text(&mut bytes, name.as_bytes(), &params);
+        frontend::put_execute(&mut bytes, b"", 0);
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Self { bytes, ready: 1 }
+    }
+}
+
+/// Appends a Bind with every parameter in binary.
+pub fn put_bind_binary(out: &mut Vec<u8>, statement: &[u8], params: &[Option<&[u8]>]) {
+    pgsluice::wire::frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        out.extend_from_slice(statement);
+        out.extend_from_slice(&[0, 0, 1, 0, 1]);
+        out.extend_from_slice(&(params.len() as u16).to_be_bytes());
+        for param in params {
+            match param {
+                Some(bytes) => {
+                    out.extend_from_slice(&(bytes.len() as i32).to_be_bytes());
+                    out.extend_from_slice(bytes);
+                }
+                None => out.extend_from_slice(&(-1i32).to_be_bytes()),
+            }
+        }
+        out.extend_from_slice(&[0, 0]);
+    });
+}
+
+/// Runs each client's script; all begin at the same moment, and again at each step when `in_step`. What each was
+/// answered; it ends early where a connection closed.
+pub fn run(clients: &mut [Raw], scripts: &[Vec<Step>], in_step: bool) -> Vec<Vec<Message>> {
+    assert_eq!(clients.len(), scripts.len());
+    let longest = scripts.iter().map(Vec::len).max().unwrap_or_default();
+    let barrier = Barrier::new(clients.len());
+    std::thread::scope(|scope| {
+        let work: Vec<_> = clients
+            .iter_mut()
+            .zip(scripts)
+            .map(|(client, script)| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let mut seen = Vec::new();
+                    let mut open = true;
+                    for at in 0..longest {
+                        if at == 0 || in_step {
+                            barrier.wait();
+                        }
+                        if let Some(step) = script.get(at).filter(|_| open) {
+                            open =
+                                client.try_send(&step.bytes).is_ok() && answer(client, step.ready, &mut seen);
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        work.into_iter().map(|w| w.join().expect("a client panicked")).collect()
+    })
+}
+
+/// Reads to the last ReadyForQuery; false: the connection closed.
+fn answer(client: &mut Raw, ready: usize, seen: &mut Vec<Message>) -> bool {
+    let mut left = ready;
+    while left > 0 {
+        let Some(message) = client.try_read() else { return false };
+        left -= usize::from(message.tag == backend::READY_FOR_QUERY);
+        seen.push(message);
+    }
+    true
+}
+
+/// The outline of a conversation without what may differ between two servers' places in their source, and in the text.
+pub fn comparable(messages: &[Message]) -> String {
+    use std::fmt::Write as _;
+    let mut all = String::new();
+    for message in messages {
+        if matches!(message.tag, backend::ERROR_RESPONSE | backend::NOTICE_RESPONSE) {
+            let _ = write!(all, "{}", char::from(message.tag));
+            for (kind, value) in backend::ErrorFields::new(&message.body) {
+                if !b"PpFLR".contains(&kind) {
+                    let _ = write!(all, " {}={:?}", char::from(kind), String::from_utf8_lossy(value));
+                }
+            }
+            all.push('\n');
+        } else if message.tag != backend::PARAMETER_STATUS {
+            let message = Message { tag: message.tag, body: without_oids(message) };
+            all.push_str(&message.outline());
+            all.push('\n');
+        }
+    }
+    all
+}
+
+/// The body; in a RowDescription without the tables' object ids, which differ between twin databases.
+fn without_oids(message: &Message) -> Vec<u8> {
+    let mut body = message.body.clone();
+    if message.tag != backend::ROW_DESCRIPTION {
+        return body;
+    }
+    let mut at = 2;
+    while let Some(end) = body.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0)) {
+        let oid = at + end + 1;
+        body[oid..oid + 4].fill(0);
+        at = oid + 18;
+    }
+    body
+}
