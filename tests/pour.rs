@@ -564,3 +564,306 @@ fn privileges_are_the_clients_own() {
         assert_eq!(rows.trim(), if refused { "0" } else { "8" }, "{change}");
     }
 }
+
+/// Clients that have a table learnt and poured; rows `(a, b)`.
+fn warmed(pg: &Postgres, proxy: &Proxy, db: &str, n: usize) -> Vec<Raw> {
+    let mut clients = crowd_of(proxy.port(), db, n);
+    until_poured(pg, &mut clients, db, "t", |c, r| {
+        (0..4)
+            .map(|i| Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'w')", number(c, r, i))))
+            .collect()
+    });
+    pg.psql(db, "DELETE FROM t");
+    clients
+}
+
+/// Sends an INSERT and does not wait for its answer.
+fn send_insert(client: &mut Raw, a: usize) {
+    client.send(&Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x')")).bytes);
+}
+
+/// INSERTs that wait for a lock now: those that were sent on in their own sessions.
+fn waiting(pg: &Postgres, db: &str, at_least: usize) {
+    pg.wait_until(
+        "postgres",
+        &format!(
+            "SELECT count(*) >= {at_least} FROM pg_stat_activity
+              WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
+        ),
+    );
+}
+
+#[test]
+fn a_row_that_waits_for_a_lock_holds_up_no_stranger() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = warmed(pg, &proxy, &db, 16);
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN");
+    holder.rows("INSERT INTO t VALUES (1, 'held'), (2, 'held')");
+    // Two wait for the holder, in whatever way they came to be sent; the others finish meanwhile.
+    let mut blocked = clients.split_off(14);
+    for (i, client) in blocked.iter_mut().enumerate() {
+        send_insert(client, i + 1);
+    }
+    let scripts: Vec<Vec<Step>> = (0..14)
+        .map(|c| {
+            (0..20)
+                .map(|i| Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'free')", 100 + c * 100 + i)))
+                .collect()
+        })
+        .collect();
+    for seen in crowd::run(&mut clients, &scripts, false) {
+        assert_eq!(tags(&seen).len(), 20, "{}", comparable(&seen));
+    }
+    waiting(pg, &db, 2);
+    let (rows, commands) = rows_and_commands(pg, &db, "t");
+    assert!(rows == 14 * 20 && commands < rows, "{rows} rows by {commands} commands");
+    // One of them gets the row, as the holder ends; the other's key is taken as long as it is.
+    holder.rows("ROLLBACK");
+    for client in &mut blocked {
+        assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"]);
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "282");
+}
+
+#[test]
+fn rows_held_up_by_a_locked_table_are_their_own_sessions_again() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = warmed(pg, &proxy, &db, 5);
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN");
+    holder.rows("LOCK TABLE t");
+    for (i, client) in clients.iter_mut().enumerate() {
+        send_insert(client, i);
+    }
+    waiting(pg, &db, 5);
+    // Their own cancel requests reach them, and their own statements fail.
+    clients[1].cancel_until_answered(proxy.port());
+    let seen = clients[1].read_until_ready();
+    assert_eq!(errors(&seen)[0].sqlstate(), "57014", "{}", comparable(&seen));
+    holder.rows("COMMIT");
+    for (i, client) in clients.iter_mut().enumerate().filter(|(i, _)| *i != 1) {
+        assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"], "client {i}");
+    }
+    assert_eq!(pg.psql(&db, "SELECT string_agg(a::text, ' ' ORDER BY a) FROM t").trim(), "0 2 3 4");
+}
+
+/// While one row waits in its own session, the others wait in the batch for as long as a flush may wait for a lock.
+const LONG_BATCH: &str = "[coalesce]\nlock_timeout = \"800ms\"\nflush_timeout = \"900ms\"";
+
+#[test]
+fn a_cancelled_row_of_a_batch_is_not_stored() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", LONG_BATCH);
+    let mut clients = warmed(pg, &proxy, &db, 5);
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN");
+    holder.rows("LOCK TABLE t");
+    send_insert(&mut clients[0], 0);
+    waiting(pg, &db, 1);
+    for i in 1..4 {
+        send_insert(&mut clients[i], i);
+    }
+    // A pipeline of which the first transaction alone is cancelled.
+    let pipeline = pipeline("t", 10, 3, true, |_| {});
+    clients[4].send(&pipeline.bytes);
+    for client in &mut clients[2..5] {
+        client.cancel_until_answered(proxy.port());
+        let seen = client.read_until_ready();
+        assert_eq!(errors(&seen)[0].sqlstate(), "57014", "{}", comparable(&seen));
+    }
+    holder.rows("COMMIT");
+    for client in &mut clients[..2] {
+        assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"]);
+    }
+    for _ in 0..2 {
+        assert_eq!(tags(&clients[4].read_until_ready()), ["INSERT 0 1"]);
+    }
+    assert_eq!(pg.psql(&db, "SELECT string_agg(a::text, ' ' ORDER BY a) FROM t").trim(), "0 1 11 12");
+    // A request that came too late does not strike what comes later.
+    let (first, rest) = clients.split_at_mut(1);
+    first[0].cancel(proxy.port());
+    assert_eq!(first[0].value("SELECT 1"), Some("1".into()));
+    assert_eq!(tags(&rest[1].query("INSERT INTO t (a, b) VALUES (99, 'after')")), ["INSERT 0 1"]);
+}
+
+#[test]
+fn rows_of_a_client_that_left_are_stored_as_directly() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", LONG_BATCH);
+    let mut clients = warmed(pg, &proxy, &db, 5);
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN");
+    holder.rows("LOCK TABLE t");
+    send_insert(&mut clients[0], 0);
+    waiting(pg, &db, 1);
+    for i in 1..4 {
+        send_insert(&mut clients[i], i);
+    }
+    // Without its Sync it is no transaction: nothing may be stored of it.
+    let half = pipeline("t", 10, 3, false, |_| {});
+    clients[4].send(&half.bytes[..half.bytes.len() - 5]);
+    let mut stay = clients.remove(1);
+    drop(clients);
+    holder.rows("COMMIT");
+    assert_eq!(tags(&stay.read_until_ready()), ["INSERT 0 1"]);
+    pg.wait_until(&db, "SELECT count(*) = 4 FROM t");
+    assert_eq!(tags(&stay.query("INSERT INTO t (a, b) VALUES (5, 'x')")), ["INSERT 0 1"]);
+    assert_eq!(pg.psql(&db, "SELECT string_agg(a::text, ' ' ORDER BY a) FROM t").trim(), "0 1 2 3 5");
+}
+
+/// Rounds that must not be poured: more than are ever needed to learn.
+fn never_poured(pg: &Postgres, clients: &mut [Raw], db: &str, table: &str, rounds: std::ops::Range<usize>) {
+    for r in rounds {
+        let scripts: Vec<Vec<Step>> = (0..clients.len())
+            .map(|c| {
+                (0..4)
+                    .map(|i| {
+                        Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({}, 'n')", number(c, r, i)))
+                    })
+                    .collect()
+            })
+            .collect();
+        for seen in crowd::run(clients, &scripts, false) {
+            assert_eq!(tags(&seen).len(), 4, "{}", comparable(&seen));
+        }
+    }
+    let (rows, commands) = rows_and_commands(pg, db, table);
+    assert_eq!(rows, commands, "{table} was poured");
+}
+
+fn poured(pg: &Postgres, clients: &mut [Raw], db: &str, table: &str) {
+    pg.psql(db, &format!("TRUNCATE {table}"));
+    until_poured(pg, clients, db, table, |c, r| {
+        (0..4)
+            .map(|i| Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({}, 'p')", number(c, r, i))))
+            .collect()
+    });
+    pg.psql(db, &format!("TRUNCATE {table}"));
+}
+
+#[test]
+fn modes_hold_for_a_database_and_a_table_and_follow_a_reload() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE TABLE u (a int, b text)");
+    let config = |coalesce: &str| Proxy::config(pg, "", "", coalesce);
+    let table = |mode: &str| format!("[coalesce.tables.\"public.t\"]\nmode = \"{mode}\"");
+    let proxy = Proxy::start(&config("[coalesce]\nmode = \"off\""));
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    never_poured(pg, &mut clients, &db, "t", 0..6);
+    for (coalesce, t_pours, u_pours) in [
+        ("[coalesce]\nmode = \"on\"".to_owned(), true, true),
+        ("[coalesce]\nmode = \"shadow\"".to_owned(), false, false),
+        ("[coalesce]\nmode = \"on\"".to_owned(), true, true),
+        (table("off"), false, true),
+        (table("shadow"), false, true),
+        (table("on"), true, true),
+        (format!("[coalesce]\nmode = \"off\"\n{}", table("on")), false, false),
+        ("[coalesce]\ngroup = false".to_owned(), false, false),
+        (String::new(), true, true),
+    ] {
+        let reloads = proxy.log().matches("reloaded").count();
+        proxy.reload(&config(&coalesce));
+        let done = support::poll(support::PATIENCE, || {
+            (proxy.log().matches("reloaded").count() > reloads).then_some(())
+        });
+        assert!(done.is_some(), "no reload in:\n{}", proxy.log());
+        // Rows under way while it was reloaded belong to the old mode: none are.
+        for (name, pours) in [("t", t_pours), ("u", u_pours)] {
+            pg.psql(&db, &format!("TRUNCATE {name}"));
+            if pours {
+                poured(pg, &mut clients, &db, name);
+            } else {
+                never_poured(pg, &mut clients, &db, name, 0..6);
+            }
+        }
+    }
+}
+
+#[test]
+fn pipelines_can_be_left_alone() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\npipeline = false");
+    let mut clients = crowd_of(proxy.port(), &db, 1);
+    for r in 0..10 {
+        let step = pipeline("t", number(0, r, 0), 20, false, |_| {});
+        let seen = crowd::run(&mut clients, &[vec![step]], false);
+        assert_eq!(tags(&seen[0]).len(), 20);
+    }
+    assert_eq!(rows_and_commands(pg, &db, "t"), (200, 200));
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    poured(pg, &mut clients, &db, "t");
+}
+
+#[test]
+fn a_spelling_that_comes_to_mean_another_table_goes_there() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE SCHEMA s");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    for client in &mut clients {
+        client.rows("SET search_path = s, public");
+    }
+    // Both spellings become one COPY; the qualified one is learnt first.
+    for name in ["public.t", "t"] {
+        pg.psql(&db, "TRUNCATE public.t");
+        until_poured(pg, &mut clients, &db, "public.t", |c, r| {
+            (0..4)
+                .map(|i| Step::query(&format!("INSERT INTO {name} (a, b) VALUES ({}, 'x')", number(c, r, i))))
+                .collect()
+        });
+    }
+    pg.psql(&db, "TRUNCATE public.t; CREATE TABLE s.t (a int, b text)");
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            let name = if c % 2 == 0 { "public.t" } else { "t" };
+            (0..4)
+                .map(|i| Step::query(&format!("INSERT INTO {name} (a, b) VALUES ({}, 'y')", c * 10 + i)))
+                .collect()
+        })
+        .collect();
+    for seen in crowd::run(&mut clients, &scripts, false) {
+        assert_eq!(tags(&seen).len(), 4);
+    }
+    let here = |table: &str, odd: u8| {
+        pg.psql(&db, &format!("SELECT count(*) = 16 AND bool_and(a / 10 % 2 = {odd}) FROM {table}"))
+            .trim()
+            .to_owned()
+    };
+    assert_eq!((here("public.t", 0), here("s.t", 1)), ("t".into(), "t".into()));
+}
+
+#[test]
+fn a_role_that_is_gone_never_lends_its_rows_to_the_login() {
+    let pg = Postgres::shared();
+    pg.psql("postgres", "CREATE ROLE pour_gone");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text); GRANT INSERT ON t TO pour_gone");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    for client in &mut clients {
+        client.rows("SET ROLE pour_gone");
+    }
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'x')", number(c, r, i))))
+            .collect()
+    });
+    pg.psql(&db, "TRUNCATE t; DROP OWNED BY pour_gone; DROP ROLE pour_gone");
+    // New server connections cannot take the role on any more.
+    pg.psql(
+        "postgres",
+        &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{db}'"),
+    );
+    let scripts = vec![vec![Step::query("INSERT INTO t (a, b) VALUES (1, 'y')")]; CLIENTS];
+    for seen in crowd::run(&mut clients, &scripts, true) {
+        assert!(tags(&seen).is_empty(), "{}", comparable(&seen));
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0");
+}

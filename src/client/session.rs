@@ -259,8 +259,22 @@ impl Session {
                 None => return Ok(None),
             },
         };
+        if self.state.shares_servers() && server.vars.identity() != self.state.want.identity() {
+            Box::pin(self.become_client(&mut server)).await?;
+        }
         self.linked(&mut server);
         Ok(Some(server))
+    }
+
+    /// The client's role is taken on in a round trip of its own: where that fails (the role is gone) nothing of the
+    /// client's may run as somebody else. Other settings go out together with what the client sends.
+    async fn become_client(&mut self, server: &mut Checkout) -> Result<(), Fault> {
+        let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+        match server.settle_vars(&want, max).await {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(Fault::Settings(error)),
+            Err(lost) => Err(Fault::ServerLost(lost.0)),
+        }
     }
 
     /// Hot path. The server is ours from here on.

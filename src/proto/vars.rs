@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, Weak};
 use ahash::RandomState;
 use std::collections::HashMap;
 
+/// Settings that say who one is.
+const IDENTITY: [&str; 2] = ["role", "session_authorization"];
+
 /// Values of settings that differ from the server connection's own defaults, by name. Interned: two
 /// sets with equal content made by one [`Vars`] are the same `Arc`.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
@@ -34,6 +37,11 @@ impl VarSet {
         self.iter().filter(|(name, _)| matters_to_insert(name))
     }
 
+    /// `role` and `session_authorization`: who one is.
+    pub fn identity(&self) -> [Option<&str>; 2] {
+        IDENTITY.map(|name| self.get(name))
+    }
+
     /// Nothing is set.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -52,8 +60,7 @@ pub struct Change<'a> {
 /// The steps that lead from `have` to `want`. Who one is comes first when it must be given back (only the
 /// login role may do the rest), and last when it is taken on.
 pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
-    const IDENTITY: [&str; 2] = ["role", "session_authorization"];
-    let identity_differs = IDENTITY.iter().any(|n| have.get(n) != want.get(n));
+    let identity_differs = have.identity() != want.identity();
     let mut steps = Vec::new();
     if identity_differs {
         steps.extend(

@@ -318,6 +318,23 @@ impl Raw {
         other.read_until_closed();
     }
 
+    /// Cancels again and again until something is answered: the request may come before the statement does.
+    pub fn cancel_until_answered(&mut self, port: u16) {
+        let answered = super::poll(PATIENCE, || {
+            self.cancel(port);
+            super::poll(std::time::Duration::from_secs(1), || self.has_answer().then_some(()))
+        });
+        assert!(answered.is_some(), "no answer; seen: {:?}", self.seen);
+    }
+
+    /// Something can be read without waiting.
+    pub fn has_answer(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("nonblocking");
+        let seen = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).expect("blocking");
+        !self.buf.is_empty() || seen.is_ok()
+    }
+
     /// Sends Terminate and waits until the other side closes.
     pub fn terminate(mut self) {
         let mut out = Vec::new();
