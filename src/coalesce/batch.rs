@@ -549,6 +549,7 @@ mod tests {
             relname: "t".into(),
             name_as_written: "\"t\"".into(),
             fingerprint: "f".into(),
+            sentinel_sql: None,
             copy_text_sql: "COPY".into(),
             copy_binary_sql: Some("COPY binary".into()),
             items,

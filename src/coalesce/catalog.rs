@@ -224,6 +224,7 @@ SELECT pg_catalog.json_build_object(
   'relid', (SELECT r.oid::pg_catalog.int8 FROM r),
   'schema', (SELECT n.nspname FROM r JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) r.relnamespace),
   'table', (SELECT r.relname FROM r),
+  'relkind', (SELECT r.relkind::pg_catalog.text FROM r),
   'fingerprint', (SELECT f.f FROM fingerprint f),
   'stops', (SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(s.stop, s.detail)), '[]') FROM stops s),
   'self_fk', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT u.n), '[]') FROM r, self_fk s, LATERAL pg_catalog.unnest(s.conkey) u(n)
@@ -268,6 +269,36 @@ pub fn guard_sql() -> &'static str {
   ELSE pg_catalog.concat('pgsluice: the table changed ', found.f)::pg_catalog.int4::pg_catalog.text END FROM found"
     );
     SQL
+}
+
+/// A far cheaper guard, for a connection on which [`guard_sql`] has succeeded before: has PostgreSQL analysed this statement
+/// again since then? It does so whenever the table's definition was invalidated (each of the changes in the fingerprint
+/// invalidates it; ANALYZE and VACUUM do, too), and then reads `'now'` again, which is a constant otherwise.
+///
+/// `$1` the mark that was answered last time, NULL the first time; `$2` the name as [`lookup_name`] wrote it; `$3` relid.
+/// Answers one row: the transaction's id and the mark ([`decode_sentinel`]); a mark that moved is an error
+/// ([`is_guard_error`]), and then only the full guard can tell whether the table changed.
+///
+/// Not for partitioned tables (a leaf's change does not invalidate the parent) nor for columns of domains and other types of
+/// users (ALTER DOMAIN invalidates no table): see [`Table::has_sentinel`]. The role needs SELECT.
+pub fn sentinel_sql(target: &str) -> String {
+    format!(
+        "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)
+   AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $3::pg_catalog.oid
+   AND NOT EXISTS (SELECT 1 FROM ONLY {target} WHERE false)
+  THEN pg_catalog.concat(pg_catalog.pg_current_xact_id(), ' ', s.mark)
+  ELSE pg_catalog.concat('pgsluice: the table changed ', s.mark)::pg_catalog.int4::pg_catalog.text END
+FROM (SELECT (EXTRACT(epoch FROM 'now'::pg_catalog.timestamptz) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8::pg_catalog.text
+        AS mark) s"
+    )
+}
+
+/// What [`sentinel_sql`] answered: the transaction's id and the mark.
+pub fn decode_sentinel<'a>(columns: &[Option<&'a [u8]>]) -> Option<(u64, &'a str)> {
+    let [Some(answer)] = columns else { return None };
+    let (xid, mark) = std::str::from_utf8(answer).ok()?.split_once(' ')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if digits(mark) && mark.len() <= 20 { Some((xid.parse().ok()?, mark)) } else { None }
 }
 
 /// What [`guard_sql`] answered: the transaction's id, digits only.
@@ -346,6 +377,8 @@ pub struct Table {
     pub name_as_written: String,
     /// Compared by [`guard_sql`] at each flush.
     pub fingerprint: String,
+    /// It has partitions.
+    pub partitioned: bool,
     /// Why nothing may be poured into it, whatever the statement. Kept with the fingerprint, so that it may be asked again.
     pub refused: Option<Reason>,
     /// Columns of its foreign keys to itself (attribute numbers).
@@ -356,7 +389,15 @@ pub struct Table {
     pub viewer: Viewer,
 }
 
+/// The first oid of objects that users made.
+const FIRST_USER_OID: Oid = 16384;
+
 impl Table {
+    /// May [`sentinel_sql`] stand in for the full guard?
+    pub fn has_sentinel(&self) -> bool {
+        !self.partitioned && self.columns.iter().all(|c| c.type_oid < FIRST_USER_OID)
+    }
+
     /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|c| c.name == name)
@@ -670,6 +711,7 @@ struct TableAnswer {
     relid: Option<i64>,
     schema: Option<String>,
     table: Option<String>,
+    relkind: Option<String>,
     fingerprint: Option<String>,
     stops: Vec<(String, Option<String>)>,
     self_fk: Vec<i16>,
@@ -736,6 +778,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
         relname: table,
         name_as_written: name.to_owned(),
         fingerprint,
+        partitioned: answer.relkind.as_deref() != Some("r"),
         refused,
         self_fk: answer.self_fk,
         columns,
@@ -925,7 +968,7 @@ mod tests {
 
     fn answer(columns: &str, stops: &str) -> String {
         format!(
-            r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": {stops}, "self_fk": [],
+            r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [],
              "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
         )
     }

@@ -179,6 +179,7 @@ pub struct Lane {
     class: u64,
     vars: Arc<VarSet>,
     copy: Arc<Statement>,
+    sentinel: Option<Arc<Statement>>,
     settings: Coalesce,
     lanes: Weak<Lanes>,
     shapes: Mutex<Vec<Weak<Shape>>>,
@@ -215,6 +216,10 @@ impl Lane {
             class: vars.pour_class,
             vars: pool.shared().vars.intern(vars.pouring().chain(own)),
             copy: Statement::new(sql.as_bytes(), &[], Effects::NONE),
+            sentinel: plan
+                .sentinel_sql
+                .as_ref()
+                .map(|sql| Statement::new(sql.as_bytes(), &[], Effects::NONE)),
             settings,
             lanes: Arc::downgrade(lanes),
             shapes: Mutex::default(),
@@ -474,27 +479,75 @@ impl Lane {
         }
     }
 
-    /// Everything of one round trip, in one write: COPY, its rows and its end, the guard, Sync.
-    fn put_flush(&self, server: &mut Checkout, batch: &Batch) {
+    /// Everything of one round trip, in one write: COPY, its rows and its end, a guard, Sync. Where the cheap guard has
+    /// a mark from an earlier flush on this connection it is enough; otherwise the full one goes, and takes the mark.
+    fn put_flush(&self, server: &mut Checkout, batch: &Batch) -> Guard {
         let max = self.max_prepared();
         server.conn.prepare_out();
-        let guard = guard_statement();
         server.ensure_own(&self.copy, max);
-        server.ensure_own(guard, max);
+        let mark = self.sentinel.as_ref().and_then(|s| server.mark(s.id).map(str::to_owned));
+        let guard = match (&self.sentinel, &mark) {
+            (Some(_), Some(_)) => Guard::Sentinel,
+            (Some(_), None) => Guard::FullWithMark,
+            (None, _) => Guard::Full,
+        };
+        if guard != Guard::Sentinel {
+            server.ensure_own(guard_statement(), max);
+        }
+        if let Some(sentinel) = &self.sentinel {
+            server.ensure_own(sentinel, max);
+        }
         f::put_bind_text(&mut server.conn.out, self.copy.server_name.as_bytes(), &[]);
         f::put_execute(&mut server.conn.out, b"", 0);
         batch.put_copy(&mut server.conn.out);
-        let relid = self.plan.relid.to_string();
-        let params = [
-            Some(relid.as_bytes()),
-            Some(self.plan.name_as_written.as_bytes()),
-            Some(self.plan.fingerprint.as_bytes()),
-        ];
-        f::put_bind_text(&mut server.conn.out, guard.server_name.as_bytes(), &params);
-        f::put_execute(&mut server.conn.out, b"", 0);
-        f::put_empty(&mut server.conn.out, f::SYNC);
-        for kind in [Kind::Bind, Kind::Execute, Kind::CopyEnd, Kind::Bind, Kind::Execute, Kind::Sync] {
+        for kind in [Kind::Bind, Kind::Execute, Kind::CopyEnd] {
             server.pipeline.push(kind, Action::Own, false);
+        }
+        let relid = self.plan.relid.to_string();
+        let (relid, name) = (Some(relid.as_bytes()), Some(self.plan.name_as_written.as_bytes()));
+        if guard != Guard::Sentinel {
+            put_own(server, guard_statement(), &[relid, name, Some(self.plan.fingerprint.as_bytes())]);
+        }
+        if let Some(sentinel) = &self.sentinel {
+            put_own(server, sentinel, &[mark.as_deref().map(str::as_bytes), name, relid]);
+        }
+        f::put_empty(&mut server.conn.out, f::SYNC);
+        server.pipeline.push(Kind::Sync, Action::Own, false);
+        guard
+    }
+}
+
+/// Appends Bind and Execute of a statement of ours.
+fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>]) {
+    f::put_bind_text(&mut server.conn.out, statement.server_name.as_bytes(), params);
+    f::put_execute(&mut server.conn.out, b"", 0);
+    server.pipeline.push(Kind::Bind, Action::Own, false);
+    server.pipeline.push(Kind::Execute, Action::Own, false);
+}
+
+/// What verifies the table inside a flush's transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// The fingerprint.
+    Full,
+    /// The fingerprint, and the sentinel's mark is taken for the next flush.
+    FullWithMark,
+    /// The sentinel alone.
+    Sentinel,
+}
+
+impl Guard {
+    /// Command tags that a flush answers before its Sync is obeyed.
+    fn tags(self) -> usize {
+        if self == Self::FullWithMark { 3 } else { 2 }
+    }
+
+    /// The transaction's id, once the guard has answered.
+    fn xid(self, reply: &Reply) -> Option<u64> {
+        let row: Vec<Option<&[u8]>> = reply.rows.first()?.iter().map(Option::as_deref).collect();
+        match self {
+            Self::Full | Self::FullWithMark => catalog::decode_guard(&row),
+            Self::Sentinel => catalog::decode_sentinel(&row).map(|(xid, _)| xid),
         }
     }
 }
@@ -566,17 +619,51 @@ impl Flight {
 
     async fn land(&self, batch: &Batch) -> Landed {
         let lane = &self.lane;
-        let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
-        if !lane.make_ready(&mut server).await {
-            return Landed::NotStored;
+        // A mark that moved says only that the full guard has to look.
+        for _ in 0..2 {
+            let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
+            if !lane.make_ready(&mut server).await {
+                return Landed::NotStored;
+            }
+            let guard = lane.put_flush(&mut server, batch);
+            let mut reply = Reply::default();
+            if server.finish_into(&mut reply).await.is_err() {
+                return self.lost(server, guard, &reply).await;
+            }
+            let moved = self.take_mark(&mut server, guard, &reply);
+            server.release();
+            if !moved {
+                return self.answered(batch, &reply);
+            }
+            lane.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
         }
-        lane.put_flush(&mut server, batch);
-        let mut reply = Reply::default();
-        let lost = server.finish_into(&mut reply).await.is_err();
-        if lost {
-            return self.lost(server, &reply).await;
+        Landed::NotStored
+    }
+
+    /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
+    fn take_mark(&self, server: &mut Checkout, guard: Guard, reply: &Reply) -> bool {
+        let Some(sentinel) = &self.lane.sentinel else { return false };
+        let guard_failed =
+            reply.error.as_ref().is_some_and(|e| catalog::is_guard_error(&ErrorFields::new(e)));
+        match guard {
+            Guard::Full => false,
+            Guard::FullWithMark => {
+                let row = reply.rows.last().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
+                let mark = row.as_deref().and_then(catalog::decode_sentinel).map(|(_, mark)| mark);
+                server.set_mark(sentinel.id, mark.filter(|_| reply.error.is_none()));
+                false
+            }
+            Guard::Sentinel => {
+                if guard_failed {
+                    server.set_mark(sentinel.id, None);
+                }
+                guard_failed
+            }
         }
-        server.release();
+    }
+
+    fn answered(&self, batch: &Batch, reply: &Reply) -> Landed {
+        let lane = &self.lane;
         match &reply.error {
             None if reply.tags.iter().any(|tag| copied(tag, batch.rows())) => {
                 lane.succeeded();
@@ -606,14 +693,13 @@ impl Flight {
     /// The connection is gone. Stored is nothing if the Sync never left whole, or if the server said why it ends the
     /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
     /// was read.
-    async fn lost(&self, server: Checkout, reply: &Reply) -> Landed {
+    async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply) -> Landed {
         self.lane.failed();
-        let guard_answered = reply.tags.len() >= 2;
+        let guard_answered = reply.tags.len() >= guard.tags();
         if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
             return Landed::NotStored;
         }
-        let row = reply.rows.last().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
-        let xid = row.and_then(|row| catalog::decode_guard(&row));
+        let xid = guard.xid(reply);
         let incarnation = server.incarnation.clone().filter(|life| !life.is_empty());
         drop(server);
         match (xid, incarnation) {

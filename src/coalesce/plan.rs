@@ -227,6 +227,8 @@ pub struct InsertPlan {
     pub name_as_written: String,
     /// For the guard.
     pub fingerprint: String,
+    /// The cheap guard's text, where it may stand in for the full one ([`super::catalog::sentinel_sql`]).
+    pub sentinel_sql: Option<String>,
     /// The COPY of text rows. Plans with the same text may share a batch (of one format and one session key).
     pub copy_text_sql: String,
     /// The COPY of binary rows, when a row can be all binary.
@@ -341,6 +343,7 @@ fn build(
         relname: table.relname.clone(),
         name_as_written: table.name_as_written.clone(),
         fingerprint: table.fingerprint.clone(),
+        sentinel_sql: table.has_sentinel().then(|| super::catalog::sentinel_sql(&table.target)),
         copy_text_sql: copy_sql(table, &given, ""),
         copy_binary_sql: all_can_be_binary(&items).then(|| copy_sql(table, &given, " (FORMAT binary)")),
         fields: u16::try_from(given.len()).map_err(|_| Reason::ValueCount)?,

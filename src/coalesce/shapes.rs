@@ -435,10 +435,10 @@ impl Question {
             return Err(why.clone().into());
         }
         let context = Context::Pooled;
-        match self {
+        let mut answer = match self {
             Self::Literals(_) => {
                 let plan = plan::plan_literals(&table, target, context)?;
-                Ok(Answer { plan, param_description: None })
+                Answer { plan, param_description: None }
             }
             Self::Prepared(statement) => {
                 let reply = server.describe(statement, max).await.map_err(lost)?;
@@ -447,9 +447,30 @@ impl Question {
                 }
                 let oids = reply.param_types.unwrap_or_default();
                 let plan = plan_prepared(&table, target, text, items, &oids, context)?;
-                Ok(Answer { plan, param_description: reply.param_description })
+                Answer { plan, param_description: reply.param_description }
             }
+        };
+        self.try_sentinel(server, max, &mut answer.plan).await.map_err(lost)?;
+        Ok(answer)
+    }
+
+    /// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
+    async fn try_sentinel(
+        &self,
+        server: &mut Checkout,
+        max: usize,
+        plan: &mut InsertPlan,
+    ) -> Result<(), Lost> {
+        let Some(sql) = &plan.sentinel_sql else { return Ok(()) };
+        let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
+        let relid = plan.relid.to_string();
+        let params = [None, Some(plan.name_as_written.as_bytes()), Some(relid.as_bytes())];
+        let reply = server.prepared(&statement, &params, max).await?;
+        let works = one_row(&reply).is_ok_and(|row| catalog::decode_sentinel(&row).is_some());
+        if !works {
+            plan.sentinel_sql = None;
         }
+        Ok(())
     }
 }
 

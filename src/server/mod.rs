@@ -76,6 +76,8 @@ pub struct ServerConn {
     pub reported: Arc<Reported>,
     /// Visible to others.
     pub shared: Arc<ServerShared>,
+    /// Of statements on it that guard a table: the mark that they answered last, by the statement's id.
+    pub marks: Vec<(u64, Box<str>)>,
     /// The last client it served.
     pub last_client: u64,
     /// The worker whose reactor its socket is registered with.
@@ -123,6 +125,7 @@ impl ServerConn {
             startup,
             reported: Arc::new(reported),
             shared: Arc::new(shared),
+            marks: Vec::new(),
             last_client: 0,
             worker,
             idle_since: now,
@@ -138,6 +141,18 @@ impl ServerConn {
     pub fn rehome(self: Box<Self>, worker: usize) -> io::Result<Box<Self>> {
         let this = *self;
         Ok(Box::new(Self { conn: this.conn.rehome()?, worker, ..this }))
+    }
+
+    /// The mark of a guarding statement, while the statement is there.
+    pub fn mark(&self, id: u64) -> Option<&str> {
+        let (_, mark) = self.marks.iter().find(|(known, _)| *known == id)?;
+        self.names.holds(id).then_some(mark)
+    }
+
+    /// Remembers a mark, or forgets it.
+    pub fn set_mark(&mut self, id: u64, mark: Option<&str>) {
+        self.marks.retain(|(known, _)| *known != id && self.names.holds(*known));
+        self.marks.extend(mark.map(|mark| (id, mark.into())));
     }
 
     /// May another client have it? Nothing owed, no block open, nothing unread, no cancel under way.
