@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub enum Signal {
     TransactionTimeout = 32,
     /// A cancel request came while no server was linked.
     Cancel = 64,
+    /// The settings were read again.
+    Reload = 128,
 }
 
 /// One client, as others see it.
@@ -90,10 +92,29 @@ pub struct ClientShared {
     since: AtomicU64,
     /// Milliseconds from `connected` to the begin of the transaction that runs.
     xact_since: AtomicU64,
+    /// Answers that ended, and transactions; the janitor reads the clock, the session does not.
+    turns: AtomicU32,
+    xact_turns: AtomicU32,
+    watched: Mutex<Watched>,
     signals: AtomicU8,
     gone: AtomicBool,
     waker: Mutex<Option<Waker>>,
     link: Mutex<Option<Arc<ServerShared>>>,
+}
+
+/// What the janitor saw last, and when it saw it first.
+#[derive(Debug)]
+struct Watched {
+    turn: Option<(u8, u64, u32)>,
+    turn_at: Instant,
+    xact: Option<(u64, u32)>,
+    xact_at: Instant,
+}
+
+impl Watched {
+    fn new(now: Instant) -> Self {
+        Self { turn: None, turn_at: now, xact: None, xact_at: now }
+    }
 }
 
 impl ClientShared {
@@ -101,6 +122,33 @@ impl ClientShared {
     pub fn set_state(&self, state: ClientState, now: Instant) {
         self.state.store(state as u8, Ordering::Relaxed);
         self.since.store(now.duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Hot path. Its state inside a stretch with one server connection, without the time; `turns` and `xact_turns`
+    /// move with each answer and each transaction that ended.
+    pub fn show(&self, state: ClientState, turns: u32, xact_turns: u32) {
+        self.state.store(state as u8, Ordering::Relaxed);
+        self.turns.store(turns, Ordering::Relaxed);
+        self.xact_turns.store(xact_turns, Ordering::Relaxed);
+    }
+
+    /// For the janitor, called again and again: what it does, for how long at least it has done that, and for how long
+    /// at least its transaction has run. Both ages count from the first call that saw them.
+    pub fn watch(&self, now: Instant) -> (ClientState, Duration, Duration) {
+        let state = self.state();
+        let since = self.since.load(Ordering::Relaxed);
+        let xact_since = self.xact_since.load(Ordering::Relaxed);
+        let turn = (state as u8, since, self.turns.load(Ordering::Relaxed));
+        let xact = (xact_since, self.xact_turns.load(Ordering::Relaxed));
+        let mut watched = lock(&self.watched);
+        if watched.turn != Some(turn) {
+            (watched.turn, watched.turn_at) = (Some(turn), now);
+        }
+        // Between transactions none runs.
+        if watched.xact != Some(xact) || state == ClientState::Idle {
+            (watched.xact, watched.xact_at) = (Some(xact), now);
+        }
+        (state, now.duration_since(watched.turn_at), now.duration_since(watched.xact_at))
     }
 
     /// What it does.
@@ -144,6 +192,11 @@ impl ClientShared {
     pub fn take_cancel(&self) -> bool {
         let cancel = Signal::Cancel as u8;
         self.signals.fetch_and(!cancel, Ordering::AcqRel) & cancel != 0
+    }
+
+    /// Takes one signal, if it was told.
+    pub fn take_signal(&self, signal: Signal) -> bool {
+        self.signals.fetch_and(!(signal as u8), Ordering::AcqRel) & signal as u8 != 0
     }
 
     /// Takes what was told.
@@ -239,6 +292,9 @@ impl Registry {
             state: AtomicU8::new(ClientState::Idle as u8),
             since: AtomicU64::new(0),
             xact_since: AtomicU64::new(0),
+            turns: AtomicU32::new(0),
+            xact_turns: AtomicU32::new(0),
+            watched: Mutex::new(Watched::new(Instant::now())),
             signals: AtomicU8::new(0),
             gone: AtomicBool::new(false),
             waker: Mutex::new(None),

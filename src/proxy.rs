@@ -291,7 +291,8 @@ impl Proxy {
         let Some(admitted) = Box::pin(self.log_in(stream, peer)).await else { return };
         let login::Admitted { session, server } = admitted;
         session.run(server).await;
-        self.changed.notify_waiters();
+        // One permit is kept: the main task may be just about to wait.
+        self.changed.notify_one();
     }
 
     /// The login. `None`: it was a cancel request, the console, or it ended.
@@ -390,6 +391,9 @@ impl Proxy {
         self.cx.settings.store(Arc::new(settings));
         self.cx.generation.fetch_add(1, Ordering::AcqRel);
         self.cx.lanes.forget_all();
+        for client in self.cx.clients.all() {
+            client.signal(Signal::Reload);
+        }
         Ok(())
     }
 
@@ -433,39 +437,36 @@ impl Proxy {
 
     fn enforce_timeouts(&self, now: Instant) {
         let settings = self.cx.settings.load();
+        let general = &settings.general;
+        let common = [
+            general.client_idle_timeout,
+            general.idle_transaction_timeout,
+            general.query_timeout,
+            general.transaction_timeout,
+        ];
+        if common.iter().all(Duration::is_zero) && settings.users.is_empty() {
+            return;
+        }
         for client in self.cx.clients.all() {
-            let general = &settings.general;
             let user = settings.users.get(&client.pool.user);
-            let (since, xact) = client.ages(now);
+            let (state, since, xact) = client.watch(now);
             let over = |age: Duration, own: Option<Duration>, common: Duration| {
                 let limit = own.unwrap_or(common);
                 !limit.is_zero() && age > limit
             };
-            let state = client.state();
-            let active = matches!(state, ClientState::Active | ClientState::IdleInTransaction);
+            let idle = || over(since, user.and_then(|u| u.client_idle_timeout), general.client_idle_timeout);
+            let idle_inside = || {
+                let own = user.and_then(|u| u.idle_transaction_timeout);
+                over(since, own, general.idle_transaction_timeout)
+            };
+            let query = || over(since, user.and_then(|u| u.query_timeout), general.query_timeout);
+            let transaction =
+                || over(xact, user.and_then(|u| u.transaction_timeout), general.transaction_timeout);
             let signal = match state {
-                ClientState::Idle
-                    if over(since, user.and_then(|u| u.client_idle_timeout), general.client_idle_timeout) =>
-                {
-                    Signal::IdleTimeout
-                }
-                ClientState::IdleInTransaction
-                    if over(
-                        since,
-                        user.and_then(|u| u.idle_transaction_timeout),
-                        general.idle_transaction_timeout,
-                    ) =>
-                {
-                    Signal::IdleTransactionTimeout
-                }
-                ClientState::Active
-                    if over(since, user.and_then(|u| u.query_timeout), general.query_timeout) =>
-                {
-                    Signal::QueryTimeout
-                }
-                _ if active
-                    && over(xact, user.and_then(|u| u.transaction_timeout), general.transaction_timeout) =>
-                {
+                ClientState::Idle if idle() => Signal::IdleTimeout,
+                ClientState::IdleInTransaction if idle_inside() => Signal::IdleTransactionTimeout,
+                ClientState::Active if query() => Signal::QueryTimeout,
+                ClientState::Active | ClientState::IdleInTransaction if transaction() => {
                     Signal::TransactionTimeout
                 }
                 _ => continue,

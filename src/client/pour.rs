@@ -414,8 +414,9 @@ impl<'a> Walk<'a> {
         if !parse.name.is_empty() || quick_reject(parse.query) {
             return Ok(false);
         }
-        let same = self.statement(b"").filter(|s| *s.query == *parse.query && *s.types == *parse.types);
-        let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, true));
+        let class = self.session.state.want.pour_class;
+        let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
+        let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
         if self.ready(&statement).is_none() {
             return Ok(false);
         }

@@ -6,14 +6,16 @@
 use std::task::{Context, Poll};
 
 use super::session::Session;
-use super::state::{FORGETS_NAMES, Fault, State, Taken, UNPINS};
+use super::state::{FORGETS_NAMES, Fault, State, Taken};
+use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Answer, Kind, Settled};
 use crate::server::{ServerConn, report};
+use crate::settings::PoolMode;
 use crate::wire::frame::{HEADER_BYTES, header};
-use crate::wire::{backend as b, frontend as f};
+use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
 /// Why the relay stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Session {
                     Poll::Pending => {}
                 }
             }
-            let done = !stay || self.state.taint.intersects(UNPINS);
+            let done = !stay || self.state.recheck || self.draining;
             if done && server.pipeline.is_quiet() && self.state.streaming == 0 && self.client.is_flushed() {
                 return Poll::Ready(Ok(End::Quiet));
             }
@@ -104,9 +106,21 @@ impl Session {
                 return Poll::Ready(Ok(End::Signalled));
             }
             if !moved {
+                self.show(server);
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Hot path. What others see of this client before it waits.
+    fn show(&self, server: &ServerConn) {
+        let owed = !server.pipeline.is_empty() || self.state.streaming > 0;
+        let state = match server.pipeline.status() {
+            _ if owed => ClientState::Active,
+            TransactionStatus::Idle => ClientState::Idle,
+            _ => ClientState::IdleInTransaction,
+        };
+        self.me.show(state, self.state.turns, self.state.xact_turns);
     }
 
     /// Takes in what the client sent, as far as the server's buffer has room.
@@ -155,6 +169,10 @@ impl Session {
         while self.client.has_room() {
             match server.conn.poll_fill(cx) {
                 Poll::Pending => return Ok(()),
+                // It said why it goes, and that was passed on.
+                Poll::Ready(Ok(0) | Err(_)) if self.state.server_left => {
+                    return Err(Fault::ServerLost(String::new()));
+                }
                 Poll::Ready(Ok(0)) => return Err(Fault::ServerLost("it closed the connection".into())),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Err(server_lost(error)),
@@ -264,6 +282,13 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
         let body = &frame[HEADER_BYTES..];
         let answer = match head.tag {
             b::DATA_ROW | b::COPY_DATA => answer(pipeline.recv(head.tag))?.0,
+            // Nothing of ours may stand inside a message that comes while nothing is owed.
+            b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE
+                if rest > 0 && head.total() <= SMALL_MESSAGE_BYTES_MAX =>
+            {
+                walk.want = head.total();
+                break;
+            }
             b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE
                 if rest > 0 =>
             {
@@ -279,6 +304,10 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     Fault::ServerViolation(format!("unexpected ReadyForQuery, owed {:?}", v.owed))
                 })?;
                 state.recv_ready(status, answer);
+                if state.mode == PoolMode::Statement && status != TransactionStatus::Idle {
+                    out.extend_from_slice(&buf[walk.run..walk.pos]);
+                    return Err(Fault::Client(Error::statement_mode()));
+                }
                 answer
             }
             b::PARAMETER_STATUS => {

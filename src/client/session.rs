@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::Context;
 use super::pour::{Poured, Pouring, may_hold_more};
 use super::relay::End;
-use super::state::{BOUND, Counts, Fault, PROBED, State, UNKEPT, policy_error};
+use super::state::{BOUND, Counts, Fault, PROBED, State, UNKEPT, UNPINS, policy_error};
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::error::{Error, Kind};
 use crate::limits::READ_BUFFER_BYTES;
@@ -20,7 +20,7 @@ use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
 use crate::pool::{Checkout, CheckoutError, Pool};
 use crate::proto::prepared::Statement;
-use crate::server::internal::Probe;
+use crate::server::internal::{Lost, Probe};
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
 use crate::telemetry::events;
@@ -39,16 +39,16 @@ thread_local! {
 }
 
 /// Hot path. The statement of an unnamed Parse: the same one for the same text, as long as this thread remembers it.
-pub(super) fn unnamed_statement(query: &[u8], types: &[u8], std_strings: bool) -> Arc<Statement> {
+pub(super) fn unnamed_statement(query: &[u8], types: &[u8], class: u64, std_strings: bool) -> Arc<Statement> {
     if query.len() > UNNAMED_BYTES_MAX || !std_strings {
-        return Statement::new(query, types, effects(query, std_strings));
+        return Statement::under(query, types, class, effects(query, std_strings));
     }
-    let slot = HASHER.with(|h| h.hash_one((query, types))) as usize % UNNAMED_KEPT;
+    let slot = HASHER.with(|h| h.hash_one((query, types, class))) as usize % UNNAMED_KEPT;
     UNNAMED.with(|kept| {
         let kept = &mut kept.borrow_mut()[slot];
         match kept {
-            Some(known) if *known.query == *query && *known.types == *types => Arc::clone(known),
-            _ => Arc::clone(kept.insert(Statement::new(query, types, effects(query, std_strings)))),
+            Some(known) if known.is(query, types, class) => Arc::clone(known),
+            _ => Arc::clone(kept.insert(Statement::under(query, types, class, effects(query, std_strings)))),
         }
     })
 }
@@ -95,11 +95,12 @@ impl Session {
             Some(server) => self.keep(server).await,
             None => self.share().await,
         };
-        self.cx.clients.leave(&self.me);
-        self.pool.clients.fetch_sub(1, Ordering::Relaxed);
+        self.me.unlink();
         if let Err(fault) = ended {
             Box::pin(self.tell(fault)).await;
         }
+        self.cx.clients.leave(&self.me);
+        self.pool.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Session mode: one server from login to the end.
@@ -107,10 +108,15 @@ impl Session {
         let mut server = server;
         self.linked(&mut server);
         loop {
-            match self.relay(&mut server, true).await? {
-                End::Quiet => {}
-                End::ClientLeft => break,
-                End::Signalled => self.obey(server.pipeline.is_quiet())?,
+            match self.relay(&mut server, true).await {
+                // Only a drain ends it here.
+                Ok(End::Quiet) => self.obey(true)?,
+                Ok(End::ClientLeft) => break,
+                Ok(End::Signalled) => self.obey(server.pipeline.is_quiet())?,
+                Err(fault) => {
+                    self.me.unlink();
+                    return Err(fault);
+                }
             }
         }
         Box::pin(self.leave(server)).await;
@@ -283,11 +289,15 @@ impl Session {
         self.me.set_state(ClientState::Active, self.linked_at);
         self.me.begin(self.linked_at);
         self.me.link(&server.shared);
-        server.last_client = self.me.id;
+        let was_ours = std::mem::replace(&mut server.last_client, self.me.id) == self.me.id;
         self.state.report_pending = false;
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+            // What this client itself made on it needs no reset.
+            let unvouched = server.unvouched && was_ours;
+            server.unvouched &= !was_ours;
             self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max);
+            server.unvouched |= unvouched;
         }
         if !self.state.report_pending {
             let reported = Arc::clone(&server.reported);
@@ -307,6 +317,8 @@ impl Session {
             if let Poll::Ready(got) = queue.as_mut().poll(cx) {
                 return Poll::Ready(Ok(Some(got)));
             }
+            // Taken at the next message anyway: no reason to lose the place in the queue.
+            let _ = me.take_signal(Signal::Reload);
             if me.is_signalled() {
                 return Poll::Ready(Ok(None));
             }
@@ -325,12 +337,10 @@ impl Session {
             Some(Err(error)) => Err(self.no_server(error)),
             None => {
                 self.me.set_state(ClientState::Idle, Instant::now());
-                if self.me.take_signals() & (Signal::Cancel as u8) != 0 {
+                if self.me.take_signal(Signal::Cancel) {
                     self.answer_cancelled()?;
-                    return Ok(None);
                 }
-                self.me.signal(Signal::Kill);
-                self.obey(true)?;
+                // Whatever else was told is obeyed before the next message is looked at.
                 Ok(None)
             }
         }
@@ -367,8 +377,9 @@ impl Session {
 
     /// Relays transactions one after the other while nobody else waits. False: the client left.
     async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
-        let mut pinned = false;
+        self.state.pinned = false;
         loop {
+            let pinned = self.state.pinned;
             match self.relay(server, pinned).await {
                 Ok(End::Quiet) => {}
                 Ok(End::ClientLeft) => return Ok(false),
@@ -382,13 +393,18 @@ impl Session {
                 }
             }
             self.settle(server);
+            self.state.recheck = false;
             if self.state.taint.intersects(PROBED) || pinned {
-                pinned = Box::pin(self.probe(server)).await?;
-                if pinned {
+                self.state.pinned = Box::pin(self.probe(server)).await?;
+                if self.state.pinned {
+                    if self.draining {
+                        self.obey(true)?;
+                    }
                     continue;
                 }
             }
             self.state.taint = Effects::NONE;
+            self.state.candidates = Vec::new();
             return Ok(true);
         }
     }
@@ -438,20 +454,38 @@ impl Session {
         {
             return Ok(false);
         }
-        let names = self.cx.pools.shared().custom_settings();
-        let found =
-            server.probe(&names, self.state.max_prepared).await.map_err(|lost| Fault::ServerLost(lost.0))?;
+        // The client has its answer: a cancel request that comes now is late, and none may hit the probe.
+        self.me.unlink();
+        let lost = |lost: Lost| Fault::ServerLost(lost.0);
+        server.settle_cancels().await.map_err(lost)?;
+        let mut names = std::mem::take(&mut self.state.candidates);
+        names.extend(self.cx.pools.shared().custom_settings());
+        let found = server.probe(&names, self.state.max_prepared).await.map_err(lost)?;
+        server.unvouched |= taint.intersects(Effects::UNKNOWN);
+        let reported = Arc::clone(&server.reported);
         self.client.prepare_out();
         self.client.out.extend_from_slice(&found.notifications);
+        self.state.report_differences(&reported, &mut self.client.out);
         let vars = &self.cx.pools.shared().vars;
         let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
         server.vars = Arc::clone(&set);
         self.state.want = vars.overlay(&self.state.base, &set);
-        let bound = found.is_bound() && self.state.session_state == SessionState::Pin;
-        if bound {
-            self.count_pinned(&found);
+        if !found.is_bound() {
+            return Ok(false);
         }
-        Ok(bound)
+        match self.state.session_state {
+            SessionState::Pin => {
+                self.count_pinned(&found);
+                self.me.link(&server.shared);
+                Ok(true)
+            }
+            SessionState::Reject => {
+                // Made where no text shows it, inside a function: nobody else may have it.
+                server.shared.close_needed.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            SessionState::Allow => Ok(false),
+        }
     }
 
     fn count_pinned(&self, found: &Probe) {
@@ -470,8 +504,9 @@ impl Session {
             server.names.unnamed = None;
         }
         self.add_counts(now);
-        if self.pool.settings.load().server_reset_query_always {
-            tokio::spawn(reset(server));
+        let settings = self.pool.settings.load();
+        if settings.server_reset_query_always {
+            tokio::spawn(reset(server, settings.server_reset_query.clone()));
         } else {
             server.release();
         }
@@ -507,8 +542,18 @@ impl Session {
             return;
         }
         self.add_counts(Instant::now());
-        if server.is_reusable() {
-            reset(server).await;
+        if !server.is_reusable() {
+            return;
+        }
+        let settings = self.pool.settings.load_full();
+        let touched = self.state.pinned || self.state.taint.intersects(UNPINS);
+        if !self.state.shares_servers() || settings.server_reset_query_always {
+            reset(server, settings.server_reset_query.clone()).await;
+        } else if touched {
+            // Not the operator's to leave out: what was bound to the connection goes.
+            reset(server, "DISCARD ALL".into()).await;
+        } else {
+            server.release();
         }
     }
 
@@ -518,6 +563,9 @@ impl Session {
         let told = |signal: Signal| signals & signal as u8 != 0;
         if told(Signal::Kill) {
             return Err(Fault::Client(Error::killed()));
+        }
+        if told(Signal::Reload) {
+            self.take_new_settings();
         }
         self.draining |= told(Signal::Drain);
         if self.draining && quiet {
@@ -576,8 +624,7 @@ fn is_worth_a_server(client: &Conn, max: usize) -> Result<bool, Fault> {
 }
 
 /// Cleans a server connection for the next client: everything in the session goes, prepared statements too.
-async fn reset(mut server: Checkout) {
-    let query = server.pool().settings.load().server_reset_query.clone();
+async fn reset(mut server: Checkout, query: String) {
     if !query.is_empty() {
         match server.simple(&query).await {
             Ok(reply) if reply.error.is_none() => {}
@@ -588,6 +635,7 @@ async fn reset(mut server: Checkout) {
             server.shared.close_needed.store(true, Ordering::Relaxed);
         }
         server.names.clear();
+        server.unvouched = false;
         server.vars = Arc::clone(&server.pool().shared().none);
     }
     server.release();

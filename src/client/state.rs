@@ -36,7 +36,7 @@ pub const PROBED: Effects = Effects::SETTINGS
     .union(Effects::EXECUTE)
     .union(Effects::UNKNOWN);
 
-/// What may end state that is bound to a connection, and with it the pinning.
+/// What may have changed state that is bound to a connection: it is not vouched for without a probe.
 pub const UNPINS: Effects =
     PROBED.union(Effects::CLOSE).union(Effects::DEALLOCATE).union(Effects::DEALLOCATE_ALL);
 
@@ -132,6 +132,18 @@ pub struct State {
     pub reported: Arc<Reported>,
     /// What its transaction may have done to session state.
     pub taint: Effects,
+    /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
+    pub candidates: Vec<String>,
+    /// Its server connection is its own while state is bound to it.
+    pub pinned: bool,
+    /// What it said while pinned may have ended that.
+    pub recheck: bool,
+    /// The server said why it goes.
+    pub server_left: bool,
+    /// Answers that ended, and transactions: moves that others see.
+    pub turns: u32,
+    /// See `turns`.
+    pub xact_turns: u32,
     /// Bytes of a message still to come, passed on or dropped.
     pub streaming: usize,
     /// The rest of that message is dropped.
@@ -294,7 +306,7 @@ impl State {
         if let Some(error) = self.state_refusal(found) {
             return Ok(self.refuse(Kind::Query, error, server));
         }
-        self.taint = self.taint.union(found);
+        self.tainted(found, text);
         self.note_custom_settings(text, found);
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() {
             if let Some(rewritten) = self.deallocate(text, server) {
@@ -308,6 +320,19 @@ impl State {
         }
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
+    }
+
+    /// Something is done that may change the session; `text` is where names of settings may stand.
+    fn tainted(&mut self, found: Effects, text: &[u8]) {
+        self.taint = self.taint.union(found);
+        if found.intersects(MAKES_SETTINGS) {
+            find_setting_names(text, &mut self.candidates);
+        }
+        if self.pinned && !self.recheck {
+            // DROP of a temporary object has no mark of its own.
+            self.recheck = found.touches_session()
+                || memchr::memmem::find(&text.to_ascii_lowercase(), b"drop").is_some();
+        }
     }
 
     /// Sends a Query, or the same text as one extended unit: then PostgreSQL itself refuses a second statement.
@@ -349,6 +374,7 @@ impl State {
         self.names.forget_unnamed();
         server.names.unnamed = None;
         self.taint = self.taint.union(Effects::UNKNOWN);
+        self.recheck = true;
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
     }
@@ -375,6 +401,7 @@ impl State {
         }
         if self.shares_servers() {
             self.taint = self.taint.union(Effects::UNKNOWN);
+            self.recheck = true;
         }
         server.pipeline.push(Kind::FunctionCall, Action::Forward, false);
         Ok(Taken::Forward)
@@ -423,7 +450,8 @@ impl State {
             self.counts.server_parses += 1;
             if self.shares_servers() {
                 // Names pass untouched, but what a text may do still counts.
-                self.taint = self.taint.union(effects(parse.query, self.std_strings));
+                let found = effects(parse.query, self.std_strings);
+                self.tainted(found, parse.query);
             }
             server.pipeline.push(Kind::Parse, Action::Forward, false);
             return Ok(Taken::Forward);
@@ -437,10 +465,10 @@ impl State {
 
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let std_strings = self.std_strings;
-        let same =
-            self.names.lookup(b"").filter(|s| *s.query == *parse.query && *s.types == *parse.types).cloned();
+        let class = self.want.pour_class;
+        let same = self.names.lookup(b"").filter(|s| s.is(parse.query, parse.types, class)).cloned();
         let statement = same.unwrap_or_else(|| {
-            crate::client::session::unnamed_statement(parse.query, parse.types, std_strings)
+            crate::client::session::unnamed_statement(parse.query, parse.types, class, std_strings)
         });
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
@@ -448,7 +476,7 @@ impl State {
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
         let id = statement.id;
-        self.names.parse(b"", statement, None);
+        self.names.parse(b"", statement, Some(id));
         server.names.unnamed = Some(id);
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         Ok(Taken::Forward)
@@ -468,6 +496,7 @@ impl State {
         let interned = shared.statements.intern(
             parse.query,
             parse.types,
+            self.want.pour_class,
             || effects(parse.query, std_strings),
             self.prepared_bytes_max,
         );
@@ -488,11 +517,10 @@ impl State {
                 return Ok(Taken::Done);
             }
             // In a failed block PostgreSQL refuses almost every Parse; let it judge.
-            f::put_target(&mut server.conn.out, f::CLOSE, b'S', statement.server_name.as_bytes());
-            server.pipeline.push(Kind::Close, Action::Skip, false);
             server.names.forget(statement.id);
+            server.put_close(statement.id, &mut self.names, Action::Skip);
         }
-        server.make_room(statement.id, self.max_prepared, Action::Skip);
+        server.make_room(statement.id, &mut self.names, self.max_prepared, Action::Skip);
         self.counts.server_parses += 1;
         let (query, types) = (&statement.query, &statement.types);
         f::put_parse(&mut server.conn.out, statement.server_name.as_bytes(), query, types);
@@ -511,8 +539,10 @@ impl State {
             server.names.unnamed = Some(UNKEPT);
             if self.shares_servers() {
                 self.taint = self.taint.union(Effects::UNKNOWN);
+                self.recheck = true;
             }
-            server.pipeline.push(Kind::Parse, Action::Forward, false);
+            self.names.parse_on_server(UNKEPT);
+            server.pipeline.push(Kind::Parse, Action::Forward, true);
             return Ok(Taken::Forward);
         }
         self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
@@ -531,6 +561,13 @@ impl State {
             return Ok(Taken::Forward);
         }
         let name = &body[portal_end + 1..portal_end + 1 + name_len];
+        if let Some(statement) = self.names.lookup(name).cloned() {
+            self.tainted(statement.effects, &statement.query);
+            if statement.effects.intersects(MAKES_SETTINGS) {
+                // As in set_config($1, ...): names come as parameters, too.
+                find_setting_names(body, &mut self.candidates);
+            }
+        }
         if name.is_empty() {
             self.bind_unnamed(server);
             return Ok(Taken::Forward);
@@ -538,7 +575,6 @@ impl State {
         let Some(statement) = self.names.lookup(name).cloned() else {
             return Ok(self.bind_unknown(name, head, body, server));
         };
-        self.taint = self.taint.union(statement.effects);
         self.ensure_for_client(&statement, server);
         let names_end = HEADER_BYTES + portal_end + 1 + name_len;
         let server_name = statement.server_name.as_bytes();
@@ -568,16 +604,18 @@ impl State {
     fn ensure_unnamed(&mut self, server: &mut ServerConn) {
         match self.names.lookup(b"") {
             Some(statement) => {
-                self.taint = self.taint.union(statement.effects);
                 if server.names.unnamed != Some(statement.id) {
                     let statement = Arc::clone(statement);
                     self.counts.server_parses += 1;
                     f::put_parse(&mut server.conn.out, b"", &statement.query, &statement.types);
-                    server.pipeline.push(Kind::Parse, Action::Skip, false);
+                    // Struck by an error, it leaves whatever stood there.
+                    self.names.parse_on_server(statement.id);
+                    server.pipeline.push(Kind::Parse, Action::Skip, true);
                     server.names.unnamed = Some(statement.id);
                 }
             }
-            None if server.names.unnamed.is_some_and(|id| id != UNKEPT) => {
+            // Also where none is known of: somebody's may stand there.
+            None if server.names.unnamed != Some(UNKEPT) => {
                 f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
                 server.pipeline.push(Kind::Close, Action::Skip, false);
                 server.names.unnamed = None;
@@ -595,6 +633,7 @@ impl State {
         }
         let _ = (head, body);
         self.taint = self.taint.union(Effects::EXECUTE);
+        self.recheck = true;
         server.pipeline.push(Kind::Bind, Action::Forward, false);
         Taken::Forward
     }
@@ -654,7 +693,11 @@ impl State {
             return;
         }
         self.folded = false;
-        self.counts.xacts += u64::from(status == TransactionStatus::Idle);
+        self.turns = self.turns.wrapping_add(1);
+        if status == TransactionStatus::Idle {
+            self.counts.xacts += 1;
+            self.xact_turns = self.xact_turns.wrapping_add(1);
+        }
     }
 
     /// An ErrorResponse was taken in.
@@ -670,7 +713,11 @@ impl State {
             f::put_empty(to_server, f::SYNC);
             pipeline.push(Kind::Sync, Action::Forward, false);
         }
+        for _ in 0..pipeline.take_struck_refusals() {
+            self.refusals.pop_front();
+        }
         let fields = b::ErrorFields::new(body);
+        self.server_left |= matches!(fields.field(b'V'), Some(b"FATAL" | b"PANIC"));
         if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
             // A statement shared by content has a stale result type: the next use starts on another connection.
             server.close_needed.store(true, Ordering::Relaxed);
@@ -716,9 +763,65 @@ pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
     }
 }
 
+/// What can make settings that no module defines (`SET app.user = ...`).
+const MAKES_SETTINGS: Effects = Effects::SETTINGS.union(Effects::UNKNOWN);
+
+/// Most names noted for one probe.
+const CANDIDATES_MAX: usize = 64;
+
+/// Longest name noted (bytes): PostgreSQL cuts none, but none is longer in earnest.
+const CANDIDATE_BYTES_MAX: usize = 128;
+
+/// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO.
+fn find_setting_names(text: &[u8], names: &mut Vec<String>) {
+    let in_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$');
+    let mut at = 0;
+    while let Some(dot) = memchr::memchr(b'.', &text[at..]).map(|n| at + n) {
+        let start = text[..dot].iter().rposition(|&b| !in_name(b) && b != b'.').map_or(0, |n| n + 1);
+        let end = text[dot..].iter().position(|&b| !in_name(b) && b != b'.').map_or(text.len(), |n| dot + n);
+        at = end.max(dot + 1);
+        let name = &text[start..end];
+        if names.len() >= CANDIDATES_MAX || name.len() > CANDIDATE_BYTES_MAX {
+            continue;
+        }
+        let is_word = |word: &[u8]| word.first().is_some_and(|b| b.is_ascii_alphabetic() || *b == b'_');
+        if !name.split(|&b| b == b'.').all(is_word) {
+            continue;
+        }
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
 fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {
     if body.len() >= SMALL_MESSAGE_BYTES_MAX || body.len() >= head.body {
         return Err(DecodeError::Malformed { tag: f::BIND, what: "statement name" }.into());
     }
     Ok(Taken::NeedWhole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names_in(text: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        find_setting_names(text.as_bytes(), &mut names);
+        names
+    }
+
+    #[test]
+    fn names_of_settings_are_found_wherever_they_stand() {
+        assert_eq!(names_in("SET App.User = 'x'; SET app.user TO 2"), ["app.user"]);
+        assert_eq!(names_in("SELECT set_config('a.b_c', $1, false), 1.5, .5, t.*"), ["a.b_c"]);
+        assert_eq!(names_in("DO $$BEGIN PERFORM set_config('x.y.z','1',false); END$$"), ["x.y.z"]);
+        assert_eq!(names_in("\0\0\x01app.x\0"), ["app.x"]);
+        assert!(names_in("... a. .b 1.a").is_empty());
+        assert_eq!(
+            names_in(&(0..1000).map(|i| format!("a.b{i} ")).collect::<String>()).len(),
+            CANDIDATES_MAX
+        );
+    }
 }

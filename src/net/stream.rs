@@ -162,6 +162,26 @@ impl Stream {
         }
     }
 
+    /// Is there something to read, by the socket itself (a reactor that has just been given it does not know)?
+    /// Nothing is lost. Not known of TLS: no.
+    ///
+    /// # Errors
+    /// The socket's, and `UnexpectedEof` if the peer has gone.
+    pub fn has_unread(&self) -> io::Result<bool> {
+        let mut byte = [std::mem::MaybeUninit::new(0u8)];
+        let found = match self {
+            Self::Tcp(tcp) => socket2::SockRef::from(tcp).peek(&mut byte),
+            Self::Unix(unix) => socket2::SockRef::from(unix).peek(&mut byte),
+            Self::Tls(_) => return Ok(false),
+        };
+        match found {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Has the peer sent anything that was not read yet? Says so without waiting.
     ///
     /// What it finds is lost, so it is only for moments when nothing may be there: the stream is

@@ -78,15 +78,9 @@ impl Drop for Checkout {
 /// trip takes up what it may have left behind.
 async fn settle_cancels(server: Box<ServerConn>, pool: Arc<Pool>) {
     let mut checkout = Checkout { server: Some(server), pool };
-    while checkout.shared.cancels.load(Ordering::Acquire) > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    if checkout.settle_cancels().await.is_ok() {
+        checkout.release();
     }
-    for _ in 0..2 {
-        if checkout.simple("").await.is_err() {
-            return;
-        }
-    }
-    checkout.release();
 }
 
 impl Pool {

@@ -257,11 +257,20 @@ impl Pool {
             drop(inner);
             return self.discard(server);
         }
+        if inner.total > settings.size + settings.reserve_size {
+            // A reload made the pool smaller.
+            drop(inner);
+            return self.discard(server);
+        }
         server.idle_since = Instant::now();
         server.shared.client.store(0, Ordering::Relaxed);
         inner.idle.push(server);
         drop(inner);
         self.changed.notify_waiters();
+        if settings.max_db_connections > 0 || settings.max_user_connections > 0 {
+            drop(settings);
+            self.shared.serve_siblings(&self.key);
+        }
     }
 
     /// In session mode a connection logged in with other startup settings is of no use to a waiter.
@@ -310,7 +319,7 @@ impl Pool {
                 if inner.total + inner.connecting >= settings.size + reserve {
                     return self.evict_unfit(inner);
                 }
-                if !self.may_open(&settings) {
+                if !self.take_slot(&settings) {
                     drop(inner);
                     if self.evict_sibling(&settings) {
                         continue;
@@ -319,8 +328,6 @@ impl Pool {
                 }
                 let at = inner.connecting;
                 inner.connecting += 1;
-                self.db_count.fetch_add(1, Ordering::Relaxed);
-                self.user_count.fetch_add(1, Ordering::Relaxed);
                 inner
                     .waiters
                     .get(at)
@@ -343,10 +350,22 @@ impl Pool {
         max > 0 && count.load(Ordering::Relaxed) >= max
     }
 
-    /// The database's and the user's limits.
-    fn may_open(&self, settings: &Settings) -> bool {
-        !Self::full(&self.db_count, settings.max_db_connections)
-            && !Self::full(&self.user_count, settings.max_user_connections)
+    /// Counts one more connection, unless the database's or the user's limit is reached.
+    fn take_slot(&self, settings: &Settings) -> bool {
+        if !Self::count_up(&self.db_count, settings.max_db_connections) {
+            return false;
+        }
+        if !Self::count_up(&self.user_count, settings.max_user_connections) {
+            self.db_count.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Pools of several databases and users count at the same time: the limit holds all the same.
+    fn count_up(count: &AtomicUsize, max: usize) -> bool {
+        let more = |n: usize| (max == 0 || n < max).then_some(n + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     /// An idle connection of a sibling pool makes room under a common limit. No lock of this pool is held here.
@@ -355,6 +374,13 @@ impl Pool {
             self.shared.evict_idle(|key| key.database == self.key.database, &self.key)
         } else {
             self.shared.evict_idle(|key| key.user == self.key.user, &self.key)
+        }
+    }
+
+    /// A sibling has a connection to spare under a common limit.
+    fn take_from_sibling(self: &Arc<Self>) {
+        if self.has_waiters() {
+            self.launch_if_needed();
         }
     }
 
@@ -580,15 +606,14 @@ impl Pool {
             let mut inner = self.lock();
             let have = inner.total + inner.connecting;
             let missing = settings.min_size.min(settings.size).saturating_sub(have);
-            if inner.paused || inner.failures > 0 || missing == 0 || !self.may_open(settings) {
+            if inner.paused || inner.failures > 0 {
                 return;
             }
+            let missing = (0..missing).take_while(|_| self.take_slot(settings)).count();
             inner.connecting += missing;
             missing
         };
         for _ in 0..missing {
-            self.db_count.fetch_add(1, Ordering::Relaxed);
-            self.user_count.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(Arc::clone(self).login(Arc::clone(&self.shared.none)));
         }
     }

@@ -61,6 +61,18 @@ impl Shared {
         self.custom_settings.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
+    /// A connection of `of` became idle: those who wait in a pool that shares a limit with it may have its place.
+    pub(super) fn serve_siblings(&self, of: &PoolKey) {
+        let pools: Vec<Arc<Pool>> = {
+            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            let shares = |key: &PoolKey| key != of && (key.database == of.database || key.user == of.user);
+            pools.values().filter(|p| shares(&p.key)).cloned().collect()
+        };
+        for pool in pools {
+            pool.take_from_sibling();
+        }
+    }
+
     /// Closes one idle connection of a pool that shares a limit with `not`.
     pub(super) fn evict_idle(&self, shares: impl Fn(&PoolKey) -> bool, not: &PoolKey) -> bool {
         let pools: Vec<Arc<Pool>> = {

@@ -119,6 +119,8 @@ pub struct Pipeline {
     discarding: bool,
     /// Extended messages went by and no Sync yet: portals live until it.
     unsynced: bool,
+    /// Refusals struck before their turn came.
+    refusals_struck: usize,
     status: TransactionStatus,
 }
 
@@ -272,15 +274,13 @@ impl Pipeline {
         }
     }
 
-    /// What the client sent between Execute (or Query) and CopyDone is read by COPY: a Sync there is swallowed.
+    /// What the client sent between Execute (or Query) and CopyDone is read by COPY: a Sync there is swallowed, up to
+    /// the first message that COPY does not take.
     fn enter_copy_in(&mut self) {
         self.copy_in = true;
-        let end = self.owed.iter().position(|o| o.kind == Kind::CopyEnd).unwrap_or(self.owed.len());
-        let mut at = 0;
-        self.owed.retain(|o| {
-            at += 1;
-            at > end || o.kind != Kind::Sync
-        });
+        while self.owed.get(1).is_some_and(|o| o.kind == Kind::Sync) {
+            self.owed.remove(1);
+        }
     }
 
     fn recv_error(&mut self) -> Result<(Answer, Settled), Violation> {
@@ -294,10 +294,18 @@ impl Pipeline {
         match front.kind {
             Kind::Query | Kind::FunctionCall | Kind::Sync => Ok((error_answer_of(front.action), Settled::No)),
             _ => {
+                // The front one's refusal is told now.
+                let told = usize::from(front.action == Action::Refuse);
                 let struck = self.strike_until_sync();
+                self.refusals_struck -= told;
                 Ok((error_answer_of(front.action), Settled::Struck(struck)))
             }
         }
+    }
+
+    /// Refusals that were struck since the last call: they are not told any more.
+    pub fn take_struck_refusals(&mut self) -> usize {
+        std::mem::take(&mut self.refusals_struck)
     }
 
     /// The front answers belong to a unit of ours.
@@ -313,6 +321,7 @@ impl Pipeline {
                 return names;
             }
             names += usize::from(front.names);
+            self.refusals_struck += usize::from(front.action == Action::Refuse);
             self.owed.pop_front();
         }
         self.discarding = true;
@@ -416,6 +425,32 @@ mod tests {
         p.recv(b::COMMAND_COMPLETE).unwrap();
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
         assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn copy_in_swallows_no_sync_behind_a_message_that_ends_it() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Execute, F), (Kind::Sync, F), (Kind::Bind, F), (Kind::Sync, F)]);
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(0))));
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn refusal_struck_by_an_earlier_error_is_counted() {
+        let mut p = sent(&[
+            (Kind::Bind, Action::Forward),
+            (Kind::Parse, Action::Refuse),
+            (Kind::Sync, Action::Forward),
+            (Kind::Parse, Action::Refuse),
+            (Kind::Sync, Action::Forward),
+        ]);
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(1))));
+        assert_eq!(p.take_struck_refusals(), 1);
+        p.recv_ready(TransactionStatus::Idle).unwrap();
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Refuse, Settled::Struck(1))));
+        assert_eq!(p.take_struck_refusals(), 0);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct Statement {
     pub query: Box<[u8]>,
     /// Declared parameter types in wire form.
     pub types: Box<[u8]>,
+    /// The settings under which it was parsed: a literal's meaning and a table's schema are settled there.
+    pub class: u64,
     /// What it may do to session state.
     pub effects: Effects,
     /// The text begins like an INSERT that could be poured; found once.
@@ -36,10 +38,26 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl Statement {
     /// A statement of its own, shared with nobody (the unnamed one).
     pub fn new(query: &[u8], types: &[u8], effects: Effects) -> Arc<Self> {
-        Arc::new(Self::build(query, types, effects, None))
+        Self::under(query, types, 0, effects)
     }
 
-    fn build(query: &[u8], types: &[u8], effects: Effects, bytes: Option<Arc<AtomicUsize>>) -> Self {
+    /// As [`Statement::new`], parsed under the settings of `class` (see [`crate::proto::vars::VarSet::pour_class`]).
+    pub fn under(query: &[u8], types: &[u8], class: u64, effects: Effects) -> Arc<Self> {
+        Arc::new(Self::build(query, types, class, effects, None))
+    }
+
+    /// This text with these types under these settings.
+    pub fn is(&self, query: &[u8], types: &[u8], class: u64) -> bool {
+        *self.query == *query && *self.types == *types && self.class == class
+    }
+
+    fn build(
+        query: &[u8],
+        types: &[u8],
+        class: u64,
+        effects: Effects,
+        bytes: Option<Arc<AtomicUsize>>,
+    ) -> Self {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         if let Some(bytes) = &bytes {
             bytes.fetch_add(query.len() + types.len(), Ordering::Relaxed);
@@ -49,6 +67,7 @@ impl Statement {
             server_name: format!("{SERVER_NAME_PREFIX}{id}").into(),
             query: query.into(),
             types: types.into(),
+            class,
             effects,
             insert: OnceLock::new(),
             bytes,
@@ -73,26 +92,28 @@ pub struct Statements {
 }
 
 impl Statements {
-    /// The statement with this content; made when nobody holds it yet. `None`: `bytes_max` is reached.
+    /// The statement with this content under settings of this class; made when nobody holds it yet.
+    /// `None`: `bytes_max` is reached.
     pub fn intern(
         &self,
         query: &[u8],
         types: &[u8],
+        class: u64,
         effects: impl FnOnce() -> Effects,
         bytes_max: usize,
     ) -> Option<Arc<Statement>> {
-        let key = self.hasher.hash_one((query, types));
+        let key = self.hasher.hash_one((query, types, class));
         let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let slot = map.entry(key).or_default();
         slot.retain(|weak| weak.strong_count() > 0);
-        let known = slot.iter().filter_map(Weak::upgrade).find(|s| *s.query == *query && *s.types == *types);
+        let known = slot.iter().filter_map(Weak::upgrade).find(|s| s.is(query, types, class));
         if known.is_some() {
             return known;
         }
         if self.bytes.load(Ordering::Relaxed) + query.len() + types.len() > bytes_max {
             return None;
         }
-        let made = Arc::new(Statement::build(query, types, effects(), Some(Arc::clone(&self.bytes))));
+        let made = Arc::new(Statement::build(query, types, class, effects(), Some(Arc::clone(&self.bytes))));
         slot.push(Arc::downgrade(&made));
         if map.len().is_multiple_of(1024) {
             map.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
@@ -121,6 +142,8 @@ enum Undo {
     Name { name: Box<[u8]>, before: Option<Arc<Statement>>, on_server: Option<u64> },
     /// Only the server connection's set changes (a Parse of ours).
     Server { on_server: u64 },
+    /// A Close of ours: if it is struck, the statement is still there.
+    Closed { on_server: u64 },
 }
 
 impl ClientNames {
@@ -165,6 +188,11 @@ impl ClientNames {
         self.undo.push_back(Undo::Server { on_server: id });
     }
 
+    /// A Close of ours was sent.
+    pub fn close_on_server(&mut self, id: u64) {
+        self.undo.push_back(Undo::Closed { on_server: id });
+    }
+
     /// A name is forgotten at once, without undo (SQL-level DEALLOCATE that succeeded).
     pub fn forget(&mut self, name: &[u8]) {
         self.set(name, None);
@@ -200,6 +228,10 @@ impl ClientNames {
                     on_server
                 }
                 Undo::Server { on_server } => Some(on_server),
+                Undo::Closed { on_server } => {
+                    server.put_back(on_server);
+                    None
+                }
             };
             if let Some(id) = on_server {
                 server.forget(id);
@@ -247,6 +279,13 @@ impl ServerNames {
         None
     }
 
+    /// It was not closed after all: the next one to go.
+    fn put_back(&mut self, id: u64) {
+        if self.held.insert(id) {
+            self.order.push_front(id);
+        }
+    }
+
     /// It is gone (struck, closed, or its plan is stale).
     pub fn forget(&mut self, id: u64) {
         self.held.remove(&id);
@@ -287,15 +326,39 @@ mod tests {
     }
 
     #[test]
+    fn struck_close_of_ours_leaves_the_statement_where_it_is() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        server.add(1, 1);
+        assert_eq!(server.add(2, 1), Some(1));
+        names.close_on_server(1);
+        names.parse_on_server(2);
+        names.strike(2, &mut server);
+        assert!(server.holds(1) && !server.holds(2));
+        assert_eq!(server.add(3, 1), Some(1));
+    }
+
+    #[test]
+    fn struck_unnamed_parse_leaves_nobody_in_its_place() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        server.unnamed = Some(7);
+        names.parse_on_server(7);
+        names.strike(1, &mut server);
+        assert_eq!(server.unnamed, None);
+    }
+
+    #[test]
     fn equal_content_is_one_statement_and_bytes_are_bounded() {
         let all = Statements::default();
-        let a = all.intern(b"select 1", &[], || Effects::NONE, 10).unwrap();
-        let b = all.intern(b"select 1", &[], || Effects::NONE, 10).unwrap();
+        let a = all.intern(b"select 1", &[], 0, || Effects::NONE, 10).unwrap();
+        let b = all.intern(b"select 1", &[], 0, || Effects::NONE, 10).unwrap();
         assert_eq!(a.id, b.id);
-        assert!(all.intern(b"select 2", &[], || Effects::NONE, 10).is_none());
+        let other = all.intern(b"select 1", &[], 1, || Effects::NONE, 100).unwrap();
+        assert_ne!(a.id, other.id, "a literal may mean something else under other settings");
+        drop(other);
+        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10).is_none());
         drop((a, b));
         assert_eq!(all.bytes(), 0);
-        assert!(all.intern(b"select 2", &[], || Effects::NONE, 10).is_some());
+        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10).is_some());
     }
 
     #[test]

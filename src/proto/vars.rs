@@ -17,7 +17,7 @@ const IDENTITY: [&str; 2] = ["role", "session_authorization"];
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub struct VarSet {
     values: BTreeMap<Box<str>, Box<str>>,
-    /// Equal for sets that differ only in what can't matter to an INSERT.
+    /// Equal for sets that differ only in what can't matter to an INSERT, nor to what a statement is parsed into.
     pub pour_class: u64,
 }
 
@@ -55,6 +55,20 @@ pub struct Change<'a> {
     pub name: &'a str,
     /// New value.
     pub value: Option<&'a str>,
+}
+
+/// True for role and session_authorization, which RESET ALL leaves alone.
+pub fn is_identity(name: &str) -> bool {
+    IDENTITY.contains(&name)
+}
+
+/// The steps that lead to `want` from a connection on which `have` is known of and RESET ALL comes between the first
+/// steps (who one is, given back) and the others.
+pub fn changes_from_anything<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
+    let back = IDENTITY.iter().filter(|n| have.get(n).is_some()).map(|&name| Change { name, value: None });
+    let plain = want.iter().filter(|(n, _)| !is_identity(n));
+    let taken = IDENTITY.iter().rev().filter_map(|&n| want.get(n).map(|v| (n, v)));
+    back.chain(plain.chain(taken).map(|(name, value)| Change { name, value: Some(value) })).collect()
 }
 
 /// The steps that lead from `have` to `want`. Who one is comes first when it must be given back (only the
@@ -165,6 +179,15 @@ mod tests {
             ]
         );
         assert!(changes(&want, &want).is_empty());
+    }
+
+    #[test]
+    fn from_anything_everything_is_said_again() {
+        let vars = Vars::default();
+        let have = vars.intern([("role", "a"), ("x.y", "1")]);
+        let want = vars.intern([("role", "a"), ("work_mem", "2")]);
+        let steps: Vec<_> = changes_from_anything(&have, &want).iter().map(|c| (c.name, c.value)).collect();
+        assert_eq!(steps, [("role", None), ("work_mem", Some("2")), ("role", Some("a"))]);
     }
 
     #[test]

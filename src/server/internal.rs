@@ -2,7 +2,9 @@
 //!
 //! Owns: sending one unit of ours and reading its answers to the end. Never on the hot path.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::{ServerConn, report};
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
@@ -17,6 +19,9 @@ pub type Rows = Vec<Vec<Option<Vec<u8>>>>;
 
 /// Largest answer of a round trip of ours (bytes).
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Pause between looks at a cancel request on its way.
+const CANCEL_POLL: Duration = Duration::from_millis(5);
 
 /// What came back.
 #[derive(Debug, Default)]
@@ -213,6 +218,23 @@ impl ServerConn {
         }
     }
 
+    /// Waits until cancel requests on their way have arrived, and takes up with round trips what they leave behind.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn settle_cancels(&mut self) -> Result<(), Lost> {
+        if self.shared.cancels.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        while self.shared.cancels.load(Ordering::Acquire) > 0 {
+            tokio::time::sleep(CANCEL_POLL).await;
+        }
+        for _ in 0..2 {
+            self.simple("").await?;
+        }
+        Ok(())
+    }
+
     /// Asks what session state this connection carries now.
     ///
     /// # Errors
@@ -221,8 +243,11 @@ impl ServerConn {
     /// `names` are settings of extensions and applications (`app.user`) that may have been set: `pg_settings` does not
     /// show those that nobody defined.
     pub async fn probe(&mut self, names: &[String], max: usize) -> Result<Probe, Lost> {
-        let names = serde_json::to_vec(names).unwrap_or_default();
-        let reply = self.prepared(probe_statement(), &[Some(&names)], max).await?;
+        // Those that are known to be set here must be in the answer, or they would be taken for gone.
+        let known = self.vars.iter().map(|(name, _)| name).filter(|name| name.contains('.'));
+        let names: Vec<&str> = known.chain(names.iter().map(String::as_str)).collect();
+        let names = ascii_json(&names);
+        let reply = self.prepared(probe_statement(), &[Some(names.as_bytes())], max).await?;
         if let Some(error) = reply.error {
             return Err(Lost(format!(
                 "session probe failed: {}",
@@ -264,12 +289,10 @@ impl Probe {
 
     fn decode(rows: &Rows, login: &str) -> Option<Self> {
         let row = rows.first()?;
-        let text = |i: usize| String::from_utf8(row.get(i)?.clone()?).ok();
         let flag = |i: usize| row.get(i).and_then(Option::as_deref) == Some(b"t");
-        let mut settings = Vec::new();
-        let pairs: Vec<(String, String)> = serde_json::from_str(&text(0)?).ok()?;
-        settings.extend(pairs);
-        let (role, session) = (text(1)?, text(2)?);
+        let json = unhex(row.first()?.as_deref()?)?;
+        let (mut settings, role, session): (Vec<(String, String)>, String, String) =
+            serde_json::from_slice(&json).ok()?;
         if role != "none" {
             settings.push(("role".into(), role));
         }
@@ -279,24 +302,46 @@ impl Probe {
         Some(Self {
             notifications: Vec::new(),
             settings,
-            listen: flag(3),
-            advisory_lock: flag(4),
-            temp: flag(5),
-            hold_cursor: flag(6),
-            prepare: flag(7),
+            listen: flag(1),
+            advisory_lock: flag(2),
+            temp: flag(3),
+            hold_cursor: flag(4),
+            prepare: flag(5),
         })
     }
 }
 
-/// One row: settings as JSON pairs, role, session_user, then a flag for each kind of state that is
-/// bound to the connection. Every name is qualified: it runs under the client's search_path.
+/// JSON that every client encoding leaves as it is.
+fn ascii_json(names: &[&str]) -> String {
+    let json = serde_json::to_string(names).unwrap_or_default();
+    let mut units = [0; 2];
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+        } else {
+            ascii.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    ascii
+}
+
+fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
+    let value = |digit: u8| char::from(digit).to_digit(16).map(|v| v as u8);
+    digits.chunks(2).map(|pair| Some(value(pair[0])? << 4 | value(*pair.get(1)?)?)).collect()
+}
+
+/// One row: settings as pairs, role and session_user as JSON (in hexadecimal digits of UTF-8, whatever the client's
+/// encoding is), then a flag for each kind of state that is bound to the connection. Every name is qualified: it runs
+/// under the client's search_path.
 pub fn probe_statement() -> &'static Arc<Statement> {
     static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
     STATEMENT.get_or_init(|| Statement::new(PROBE_SQL.as_bytes(), &[], Effects::NONE))
 }
 
 const PROBE_SQL: &str = "\
-SELECT COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, a.setting)) FROM (
+SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
+       COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''))) FROM (
                   SELECT s.name, s.setting
                     FROM pg_catalog.pg_settings s
                    WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
@@ -306,9 +351,9 @@ SELECT COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, 
                   SELECT n.name, pg_catalog.current_setting(n.name, true)
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
                    WHERE pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
-               '[]'::pg_catalog.json)::pg_catalog.text,
+               '[]'::pg_catalog.json),
        pg_catalog.current_setting('role'),
-       SESSION_USER::pg_catalog.text,
+       SESSION_USER)::pg_catalog.text, 'UTF8'), 'hex'),
        EXISTS (SELECT 1 FROM pg_catalog.pg_listening_channels()),
        EXISTS (SELECT 1 FROM pg_catalog.pg_locks l
                 WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'::pg_catalog.text
@@ -319,3 +364,27 @@ SELECT COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, 
            OR EXISTS (SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())),
        EXISTS (SELECT 1 FROM pg_catalog.pg_cursors c WHERE c.is_holdable),
        EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_statements p WHERE p.from_sql)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_for_the_probe_is_ascii() {
+        assert_eq!(ascii_json(&["a.b", "c.\u{e9}\u{1f600}"]), r#"["a.b","c.\u00e9\ud83d\ude00"]"#);
+    }
+
+    #[test]
+    fn an_odd_answer_of_the_probe_is_no_answer() {
+        let row = |json: &str| {
+            let hex = json.bytes().map(|b| format!("{b:02x}")).collect::<String>().into_bytes();
+            vec![vec![Some(hex), Some(b"t".to_vec())]]
+        };
+        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9"]],"none","me"]"#), "me").unwrap();
+        assert_eq!(probe.settings, [("a.b".to_owned(), "\u{e9}".to_owned())]);
+        assert!(probe.listen && !probe.temp);
+        assert!(Probe::decode(&row("[]"), "me").is_none());
+        assert!(Probe::decode(&vec![vec![Some(b"123".to_vec())]], "me").is_none());
+        assert!(Probe::decode(&Vec::new(), "me").is_none());
+    }
+}

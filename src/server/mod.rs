@@ -17,7 +17,7 @@ use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, ServerNames, Statement};
-use crate::proto::vars::{VarSet, changes};
+use crate::proto::vars::{Change, VarSet, changes, changes_from_anything, is_identity};
 use crate::sql::effects::Effects;
 use crate::wire::{backend as b, frame, frontend as f};
 
@@ -84,6 +84,9 @@ pub struct ServerConn {
     pub worker: usize,
     /// When it was last given back.
     pub idle_since: Instant,
+    /// What ran on it may have made settings that no catalogue shows (those of no module, set inside a function):
+    /// another client gets it with all settings reset.
+    pub unvouched: bool,
     /// Nothing more may be done with it.
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
@@ -129,6 +132,7 @@ impl ServerConn {
             last_client: 0,
             worker,
             idle_since: now,
+            unvouched: false,
             broken: false,
             streaming: 0,
         }
@@ -140,6 +144,10 @@ impl ServerConn {
     /// The socket can't be registered; the connection is lost then.
     pub fn rehome(self: Box<Self>, worker: usize) -> io::Result<Box<Self>> {
         let this = *self;
+        // The new reactor would not know what came before, and that is most likely why the server goes.
+        if this.conn.stream().has_unread()? {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         Ok(Box::new(Self { conn: this.conn.rehome()?, worker, ..this }))
     }
 
@@ -201,7 +209,7 @@ impl ServerConn {
         if self.names.holds(statement.id) {
             return;
         }
-        self.make_room(statement.id, max, action);
+        self.make_room(statement.id, names, max, action);
         f::put_parse(
             &mut self.conn.out,
             statement.server_name.as_bytes(),
@@ -213,36 +221,73 @@ impl ServerConn {
     }
 
     /// Counts `id` as held from here on; sends a Close for the statement that has to go.
-    pub fn make_room(&mut self, id: u64, max: usize, action: Action) {
+    pub fn make_room(&mut self, id: u64, names: &mut ClientNames, max: usize, action: Action) {
         if let Some(oldest) = self.names.add(id, max.max(1)) {
-            let name = format!("{}{oldest}", crate::proto::prepared::SERVER_NAME_PREFIX);
-            f::put_target(&mut self.conn.out, f::CLOSE, b'S', name.as_bytes());
-            self.pipeline.push(Kind::Close, action, false);
+            self.put_close(oldest, names, action);
         }
         self.shared.statements.store(self.names.len(), Ordering::Relaxed);
     }
 
+    /// Appends a Close of ours for a statement that the names do not count any more.
+    pub fn put_close(&mut self, id: u64, names: &mut ClientNames, action: Action) {
+        let name = format!("{}{id}", crate::proto::prepared::SERVER_NAME_PREFIX);
+        f::put_target(&mut self.conn.out, f::CLOSE, b'S', name.as_bytes());
+        self.pipeline.push(Kind::Close, action, true);
+        names.close_on_server(id);
+    }
+
     /// Appends one unit of ours that turns this connection's settings into `want`. Nothing is sent when they are
-    /// equal. Returns true when something was appended.
+    /// known to be equal. Returns true when something was appended.
     pub fn apply_vars(&mut self, want: &Arc<VarSet>, names: &mut ClientNames, max: usize) -> bool {
-        if Arc::ptr_eq(&self.vars, want) {
+        if Arc::ptr_eq(&self.vars, want) && !self.unvouched {
             return false;
         }
         self.conn.prepare_out();
         let have = Arc::clone(&self.vars);
-        let statement = set_config_statement();
-        self.ensure(statement, names, max, Action::Own);
-        for change in changes(&have, want) {
-            let params = [Some(change.name.as_bytes()), change.value.map(str::as_bytes)];
-            f::put_bind_text(&mut self.conn.out, statement.server_name.as_bytes(), &params);
-            self.pipeline.push(Kind::Bind, Action::Own, false);
-            f::put_execute(&mut self.conn.out, b"", 0);
-            self.pipeline.push(Kind::Execute, Action::Own, false);
+        let steps = if self.unvouched { changes_from_anything(&have, want) } else { changes(&have, want) };
+        let mut steps = steps.into_iter().peekable();
+        while let Some(identity) = steps.next_if(|step| step.value.is_none() && is_identity(step.name)) {
+            self.put_setting(&identity, names, max);
+        }
+        if self.unvouched {
+            self.unvouched = false;
+            self.put_own(reset_all_statement(), &[], names, max);
+        }
+        for step in steps {
+            self.put_setting(&step, names, max);
         }
         f::put_empty(&mut self.conn.out, f::SYNC);
         self.pipeline.push(Kind::Sync, Action::Own, false);
         self.vars = Arc::clone(want);
         true
+    }
+
+    fn put_setting(&mut self, step: &Change<'_>, names: &mut ClientNames, max: usize) {
+        let name = Some(step.name.as_bytes());
+        match step.value {
+            // Bytes outside ASCII would be read in the client encoding that the connection happens to have.
+            Some(value) if !value.is_ascii() => {
+                let hex: String = value.bytes().map(|b| format!("{b:02x}")).collect();
+                let params = [name, Some(hex.as_bytes())];
+                self.put_own(set_config_hex_statement(), &params, names, max);
+            }
+            value => self.put_own(set_config_statement(), &[name, value.map(str::as_bytes)], names, max),
+        }
+    }
+
+    /// Appends Bind and Execute of ours.
+    fn put_own(
+        &mut self,
+        statement: &Statement,
+        params: &[Option<&[u8]>],
+        names: &mut ClientNames,
+        max: usize,
+    ) {
+        self.ensure(statement, names, max, Action::Own);
+        f::put_bind_text(&mut self.conn.out, statement.server_name.as_bytes(), params);
+        self.pipeline.push(Kind::Bind, Action::Own, false);
+        f::put_execute(&mut self.conn.out, b"", 0);
+        self.pipeline.push(Kind::Execute, Action::Own, false);
     }
 
     /// Reads once.
@@ -281,4 +326,23 @@ pub fn set_config_statement() -> &'static Arc<Statement> {
             Effects::NONE,
         )
     })
+}
+
+/// The same with the value as hexadecimal digits of its UTF-8 form. The answer does not hold it: the client encoding
+/// may have no such characters.
+fn set_config_hex_statement() -> &'static Arc<Statement> {
+    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    STATEMENT.get_or_init(|| {
+        Statement::new(
+            b"SELECT pg_catalog.set_config($1,pg_catalog.convert_from(pg_catalog.decode($2,'hex'),'UTF8'),false) IS NULL",
+            &[0, 0, 0, 25, 0, 0, 0, 25],
+            Effects::NONE,
+        )
+    })
+}
+
+/// All settings but role and session_authorization, also those that no catalogue shows.
+fn reset_all_statement() -> &'static Arc<Statement> {
+    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    STATEMENT.get_or_init(|| Statement::new(b"RESET ALL", &[], Effects::NONE))
 }

@@ -225,6 +225,7 @@ impl Raw {
                 true
             }
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => false,
+            Err(e) if e.kind() == ErrorKind::Interrupted => true,
             Err(e) => panic!("no message within {PATIENCE:?} ({e}); seen: {:?}", self.seen),
         }
     }

@@ -1,0 +1,462 @@
+//! Transaction mode, two clients, one server connection: nothing that one does to its session is seen by the other,
+//! and each keeps what is its own.
+
+mod support;
+
+use pgsluice::wire::{backend as b, frontend as f};
+use support::{PATIENCE, Postgres, Proxy, Raw, outline, poll};
+
+/// A proxy with one server connection for each pool, and a database.
+fn one_connection(general: &str) -> (&'static Postgres, Proxy, String) {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, &format!("default_pool_size = 1\n{general}"), "", "");
+    (server, proxy, database)
+}
+
+fn two(proxy: &Proxy, database: &str) -> (Raw, Raw) {
+    (Raw::login(proxy.port(), database), Raw::login(proxy.port(), database))
+}
+
+fn with(proxy: &Proxy, database: &str, more: &[(&str, &str)]) -> Raw {
+    let mut parameters = vec![("user", "postgres"), ("database", database)];
+    parameters.extend_from_slice(more);
+    Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+}
+
+fn parameter(raw: &Raw, name: &str) -> String {
+    raw.parameters.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default()
+}
+
+fn backend_pid(raw: &mut Raw) -> String {
+    raw.value("SELECT pg_backend_pid()").expect("a pid")
+}
+
+/// `a` makes a change; `b` does not see it; `a` does, before and after `b` had the connection.
+fn stays_with_its_owner(change: &str, look: &str, changed: &str) {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    let before = other.value(look);
+    a.rows(change);
+    assert_eq!(a.value(look).as_deref(), Some(changed), "{change}");
+    for _ in 0..2 {
+        let seen = other.value(look).filter(|v| !v.is_empty());
+        assert_eq!(seen, before.clone().filter(|v| !v.is_empty()), "{change} leaked");
+        assert_eq!(a.value(look).as_deref(), Some(changed), "{change} was lost");
+    }
+    // Both had the one connection.
+    assert_eq!(backend_pid(&mut a), backend_pid(&mut other));
+}
+
+#[test]
+fn settings_stay_with_the_client_that_set_them() {
+    stays_with_its_owner("SET search_path = pg_catalog, pg_temp", "SHOW search_path", "pg_catalog, pg_temp");
+    stays_with_its_owner("SET TimeZone = 'Asia/Tokyo'", "SHOW TimeZone", "Asia/Tokyo");
+    stays_with_its_owner("SET DateStyle = 'SQL, DMY'", "SHOW DateStyle", "SQL, DMY");
+    stays_with_its_owner("SET statement_timeout = '17s'", "SHOW statement_timeout", "17s");
+    stays_with_its_owner("SET SESSION work_mem = '3MB'", "SHOW work_mem", "3MB");
+    stays_with_its_owner("SET client_encoding = 'LATIN1'", "SHOW client_encoding", "LATIN1");
+    let characteristics = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE";
+    stays_with_its_owner(characteristics, "SHOW transaction_isolation", "serializable");
+    stays_with_its_owner(
+        "SET app.tenant = 'a''b \u{e9}'",
+        "SELECT current_setting('app.tenant', true)",
+        "a'b \u{e9}",
+    );
+    stays_with_its_owner(
+        "BEGIN; SET app.tenant = '1'; SET work_mem = '5MB'; COMMIT",
+        "SELECT concat(current_setting('app.tenant', true), current_setting('work_mem'))",
+        "15MB",
+    );
+}
+
+#[test]
+fn settings_of_functions_and_blocks_stay_with_the_client() {
+    stays_with_its_owner("SELECT set_config('work_mem', '3MB', false)", "SHOW work_mem", "3MB");
+    let own = "SELECT current_setting('my.own', true)";
+    stays_with_its_owner("SELECT set_config('my.own', 'x', false)", own, "x");
+    stays_with_its_owner("DO $$BEGIN PERFORM set_config('my.own', 'x', false); END$$", own, "x");
+    stays_with_its_owner("DO $$BEGIN EXECUTE 'SET work_mem = ''3MB'''; END$$", "SHOW work_mem", "3MB");
+    let function = "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT set_config('work_mem', '3MB', false)$$; \
+                    SELECT f()";
+    stays_with_its_owner(function, "SHOW work_mem", "3MB");
+}
+
+#[test]
+fn a_setting_made_by_a_function_nobody_read_does_not_leak() {
+    let (server, proxy, database) = one_connection("");
+    // Made past the proxy, and the name is put together at run time: no text shows it.
+    server.psql(
+        &database,
+        "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT set_config('hid' || 'den.name', 'x', false)$$",
+    );
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SELECT f()");
+    let seen = other.value("SELECT current_setting('hid' || 'den.name', true)");
+    assert_eq!(seen.filter(|v| !v.is_empty()), None);
+    assert_eq!(backend_pid(&mut a), backend_pid(&mut other));
+}
+
+#[test]
+fn a_setting_named_by_a_parameter_stays_with_the_client() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.extended("SELECT set_config($1, $2, false)", &[Some("par.am"), Some("v")]);
+    let look = "SELECT current_setting('par' || '.am', true)";
+    assert_eq!(other.value(look).filter(|v| !v.is_empty()), None);
+    assert_eq!(a.value(look).as_deref(), Some("v"));
+    assert_eq!(backend_pid(&mut a), backend_pid(&mut other));
+}
+
+#[test]
+fn roles_stay_with_the_client_that_took_them() {
+    let (server, proxy, database) = one_connection("");
+    let role = format!("role_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role}"));
+    let (mut a, mut other) = two(&proxy, &database);
+    let who = "SELECT session_user || ' ' || current_user";
+    for (change, seen) in [
+        (format!("SET ROLE {role}"), format!("postgres {role}")),
+        ("RESET ROLE".into(), "postgres postgres".into()),
+        (format!("SET SESSION AUTHORIZATION {role}"), format!("{role} {role}")),
+        ("RESET SESSION AUTHORIZATION".into(), "postgres postgres".into()),
+        (format!("SELECT set_config('role', '{role}', false)"), format!("postgres {role}")),
+    ] {
+        a.rows(&change);
+        for _ in 0..2 {
+            assert_eq!(other.value(who).as_deref(), Some("postgres postgres"), "{change}");
+            assert_eq!(a.value(who), Some(seen.clone()), "{change}");
+        }
+    }
+}
+
+#[test]
+fn what_was_set_in_a_block_that_failed_is_not_kept() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("BEGIN; SET work_mem = '3MB'; SET app.x = '1'; ROLLBACK");
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("4MB"));
+    a.rows("BEGIN; SET work_mem = '3MB'");
+    a.error("SELECT 1/0");
+    a.rows("COMMIT");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    a.rows("BEGIN; SET LOCAL work_mem = '3MB'; SELECT set_config('app.y', '1', true); COMMIT");
+    for raw in [&mut a, &mut other] {
+        assert_eq!(raw.value("SHOW work_mem").as_deref(), Some("4MB"));
+        assert_eq!(raw.value("SELECT current_setting('app.y', true)").filter(|v| !v.is_empty()), None);
+    }
+}
+
+#[test]
+fn startup_parameters_and_options_are_each_clients_own_and_what_reset_goes_back_to() {
+    let (_, proxy, database) = one_connection("");
+    let more = [
+        ("options", "-c work_mem=3MB -c app.o=opt --statement-timeout=9s"),
+        ("TimeZone", "Asia/Tokyo"),
+        ("application_name", "one"),
+        ("search_path", "pg_catalog"),
+    ];
+    let mut a = with(&proxy, &database, &more);
+    let mut other = Raw::login(proxy.port(), &database);
+    assert_eq!(parameter(&a, "TimeZone"), "Asia/Tokyo");
+    assert_eq!(parameter(&a, "application_name"), "one");
+    assert_ne!(parameter(&other, "TimeZone"), "Asia/Tokyo");
+    let all = "SELECT concat_ws(',', current_setting('work_mem'), current_setting('app.o', true), \
+               current_setting('statement_timeout'), current_setting('TimeZone'), \
+               current_setting('application_name'), current_setting('search_path'))";
+    let mine = Some("3MB,opt,9s,Asia/Tokyo,one,pg_catalog".to_owned());
+    let others = other.value(all);
+    assert_ne!(others, mine);
+    assert_eq!(a.value(all), mine);
+    for reset in [
+        "SET work_mem = '5MB'; RESET work_mem",
+        "SET work_mem = '5MB'; SET TimeZone = 'UTC'; SET app.o = 'no'; RESET ALL",
+        "SET TimeZone TO DEFAULT",
+        "DISCARD ALL",
+    ] {
+        for part in reset.split("; ") {
+            a.rows(part);
+        }
+        assert_eq!(other.value(all), others, "{reset}");
+        assert_eq!(a.value(all), mine, "{reset}");
+        assert_eq!(parameter(&a, "TimeZone"), "Asia/Tokyo", "{reset}");
+    }
+}
+
+#[test]
+fn a_startup_parameter_that_postgresql_refuses_is_refused_in_its_words() {
+    let (server, proxy, database) = one_connection("");
+    let wrong = [("user", "postgres"), ("database", database.as_str()), ("DateStyle", "nonsense")];
+    let direct = Raw::login_as(server.port(), &wrong, "").err().expect("refused");
+    let ours = Raw::login_as(proxy.port(), &wrong, "").err().expect("refused");
+    assert_eq!((ours.field(b'S'), ours.sqlstate()), ("FATAL".into(), direct.sqlstate()));
+    assert_eq!(ours.field(b'M'), direct.field(b'M'));
+    let mut fine = Raw::login(proxy.port(), &database);
+    assert_ne!(fine.value("SHOW DateStyle").as_deref(), Some("nonsense"));
+}
+
+#[test]
+fn each_client_is_told_the_reported_settings_that_hold_for_it() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    let before = parameter(&other, "TimeZone");
+    a.rows("SET TimeZone = 'Asia/Tokyo'");
+    assert_eq!(parameter(&a, "TimeZone"), "Asia/Tokyo");
+    a.rows("SET application_name = 'mine'");
+    other.rows("SELECT 1");
+    a.rows("SELECT 1");
+    other.rows("SELECT 1");
+    assert_eq!((parameter(&a, "TimeZone"), parameter(&other, "TimeZone")), ("Asia/Tokyo".into(), before));
+    assert_eq!(parameter(&a, "application_name"), "mine");
+    assert_ne!(parameter(&other, "application_name"), "mine");
+}
+
+#[test]
+fn a_literal_means_what_it_means_under_the_clients_own_settings() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SET DateStyle = 'ISO, DMY'");
+    other.rows("SET DateStyle = 'ISO, MDY'");
+    let run = |raw: &mut Raw, name: &str| {
+        let mut out = Vec::new();
+        f::put_parse(&mut out, name.as_bytes(), b"SELECT '01/02/2003'::date", &[]);
+        f::put_bind_text(&mut out, name.as_bytes(), &[]);
+        f::put_execute(&mut out, b"", 0);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        let messages = raw.read_until_ready();
+        let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
+        row.unwrap_or_else(|| panic!("{}", outline(&messages))).row()[0].clone().expect("a date")
+    };
+    for name in ["", "named"] {
+        assert_eq!(run(&mut a, name), "2003-02-01");
+        assert_eq!(run(&mut other, name), "2003-01-02");
+    }
+}
+
+#[test]
+fn equal_statements_over_tables_of_several_schemas_do_not_disturb_each_other() {
+    let (server, proxy, database) = one_connection("");
+    server.psql(
+        &database,
+        "CREATE SCHEMA one; CREATE SCHEMA two; CREATE TABLE one.t AS SELECT 1 AS a; CREATE TABLE two.t AS SELECT 'x'::text AS a, 2 AS b",
+    );
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SET search_path = one");
+    other.rows("SET search_path = two");
+    for raw in [&mut a, &mut other] {
+        let mut out = Vec::new();
+        f::put_parse(&mut out, b"s", b"SELECT * FROM t", &[]);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        raw.read_until_ready();
+    }
+    for _ in 0..2 {
+        for (raw, columns) in [(&mut a, 1), (&mut other, 2)] {
+            let mut out = Vec::new();
+            f::put_bind_text(&mut out, b"s", &[]);
+            f::put_execute(&mut out, b"", 0);
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            let messages = raw.read_until_ready();
+            let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
+            assert_eq!(row.unwrap_or_else(|| panic!("{}", outline(&messages))).row().len(), columns);
+        }
+    }
+}
+
+#[test]
+fn settings_outside_ascii_survive_a_narrow_client_encoding() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SET app.name = 'caf\u{e9} \u{20ac}'");
+    a.rows("SET client_encoding = 'SQL_ASCII'");
+    other.rows("SET client_encoding = 'LATIN1'");
+    other.rows("SELECT 1");
+    let hex = "SELECT encode(convert_to(current_setting('app.name'), 'UTF8'), 'hex')";
+    assert_eq!(a.value(hex).as_deref(), Some("636166c3a920e282ac"));
+}
+
+/// `a` makes state that is bound to its connection; `other` gets the connection only when `a` undid it.
+fn is_pinned(setup: &str, make: &[&str], holds: impl Fn(&mut Raw), undo: &str) {
+    let (server, proxy, database) = one_connection("query_wait_timeout = 30");
+    if !setup.is_empty() {
+        server.psql(&database, setup);
+    }
+    let (mut a, mut other) = two(&proxy, &database);
+    for sql in make {
+        a.rows(sql);
+    }
+    let pid = backend_pid(&mut a);
+    let mut out = Vec::new();
+    f::put_query(&mut out, b"SELECT pg_backend_pid()");
+    other.send(&out);
+    // While the other waits, the state is there and the connection the same.
+    for _ in 0..3 {
+        holds(&mut a);
+        assert_eq!(backend_pid(&mut a), pid, "{make:?}");
+    }
+    a.rows(undo);
+    let messages = other.read_until_ready();
+    let row = messages.iter().find(|m| m.tag == b::DATA_ROW).expect("a row").row();
+    assert_eq!(row[0].as_deref(), Some(pid.as_str()), "{make:?}: {undo} gives the connection back");
+    // And again, this time the client leaves.
+    for sql in make {
+        a.rows(sql);
+    }
+    a.terminate();
+    let clean = "SELECT (SELECT count(*) FROM pg_listening_channels()) + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) \
+                 + (SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()) + (SELECT count(*) FROM pg_cursors WHERE is_holdable) \
+                 + (SELECT count(*) FROM pg_prepared_statements WHERE from_sql)";
+    assert_eq!(other.value(clean).as_deref(), Some("0"), "{make:?}");
+}
+
+#[test]
+fn a_listening_client_keeps_its_connection_until_it_stops() {
+    is_pinned("", &["LISTEN c"], |_| {}, "UNLISTEN c");
+    is_pinned("", &["LISTEN c", "LISTEN d"], |_| {}, "UNLISTEN *");
+    is_pinned("", &["BEGIN; LISTEN c; COMMIT"], |_| {}, "DISCARD ALL");
+}
+
+#[test]
+fn an_advisory_lock_keeps_the_connection_until_it_is_given_back() {
+    let held = |raw: &mut Raw| {
+        assert_eq!(
+            raw.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").as_deref(),
+            Some("1")
+        );
+    };
+    is_pinned("", &["SELECT pg_advisory_lock(7)"], held, "SELECT pg_advisory_unlock(7)");
+    is_pinned("", &["SELECT pg_try_advisory_lock(7)"], held, "SELECT pg_advisory_unlock_all()");
+    let hidden = "CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(7)'";
+    is_pinned(hidden, &["SELECT f()"], held, "SELECT pg_advisory_unlock(7)");
+}
+
+#[test]
+fn a_temporary_table_keeps_the_connection_until_it_is_dropped() {
+    let there = |raw: &mut Raw| assert_eq!(raw.value("SELECT a FROM tt").as_deref(), Some("1"));
+    is_pinned("", &["CREATE TEMP TABLE tt AS SELECT 1 AS a"], there, "DROP TABLE tt");
+    is_pinned("", &["SELECT 1 AS a INTO TEMPORARY tt"], there, "DISCARD TEMP");
+    is_pinned(
+        "",
+        &["CREATE TABLE pg_temp.tt AS SELECT 1 AS a"],
+        there,
+        "drop table if exists pg_temp.tt, nothing",
+    );
+}
+
+#[test]
+fn a_cursor_with_hold_keeps_the_connection_until_it_is_closed() {
+    let moves = |raw: &mut Raw| assert_eq!(raw.rows("FETCH 1 FROM c").len(), 1);
+    is_pinned("", &["DECLARE c CURSOR WITH HOLD FOR SELECT generate_series(1, 100)"], moves, "CLOSE c");
+    is_pinned(
+        "",
+        &["BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1 FROM generate_series(1, 100); COMMIT"],
+        moves,
+        "CLOSE ALL",
+    );
+}
+
+#[test]
+fn sql_prepare_keeps_the_connection_until_it_is_deallocated() {
+    let runs = |raw: &mut Raw| assert_eq!(raw.value("EXECUTE p(41)").as_deref(), Some("42"));
+    is_pinned("", &["PREPARE p(int) AS SELECT $1 + 1"], runs, "DEALLOCATE p");
+    is_pinned("", &["PREPARE p(int) AS SELECT $1 + 1"], runs, "DEALLOCATE ALL");
+}
+
+#[test]
+fn a_second_connection_serves_others_while_one_is_pinned() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 2", "", "");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("CREATE TEMP TABLE tt AS SELECT 1 AS a");
+    let pid = backend_pid(&mut a);
+    for _ in 0..5 {
+        assert_ne!(backend_pid(&mut other), pid);
+        assert_eq!(a.value("SELECT a FROM tt").as_deref(), Some("1"));
+    }
+}
+
+#[test]
+fn a_notification_reaches_a_pinned_client_while_it_is_idle() {
+    let (server, proxy, database) = one_connection("");
+    let mut a = Raw::login(proxy.port(), &database);
+    a.rows("LISTEN news");
+    let pid = backend_pid(&mut a);
+    for n in 0..20 {
+        server.psql(&database, &format!("NOTIFY news, 'n{n}'"));
+        if n % 2 == 0 {
+            // Something that makes the session be looked at, while the notification comes.
+            a.rows("SELECT set_config('app.n', '1', false)");
+        }
+    }
+    // Those that came with the answers above were read there: ask for the last one.
+    server.psql(&database, "NOTIFY news, 'last'");
+    let last = loop {
+        let message = a.read();
+        if message.tag == b::NOTIFICATION_RESPONSE && message.outline().contains("last") {
+            break message;
+        }
+    };
+    assert!(last.outline().contains("news"));
+    assert_eq!(backend_pid(&mut a), pid);
+}
+
+#[test]
+fn reject_refuses_state_that_cannot_be_carried_and_the_session_goes_on() {
+    let (_, proxy, database) = one_connection("session_state = \"reject\"");
+    let (mut a, mut other) = two(&proxy, &database);
+    for sql in [
+        "LISTEN c",
+        "SELECT pg_advisory_lock(1)",
+        "CREATE TEMP TABLE tt (a int)",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+        "PREPARE p AS SELECT 1",
+    ] {
+        assert_eq!(a.error(sql).sqlstate(), "0A000", "{sql}");
+        let messages = a.extended(sql, &[]);
+        assert!(outline(&messages).contains("\"0A000\""), "{sql}: {}", outline(&messages));
+        assert_eq!(other.value("SELECT 1").as_deref(), Some("1"));
+    }
+    a.rows("BEGIN");
+    assert_eq!(a.error("LISTEN c").sqlstate(), "0A000");
+    assert_eq!(a.error("SELECT 1").sqlstate(), "25P02", "the block has failed");
+    a.rows("ROLLBACK");
+    a.rows("SET work_mem = '3MB'");
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("3MB"));
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+}
+
+#[test]
+fn reject_gives_nobody_a_connection_with_state_made_where_no_text_shows_it() {
+    let (server, proxy, database) = one_connection("session_state = \"reject\"");
+    server.psql(&database, "CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(7)'");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SELECT f()");
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+    assert_eq!(other.value(held).as_deref(), Some("0"));
+}
+
+#[test]
+fn allow_lets_state_through_as_pgbouncer_does() {
+    let (_, proxy, database) = one_connection("session_state = \"allow\"");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("CREATE TEMP TABLE tt AS SELECT 1 AS a");
+    assert_eq!(other.value("SELECT a FROM tt").as_deref(), Some("1"));
+    a.rows("SET work_mem = '3MB'");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"), "settings are carried all the same");
+}
+
+#[test]
+fn a_pinned_client_that_leaves_leaves_a_clean_connection_without_a_reset_query() {
+    let (server, proxy, database) = one_connection("server_reset_query = \"\"");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SELECT pg_advisory_lock(9)");
+    a.rows("SET work_mem = '3MB'");
+    drop(a);
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 9";
+    let free = poll(PATIENCE, || (server.psql(&database, locks).trim() == "0").then_some(()));
+    assert!(free.is_some(), "the lock is still held");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+}

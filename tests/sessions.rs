@@ -1,0 +1,646 @@
+//! Sessions as applications know them, through pgsluice: the same messages as direct, in each pool mode.
+
+mod support;
+
+use std::io::Write as _;
+
+use pgsluice::wire::{backend as b, frame, frontend as f};
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
+
+const MODES: [&str; 3] = ["session", "transaction", "statement"];
+
+fn through(server: &Postgres, mode: &str, general: &str) -> Proxy {
+    Proxy::to(server, &format!("pool_mode = \"{mode}\"\n{general}"), "", "")
+}
+
+fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    parts(&mut out);
+    out
+}
+
+fn put_copy_data(out: &mut Vec<u8>, data: &[u8]) {
+    frame::put(out, f::COPY_DATA, |out| out.extend_from_slice(data));
+}
+
+/// Parse, Bind, Describe, Execute of the unnamed statement, without Sync.
+fn put_run(out: &mut Vec<u8>, sql: &str) {
+    f::put_parse(out, b"", sql.as_bytes(), &[]);
+    f::put_bind_text(out, b"", &[]);
+    f::put_target(out, f::DESCRIBE, b'P', b"");
+    f::put_execute(out, b"", 0);
+}
+
+fn sync(out: &mut Vec<u8>) {
+    f::put_empty(out, f::SYNC);
+}
+
+fn tags(messages: &[Message]) -> String {
+    messages.iter().map(|m| char::from(m.tag)).collect()
+}
+
+/// What both sides answer to `bytes`, up to the `ready`-th ReadyForQuery; they must be equal.
+fn same(direct: &mut Raw, ours: &mut Raw, bytes: &[u8], ready: usize) -> String {
+    let mut answers = [String::new(), String::new()];
+    for (raw, answer) in [direct, ours].into_iter().zip(&mut answers) {
+        raw.send(bytes);
+        for _ in 0..ready {
+            answer.push_str(&outline_of(raw.read_until_ready()));
+        }
+    }
+    let [direct, ours] = answers;
+    assert_eq!(ours, direct);
+    ours
+}
+
+/// The outline, without the OIDs of tables, which differ from database to database.
+fn outline_of(mut messages: Vec<Message>) -> String {
+    for message in messages.iter_mut().filter(|m| m.tag == b::ROW_DESCRIPTION) {
+        let mut at = 2;
+        while let Some(end) = message.body[at..].iter().position(|&byte| byte == 0) {
+            at += end + 1;
+            message.body[at..at + 4].fill(0);
+            at += 18;
+        }
+    }
+    outline(&messages)
+}
+
+/// A direct client and one through pgsluice, in two databases that are alike.
+fn pair(server: &Postgres, proxy: &Proxy, setup: &str) -> (Raw, Raw) {
+    let direct = Raw::login(server.port(), &server.fresh_database(setup));
+    let ours = Raw::login(proxy.port(), &server.fresh_database(setup));
+    (direct, ours)
+}
+
+#[test]
+fn every_mode_answers_queries_as_direct() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        let (mut direct, mut ours) = pair(server, &proxy, "CREATE TABLE t (a int PRIMARY KEY)");
+        for sql in [
+            "SELECT 1, NULL, 'x'",
+            "",
+            " ; ",
+            "SELECT 1; SELECT 2, 3; INSERT INTO t VALUES (1)",
+            "SELECT 1; SELECT 1/0; SELECT 2",
+            "INSERT INTO t VALUES (2), (3)",
+            "INSERT INTO t VALUES (2)",
+            "DO $$BEGIN RAISE NOTICE 'hello %', 1; RAISE WARNING 'w' USING HINT = 'h', DETAIL = 'd'; END$$",
+            "SELEC 1",
+            "SELECT * FROM missing",
+            "SET TimeZone = 'Asia/Tokyo'",
+            "SET nonsense = 1",
+            "SHOW TimeZone",
+            "SELECT repeat('x', 100000)",
+            "VACUUM t",
+            "TABLE t",
+        ] {
+            same(&mut direct, &mut ours, &build(|o| f::put_query(o, sql.as_bytes())), 1);
+        }
+        let extended = build(|o| {
+            put_run(o, "SELECT 1");
+            put_run(o, "");
+            put_run(o, "INSERT INTO t VALUES (9)");
+            sync(o);
+            sync(o);
+        });
+        same(&mut direct, &mut ours, &extended, 2);
+    }
+}
+
+#[test]
+fn statement_mode_refuses_transaction_blocks_and_drops_their_server() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let proxy = through(server, "statement", "default_pool_size = 1");
+    for extended in [false, true] {
+        let mut raw = Raw::login(proxy.port(), &database);
+        let before = raw.value("SELECT pg_backend_pid()");
+        let begin = build(|o| {
+            if extended {
+                put_run(o, "BEGIN");
+                sync(o);
+            } else {
+                f::put_query(o, b"BEGIN; INSERT INTO t VALUES (1)");
+            }
+        });
+        raw.send(&begin);
+        let last = raw.read_until_closed().pop().expect("an answer");
+        assert_eq!((last.tag, last.field(b'S'), last.sqlstate()), (b'E', "FATAL".into(), "25001".into()));
+        assert!(last.field(b'M').contains("pool_mode"));
+        let mut next = Raw::login(proxy.port(), &database);
+        assert_ne!(next.value("SELECT pg_backend_pid()"), before, "the server with the open block is gone");
+        assert_eq!(next.value("SELECT count(*) FROM t").as_deref(), Some("0"));
+    }
+}
+
+#[test]
+fn transaction_mode_shares_one_connection_between_transactions_only() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let proxy = through(server, "transaction", "default_pool_size = 1");
+    let mut a = Raw::login(proxy.port(), &database);
+    let mut other = Raw::login(proxy.port(), &database);
+    a.rows("BEGIN; INSERT INTO t VALUES (1)");
+    let pid = a.value("SELECT pg_backend_pid()");
+    other.send(&build(|o| f::put_query(o, b"SELECT pg_backend_pid(), count(*) FROM t")));
+    assert_eq!(a.value("SELECT count(*) FROM t").as_deref(), Some("1"));
+    a.rows("COMMIT");
+    let rows = other.read_until_ready();
+    let row = rows.iter().find(|m| m.tag == b::DATA_ROW).expect("a row").row();
+    assert_eq!(row, [pid, Some("1".into())]);
+}
+
+#[test]
+fn session_mode_keeps_one_connection_for_one_client() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = through(server, "session", "default_pool_size = 1");
+    let mut a = Raw::login(proxy.port(), &database);
+    a.rows("CREATE TEMP TABLE tt AS SELECT 1 AS a; LISTEN c; SET work_mem = '3MB'; PREPARE p AS SELECT 7");
+    assert_eq!(a.value("SELECT a FROM tt").as_deref(), Some("1"));
+    assert_eq!(a.value("EXECUTE p").as_deref(), Some("7"));
+    let pid = a.value("SELECT pg_backend_pid()");
+    a.terminate();
+    let mut other = Raw::login(proxy.port(), &database);
+    assert_eq!(other.value("SELECT pg_backend_pid()"), pid);
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    assert_eq!(other.error("SELECT a FROM tt").sqlstate(), "42P01");
+}
+
+#[test]
+fn an_error_in_the_middle_of_a_pipeline_skips_to_the_next_sync_as_direct() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        let (mut direct, mut ours) = pair(server, &proxy, "CREATE TABLE t (a int PRIMARY KEY)");
+        let bytes = build(|o| {
+            put_run(o, "INSERT INTO t VALUES (1)");
+            put_run(o, "SELECT 1/0");
+            put_run(o, "INSERT INTO t VALUES (2)");
+            sync(o);
+            put_run(o, "INSERT INTO t VALUES (3)");
+            sync(o);
+            put_run(o, "SELEC");
+            put_run(o, "SELECT 1");
+            f::put_query(o, b"SELECT 'skipped'");
+            sync(o);
+            f::put_query(o, b"TABLE t");
+            f::put_query(o, b"SELECT 1/0; SELECT 1");
+            put_run(o, "SELECT count(*) FROM t");
+            sync(o);
+        });
+        let answer = same(&mut direct, &mut ours, &bytes, 6);
+        assert!(answer.contains("22012") && !answer.contains("skipped"));
+        // The error is known before the rest is sent.
+        let first = build(|o| {
+            put_run(o, "SELECT 1/0");
+            f::put_empty(o, f::FLUSH);
+        });
+        for raw in [&mut direct, &mut ours] {
+            raw.send(&first);
+            assert_eq!(tags(&raw.read_until(b::ERROR_RESPONSE)), "12TE");
+        }
+        let rest = build(|o| {
+            put_run(o, "SELECT 2");
+            f::put_query(o, b"SELECT 3");
+            f::put_empty(o, f::FLUSH);
+            sync(o);
+            f::put_query(o, b"SELECT 4");
+        });
+        same(&mut direct, &mut ours, &rest, 2);
+    }
+}
+
+#[test]
+fn portals_with_row_limits_are_suspended_and_go_on() {
+    let server = Postgres::shared();
+    let proxy = through(server, "transaction", "default_pool_size = 2");
+    let (mut direct, mut ours) = pair(server, &proxy, "");
+    let limited = build(|o| {
+        f::put_query(o, b"BEGIN");
+        f::put_parse(o, b"", b"SELECT generate_series(1, 7)", &[]);
+        frame::put(o, f::BIND, |o| o.extend_from_slice(b"portal\0\0\0\0\0\0\0\0"));
+        f::put_execute(o, b"portal", 3);
+        sync(o);
+        f::put_execute(o, b"portal", 3);
+        sync(o);
+        f::put_execute(o, b"portal", 3);
+        f::put_target(o, f::CLOSE, b'P', b"portal");
+        sync(o);
+        f::put_query(o, b"COMMIT");
+    });
+    let answer = same(&mut direct, &mut ours, &limited, 5);
+    assert_eq!(answer.matches("\ns ").count(), 2, "{answer}");
+    // Outside of a block a portal lives until Sync; a Flush in between forces answers out.
+    for raw in [&mut direct, &mut ours] {
+        raw.send(&build(|o| {
+            f::put_parse(o, b"", b"SELECT generate_series(1, 3)", &[]);
+            f::put_bind_text(o, b"", &[]);
+            f::put_execute(o, b"", 2);
+            f::put_empty(o, f::FLUSH);
+        }));
+        assert_eq!(tags(&raw.read_until(b::PORTAL_SUSPENDED)), "12DDs");
+        raw.send(&build(|o| {
+            f::put_execute(o, b"", 2);
+            sync(o);
+        }));
+        assert_eq!(tags(&raw.read_until_ready()), "DCZ");
+    }
+}
+
+#[test]
+fn copy_in_goes_through_in_every_form() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let proxy = through(server, mode, "default_pool_size = 2");
+        let (mut direct, mut ours) = pair(server, &proxy, "CREATE TABLE t (a int)");
+        let copy = "COPY t FROM STDIN";
+        type Form<'a> = (&'a str, &'a dyn Fn(&mut Vec<u8>), usize);
+        let forms: [Form<'_>; 7] = [
+            (
+                "simple",
+                &|o| {
+                    f::put_query(o, copy.as_bytes());
+                    put_copy_data(o, b"1\n2\n");
+                    f::put_empty(o, f::COPY_DONE);
+                },
+                1,
+            ),
+            (
+                "simple, failed by the client",
+                &|o| {
+                    f::put_query(o, copy.as_bytes());
+                    put_copy_data(o, b"1\n");
+                    f::put_copy_fail(o, b"changed my mind");
+                },
+                1,
+            ),
+            (
+                "simple, error in the middle",
+                &|o| {
+                    f::put_query(o, copy.as_bytes());
+                    for _ in 0..2000 {
+                        put_copy_data(o, b"1\nx\n3\n");
+                    }
+                    f::put_empty(o, f::COPY_DONE);
+                    f::put_query(o, b"SELECT 'after'");
+                },
+                2,
+            ),
+            (
+                "extended, one Sync at the end",
+                &|o| {
+                    put_run(o, copy);
+                    put_copy_data(o, b"3\n");
+                    f::put_empty(o, f::COPY_DONE);
+                    sync(o);
+                },
+                1,
+            ),
+            (
+                "extended, Sync before and behind, as libpq",
+                &|o| {
+                    put_run(o, copy);
+                    sync(o);
+                    put_copy_data(o, b"4\n");
+                    f::put_empty(o, f::COPY_DONE);
+                    sync(o);
+                },
+                1,
+            ),
+            (
+                "extended, failed by the client, as libpq",
+                &|o| {
+                    put_run(o, copy);
+                    sync(o);
+                    put_copy_data(o, b"4\n");
+                    f::put_copy_fail(o, b"no");
+                    sync(o);
+                    f::put_query(o, b"SELECT 'after'");
+                },
+                2,
+            ),
+            (
+                "extended, error in the middle, as libpq",
+                &|o| {
+                    put_run(o, copy);
+                    sync(o);
+                    for _ in 0..2000 {
+                        put_copy_data(o, b"4\nx\n");
+                    }
+                    f::put_empty(o, f::COPY_DONE);
+                    sync(o);
+                    put_run(o, "SELECT 'after'");
+                    sync(o);
+                },
+                2,
+            ),
+        ];
+        for (name, form, ready) in forms {
+            println!("{mode}: {name}");
+            same(&mut direct, &mut ours, &build(form), ready);
+            // The same, waiting for CopyInResponse before the data goes.
+            let bytes = build(form);
+            let at = bytes.iter().position(|&byte| byte == f::COPY_DATA).expect("data");
+            let (head, tail) = cut_before_data(&bytes, at);
+            for raw in [&mut direct, &mut ours] {
+                raw.send(head);
+                raw.read_until(b::COPY_IN_RESPONSE);
+            }
+            same(&mut direct, &mut ours, tail, ready);
+            same(&mut direct, &mut ours, &build(|o| f::put_query(o, b"SELECT count(*) FROM t")), 1);
+        }
+    }
+}
+
+/// Cuts before the first CopyData message.
+fn cut_before_data(bytes: &[u8], _hint: usize) -> (&[u8], &[u8]) {
+    let mut at = 0;
+    while bytes[at] != f::COPY_DATA {
+        let (head, _) = frame::whole(&bytes[at..], usize::MAX).expect("frame").expect("whole");
+        at += head.total();
+    }
+    bytes.split_at(at)
+}
+
+#[test]
+fn a_message_that_copy_does_not_take_ends_the_session_as_direct() {
+    let server = Postgres::shared();
+    let proxy = through(server, "transaction", "");
+    let (direct, ours) = pair(server, &proxy, "CREATE TABLE t (a int)");
+    let bytes = build(|o| {
+        put_run(o, "COPY t FROM STDIN");
+        sync(o);
+        put_run(o, "SELECT 1");
+        sync(o);
+    });
+    let [direct, ours] = [direct, ours].map(|mut raw| {
+        raw.send(&bytes);
+        outline_of(raw.read_until_closed())
+    });
+    assert!(direct.contains("protocol synchronization was lost"), "{direct}");
+    assert_eq!(ours, direct);
+}
+
+#[test]
+fn copy_out_goes_through() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        let (mut direct, mut ours) =
+            pair(server, &proxy, "CREATE TABLE t AS SELECT generate_series(1, 1000) AS a");
+        let bytes = build(|o| {
+            f::put_query(o, b"COPY t TO STDOUT");
+            put_run(o, "COPY t TO STDOUT (FORMAT binary)");
+            sync(o);
+            f::put_query(o, b"COPY (SELECT 1/(5 - a) FROM t) TO STDOUT");
+            f::put_query(o, b"COPY t TO STDOUT; SELECT 1");
+        });
+        same(&mut direct, &mut ours, &bytes, 4);
+    }
+}
+
+#[test]
+fn a_function_call_is_answered_as_direct() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let proxy =
+            Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "[policy]\nfunction_call = \"allow\"");
+        let (mut direct, mut ours) = pair(server, &proxy, "");
+        let call = |function: i32, argument: &[u8]| {
+            build(|o| {
+                frame::put(o, f::FUNCTION_CALL, |o| {
+                    o.extend_from_slice(&function.to_be_bytes());
+                    o.extend_from_slice(&[0, 0, 0, 1]);
+                    o.extend_from_slice(&(argument.len() as i32).to_be_bytes());
+                    o.extend_from_slice(argument);
+                    o.extend_from_slice(&[0, 0]);
+                });
+            })
+        };
+        // md5(text), a function that is not there, and the session goes on.
+        let answer = same(&mut direct, &mut ours, &call(2311, b"abc"), 1);
+        assert!(answer.contains("900150983cd24fb0d6963f7d28e17f72"), "{answer}");
+        same(&mut direct, &mut ours, &call(1, b"abc"), 1);
+        same(&mut direct, &mut ours, &build(|o| f::put_query(o, b"SELECT 1")), 1);
+    }
+}
+
+#[test]
+fn notifications_reach_a_listener_in_session_and_transaction_mode() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let database = server.fresh_database("");
+        let proxy = through(server, mode, "");
+        let mut listener = Raw::login(proxy.port(), &database);
+        let mut sender = Raw::login(proxy.port(), &database);
+        listener.rows("LISTEN news");
+        sender.rows("NOTIFY news, 'one'");
+        let message = listener.read();
+        assert_eq!(message.tag, b::NOTIFICATION_RESPONSE);
+        assert!(message.outline().contains("news") && message.outline().contains("one"));
+        // To itself, within its own transaction.
+        assert_eq!(tags(&listener.query("NOTIFY news, 'self'")), "CAZ");
+        listener.rows("UNLISTEN *");
+        sender.rows("NOTIFY news, 'two'");
+        assert_eq!(tags(&listener.query("SELECT 1")), "TDCZ");
+    }
+}
+
+#[test]
+fn great_values_pass_in_and_out_with_flat_memory() {
+    const SIZE: usize = 200 << 20;
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE UNLOGGED TABLE t (a bytea)");
+    let proxy = through(server, "transaction", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("SELECT 1");
+    let before = proxy.rss();
+    // In: one Bind of 200 MB, in binary.
+    raw.send(&build(|o| {
+        f::put_parse(o, b"", b"INSERT INTO t VALUES ($1)", &17u32.to_be_bytes());
+        o.push(f::BIND);
+        let body = 4 + 2 + 2 + 2 + 2 + 4 + SIZE + 2;
+        o.extend_from_slice(&(body as u32).to_be_bytes());
+        o.extend_from_slice(b"\0\0\0\x01\0\x01\0\x01");
+        o.extend_from_slice(&(SIZE as u32).to_be_bytes());
+    }));
+    let piece = vec![7u8; 1 << 20];
+    for _ in 0..SIZE / piece.len() {
+        raw.send(&piece);
+    }
+    raw.send(&build(|o| {
+        o.extend_from_slice(&[0, 0]);
+        f::put_execute(o, b"", 0);
+        sync(o);
+    }));
+    assert_eq!(tags(&raw.read_until_ready()), "12CZ");
+    // In: a Query of some MB, which is too long to be looked at.
+    let mut text = b"SELECT length('".to_vec();
+    text.resize(text.len() + (20 << 20), b'x');
+    text.extend_from_slice(b"')");
+    raw.send(&build(|o| f::put_query(o, &text)));
+    assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("20971520"));
+    // Out: the value in one DataRow. The test itself must not hold it: it only counts.
+    raw.send(&build(|o| {
+        f::put_parse(o, b"", b"SELECT a FROM t", &[]);
+        frame::put(o, f::BIND, |o| o.extend_from_slice(b"\0\0\0\0\0\0\0\x01\0\x01"));
+        f::put_execute(o, b"", 0);
+        sync(o);
+    }));
+    let messages = raw.read_until_ready();
+    assert_eq!((tags(&messages).as_str(), messages[2].body.len()), ("12DCZ", SIZE + 6));
+    let grown = proxy.peak_rss().saturating_sub(before);
+    assert!(grown < 40 << 20, "grew by {} MB", grown >> 20);
+}
+
+#[test]
+fn a_copy_of_a_million_rows_passes_both_ways_with_flat_memory() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE UNLOGGED TABLE t (a int, b text)");
+    let proxy = through(server, "transaction", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("SELECT 1");
+    let before = proxy.rss();
+    raw.send(&build(|o| f::put_query(o, b"COPY t FROM STDIN")));
+    assert_eq!(raw.read().tag, b::COPY_IN_RESPONSE);
+    let mut piece = Vec::new();
+    for n in 0..1_000_000 {
+        let mut row = Vec::new();
+        writeln!(row, "{n}\tsome text of row {n}").expect("a row");
+        put_copy_data(&mut piece, &row);
+        if piece.len() > 256 << 10 {
+            raw.send(&piece);
+            piece.clear();
+        }
+    }
+    f::put_empty(&mut piece, f::COPY_DONE);
+    raw.send(&piece);
+    assert_eq!(raw.read_until_ready()[0].command(), "COPY 1000000");
+    raw.send(&build(|o| f::put_query(o, b"COPY t TO STDOUT")));
+    let mut rows = 0;
+    loop {
+        match raw.read().tag {
+            b::COPY_DATA => rows += 1,
+            b::READY_FOR_QUERY => break,
+            _ => {}
+        }
+    }
+    assert_eq!(rows, 1_000_000);
+    let grown = proxy.peak_rss().saturating_sub(before);
+    assert!(grown < 40 << 20, "grew by {} MB", grown >> 20);
+}
+
+#[test]
+fn a_client_that_leaves_inside_a_transaction_costs_its_server_only() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let proxy = through(server, mode, "default_pool_size = 1");
+        let mut a = Raw::login(proxy.port(), &database);
+        a.rows("BEGIN; INSERT INTO t VALUES (1)");
+        let pid = a.value("SELECT pg_backend_pid()").expect("pid");
+        drop(a);
+        let mut next = Raw::login(proxy.port(), &database);
+        assert_ne!(next.value("SELECT pg_backend_pid()").as_deref(), Some(pid.as_str()), "{mode}");
+        server.wait_until(&database, &format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}"));
+        assert_eq!(next.value("SELECT count(*) FROM t").as_deref(), Some("0"));
+    }
+}
+
+#[test]
+fn a_client_that_says_goodbye_behind_its_last_query_is_served() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let proxy = through(server, "transaction", "default_pool_size = 1");
+    let mut a = Raw::login(proxy.port(), &database);
+    a.send(&build(|o| {
+        f::put_query(o, b"INSERT INTO t SELECT 1 FROM pg_sleep(0.05)");
+        f::put_empty(o, f::TERMINATE);
+    }));
+    a.read_until_closed();
+    server.wait_until(&database, "SELECT count(*) = 1 FROM t");
+}
+
+#[test]
+fn a_server_that_is_terminated_tells_its_client_as_direct_and_nobody_else() {
+    let server = Postgres::shared();
+    let kill = |database: &str, pid: &str| {
+        server.psql(database, &format!("SELECT pg_terminate_backend({pid})"));
+    };
+    // In a block, saying nothing; and in a query.
+    for query in [None, Some("SELECT pg_sleep(600)")] {
+        let database = server.fresh_database("");
+        let proxy = through(server, "transaction", "");
+        let mut other = Raw::login(proxy.port(), &database);
+        let mut heard = Vec::new();
+        for port in [server.port(), proxy.port()] {
+            let mut a = Raw::login(port, &database);
+            a.rows("BEGIN");
+            let pid = a.value("SELECT pg_backend_pid()").expect("pid");
+            other.rows("SELECT 1");
+            if let Some(query) = query {
+                a.send(&build(|o| f::put_query(o, query.as_bytes())));
+                let busy = format!("SELECT state = 'active' FROM pg_stat_activity WHERE pid = {pid}");
+                server.wait_until(&database, &busy);
+            }
+            kill(&database, &pid);
+            heard.push(outline(&a.read_until_closed()));
+        }
+        assert!(heard[0].contains("57P01"), "{heard:?}");
+        assert_eq!(heard[1], heard[0]);
+        assert_eq!(other.value("SELECT 1").as_deref(), Some("1"));
+    }
+}
+
+#[test]
+fn a_server_that_died_while_idle_is_replaced_unseen() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = through(server, "transaction", "default_pool_size = 1");
+    let mut a = Raw::login(proxy.port(), &database);
+    let pid = a.value("SELECT pg_backend_pid()").expect("pid");
+    server.psql(&database, &format!("SELECT pg_terminate_backend({pid})"));
+    server.wait_until(&database, &format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}"));
+    assert_ne!(a.value("SELECT pg_backend_pid()").as_deref(), Some(pid.as_str()));
+}
+
+#[test]
+fn while_postgresql_is_down_clients_hear_why_and_work_again_when_it_is_back() {
+    let mut server = Postgres::start(PgOptions::default());
+    let proxy = through(&server, "transaction", "query_wait_timeout = 1");
+    let mut kept = Raw::login(proxy.port(), "postgres");
+    let mut waits = Raw::login(proxy.port(), "postgres");
+    assert_eq!(kept.value("SELECT 1").as_deref(), Some("1"));
+    server.stop();
+    waits.send(&build(|o| f::put_query(o, b"SELECT 1")));
+    let last = waits.read_until_closed().pop().expect("an answer");
+    assert_eq!((last.field(b'S'), last.sqlstate()), ("FATAL".into(), "08001".into()), "{}", last.outline());
+    assert!(last.field(b'M').contains("query_wait_timeout") && !last.field(b'D').is_empty());
+    let wrong = [("user", "postgres"), ("database", "postgres"), ("options", "-c work_mem=3MB")];
+    let refused = Raw::login_as(proxy.port(), &wrong, "").err().expect("refused");
+    assert_eq!(refused.sqlstate(), "08001");
+    server.start_again();
+    let back = poll(PATIENCE, || {
+        let mut raw = Raw::login_as(proxy.port(), &wrong, "").ok()?;
+        (raw.query("SELECT 1").iter().any(|m| m.tag == b::DATA_ROW)).then_some(())
+    });
+    assert!(back.is_some(), "{}", proxy.log());
+    assert_eq!(kept.value("SELECT 2").as_deref(), Some("2"), "a client that was idle never noticed");
+}
+
+#[test]
+fn a_client_that_waits_while_postgresql_starts_is_served() {
+    let mut server = Postgres::start(PgOptions::default());
+    let proxy = through(&server, "transaction", "query_wait_timeout = 60");
+    let mut raw = Raw::login(proxy.port(), "postgres");
+    raw.rows("SELECT 1");
+    server.crash();
+    raw.send(&build(|o| f::put_query(o, b"SELECT 7")));
+    proxy.wait_for_log("login");
+    server.start_again();
+    assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("7"));
+}
