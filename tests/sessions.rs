@@ -201,7 +201,7 @@ fn an_error_in_the_middle_of_a_pipeline_skips_to_the_next_sync_as_direct() {
         });
         for raw in [&mut direct, &mut ours] {
             raw.send(&first);
-            assert_eq!(tags(&raw.read_until(b::ERROR_RESPONSE)), "12TE");
+            assert_eq!(tags(&raw.read_until(b::ERROR_RESPONSE)), "1E");
         }
         let rest = build(|o| {
             put_run(o, "SELECT 2");

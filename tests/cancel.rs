@@ -1,0 +1,267 @@
+//! Cancel requests: the client's own statement and nothing else.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pgsluice::wire::{backend as b, frontend as f};
+use support::{Certs, Message, Postgres, Proxy, Raw, outline};
+
+fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    parts(&mut out);
+    out
+}
+
+fn send_query(raw: &mut Raw, sql: &str) {
+    raw.send(&build(|o| f::put_query(o, sql.as_bytes())));
+}
+
+fn error(messages: &[Message]) -> String {
+    let error = messages.iter().find(|m| m.tag == b::ERROR_RESPONSE);
+    error.unwrap_or_else(|| panic!("no error: {}", outline(messages))).sqlstate()
+}
+
+fn sleeps(server: &Postgres, database: &str) {
+    let sleeping = format!(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = '{database}' AND wait_event = 'PgSleep'"
+    );
+    server.wait_until("postgres", &sleeping);
+}
+
+fn cancel_packet(pid: i32, key: &[u8]) -> Vec<u8> {
+    let mut packet = (12 + key.len() as u32).to_be_bytes().to_vec();
+    packet.extend_from_slice(&80_877_102u32.to_be_bytes());
+    packet.extend_from_slice(&pid.to_be_bytes());
+    packet.extend_from_slice(key);
+    packet
+}
+
+#[test]
+fn a_statement_is_cancelled_in_every_mode() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction", "statement"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        let mut raw = Raw::login(proxy.port(), &database);
+        for _ in 0..3 {
+            send_query(&mut raw, "SELECT pg_sleep(600)");
+            sleeps(server, &database);
+            raw.cancel(proxy.port());
+            assert_eq!(error(&raw.read_until_ready()), "57014");
+            assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+        }
+    }
+}
+
+#[test]
+fn a_statement_inside_a_block_is_cancelled_and_the_block_fails() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "", "", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("BEGIN");
+    send_query(&mut raw, "SELECT pg_sleep(600)");
+    sleeps(server, &database);
+    raw.cancel(proxy.port());
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+    assert_eq!(raw.error("SELECT 1").sqlstate(), "25P02");
+    raw.rows("ROLLBACK");
+}
+
+#[test]
+fn late_cancel_requests_never_hit_another_client() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut victim = Raw::login(proxy.port(), &database);
+    let mut a = Raw::login(proxy.port(), &database);
+    let (pid, key, port) = (a.pid, a.key.clone(), proxy.port());
+    let over = Arc::new(AtomicBool::new(false));
+    let storm = {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || {
+            let mut sent = 0;
+            while !over.load(Ordering::Relaxed) {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+                stream.write_all(&cancel_packet(pid, &key)).expect("send");
+                let _ = stream.read(&mut [0]);
+                sent += 1;
+            }
+            sent
+        })
+    };
+    let mut hit = 0;
+    for n in 0..150 {
+        // Its own statements may be cancelled, and nothing worse happens to it.
+        let messages = a.query("SELECT 1");
+        if let Some(error) = messages.iter().find(|m| m.tag == b::ERROR_RESPONSE) {
+            assert_eq!((error.sqlstate(), error.field(b'S')), ("57014".into(), "ERROR".into()));
+            hit += 1;
+        }
+        let messages = victim.query(&format!("INSERT INTO t VALUES ({n}); SELECT pg_sleep(0.001)"));
+        assert!(messages.iter().all(|m| m.tag != b::ERROR_RESPONSE), "{}", outline(&messages));
+    }
+    over.store(true, Ordering::Relaxed);
+    assert!(storm.join().expect("the storm") > 10);
+    assert_eq!(victim.value("SELECT count(*) FROM t").as_deref(), Some("150"));
+    println!("{hit} statements of its own were cancelled");
+}
+
+#[test]
+fn late_cancel_requests_do_not_cost_a_client_that_sets_things_its_session() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut a = Raw::login(proxy.port(), &database);
+    let (pid, key, port) = (a.pid, a.key.clone(), proxy.port());
+    let over = Arc::new(AtomicBool::new(false));
+    let storm = {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+                stream.write_all(&cancel_packet(pid, &key)).expect("send");
+                let _ = stream.read(&mut [0]);
+            }
+        })
+    };
+    for n in 0..100 {
+        // Each is followed by a round trip of ours that asks what was set.
+        let messages = a.query(&format!("SET work_mem = '{}MB'", n + 1));
+        if let Some(error) = messages.iter().find(|m| m.tag == b::ERROR_RESPONSE) {
+            assert_eq!((error.sqlstate(), error.field(b'S')), ("57014".into(), "ERROR".into()));
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    storm.join().expect("the storm");
+    a.rows("SET work_mem = '7MB'");
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("7MB"));
+}
+
+#[test]
+fn a_statement_that_waits_for_a_connection_is_cancelled_in_the_queue() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut holder = Raw::login(proxy.port(), &database);
+    let mut raw = Raw::login(proxy.port(), &database);
+    holder.rows("BEGIN");
+    for extended in [false, true] {
+        raw.send(&build(|o| {
+            if extended {
+                f::put_parse(o, b"", b"SELECT pg_sleep(600)", &[]);
+                f::put_bind_text(o, b"", &[]);
+                f::put_execute(o, b"", 0);
+                f::put_empty(o, f::SYNC);
+            } else {
+                f::put_query(o, b"SELECT pg_sleep(600)");
+            }
+        }));
+        // A request that comes before it waits does nothing, as direct; so again until one is heard.
+        let answered = Arc::new(AtomicBool::new(false));
+        let (pid, key, port, done) = (raw.pid, raw.key.clone(), proxy.port(), Arc::clone(&answered));
+        let again = std::thread::spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+                stream.write_all(&cancel_packet(pid, &key)).expect("send");
+                let _ = stream.read(&mut [0]);
+            }
+        });
+        let messages = raw.read_until_ready();
+        answered.store(true, Ordering::Relaxed);
+        again.join().expect("the requests");
+        assert_eq!(error(&messages), "57014", "extended: {extended}");
+    }
+    assert_eq!(
+        holder.value("SELECT 1").as_deref(),
+        Some("1"),
+        "the one who has the connection is not disturbed"
+    );
+    holder.rows("COMMIT");
+    assert_eq!(raw.value("SELECT 2").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_stale_or_wrong_key_does_nothing() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let gone = Raw::login(proxy.port(), &database);
+    let (old_pid, old_key) = (gone.pid, gone.key.clone());
+    gone.terminate();
+    let mut raw = Raw::login(proxy.port(), &database);
+    send_query(&mut raw, "SELECT 'slept' FROM pg_sleep(0.3)");
+    sleeps(server, &database);
+    let mut wrong = raw.key.clone();
+    wrong[0] ^= 1;
+    for (pid, key) in [
+        (old_pid, old_key.as_slice()),
+        (raw.pid, &wrong),
+        (raw.pid, &raw.key[..3]),
+        (raw.pid + 1, &raw.key),
+        (raw.pid, &[]),
+    ] {
+        let mut stream = TcpStream::connect(("127.0.0.1", proxy.port())).expect("connect");
+        stream.write_all(&cancel_packet(pid, key)).expect("send");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        if key.len() >= 4 {
+            assert!(answer.is_empty(), "nothing is told: {answer:?}");
+        }
+    }
+    assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("slept"));
+}
+
+#[test]
+fn a_cancel_request_may_come_over_tls() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let certs = Certs::new("postgres");
+    let general = format!(
+        "client_tls_sslmode = \"prefer\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    let proxy = Proxy::to(server, &general, "", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    send_query(&mut raw, "SELECT pg_sleep(600)");
+    sleeps(server, &database);
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = std::fs::read(&certs.ca).expect("authority");
+    let ca =
+        <rustls::pki_types::CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(&pem);
+    roots.add(ca.expect("a certificate")).expect("root");
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let name = "localhost".try_into().expect("a name");
+    let tls = rustls::ClientConnection::new(Arc::new(config), name).expect("TLS");
+    let mut tcp = TcpStream::connect(("127.0.0.1", proxy.port())).expect("connect");
+    tcp.write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]).expect("SSLRequest");
+    let mut answer = [0];
+    tcp.read_exact(&mut answer).expect("answer");
+    assert_eq!(answer, *b"S");
+    let mut stream = rustls::StreamOwned::new(tls, tcp);
+    stream.write_all(&cancel_packet(raw.pid, &raw.key)).expect("send");
+    let _ = stream.read(&mut [0]);
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+}
+
+#[test]
+fn protocol_3_2_has_a_longer_key_and_it_works() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "", "", "");
+    let mut raw = Raw::connect(proxy.port());
+    raw.startup(3 << 16 | 2, &[("user", "postgres"), ("database", &database)]);
+    raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("{}", e.outline()));
+    assert_eq!(raw.key.len(), 32);
+    send_query(&mut raw, "SELECT pg_sleep(600)");
+    sleeps(server, &database);
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.port())).expect("connect");
+    stream.write_all(&cancel_packet(raw.pid, &raw.key[..31])).expect("send");
+    let _ = stream.read(&mut [0]);
+    raw.cancel(proxy.port());
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+}
