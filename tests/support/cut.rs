@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 /// Where a flush is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// After this many bytes of the flush have gone to the server.
+    /// After this many bytes of the flush have gone to the server (of a shorter one: as many as are left over).
     Up(usize),
-    /// After this many bytes of its answer have come back.
+    /// After this many bytes of its answer have come back, or all but one: behind a whole answer the connection would
+    /// be somebody else's already.
     Down(usize),
     /// The whole answer but its ReadyForQuery has come back.
     BeforeReady,
@@ -97,7 +98,7 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
             if bytes.windows(COPY_DONE.len()).any(|w| w == COPY_DONE) {
                 up_shared.flushes.fetch_add(1, Ordering::AcqRel);
                 match up_shared.armed.lock().expect("armed").take() {
-                    Some(Cut::Up(at)) => send = &bytes[..at.min(n)],
+                    Some(Cut::Up(at)) => send = &bytes[..at % n],
                     Some(cut) => *up_says.lock().expect("down") = Some(cut),
                     None => {}
                 }
@@ -122,6 +123,7 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
             let bytes = &piece[..n];
             let cut = *down.lock().expect("down");
             let end = match cut {
+                Some(Cut::Down(at)) if bytes.ends_with(&READY) => Some(at.saturating_sub(passed).min(n - 1)),
                 Some(Cut::Down(at)) => (passed + n >= at).then(|| at.saturating_sub(passed)),
                 Some(Cut::BeforeReady) => bytes.ends_with(&READY).then(|| n - READY.len()),
                 _ => None,

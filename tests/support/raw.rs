@@ -323,7 +323,7 @@ impl Raw {
     pub fn cancel_until_answered(&mut self, port: u16) {
         let answered = super::poll(PATIENCE, || {
             self.cancel(port);
-            super::poll(std::time::Duration::from_secs(1), || self.has_answer().then_some(()))
+            super::poll(std::time::Duration::from_secs(5), || self.has_answer().then_some(()))
         });
         assert!(answered.is_some(), "no answer; seen: {:?}", self.seen);
     }

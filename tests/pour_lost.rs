@@ -1,0 +1,266 @@
+//! Flushes that lose their connection: whatever byte it is cut at, an acknowledged row is there once, none is there twice,
+//! and a client whose row's fate nobody can know is told so.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use pgsluice::wire::backend;
+use support::{Cut, Cutter, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
+
+/// Clients at a time.
+const CLIENTS: usize = 6;
+
+/// What a client knows of one of its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Stored,
+    /// FATAL 08007.
+    Unknown,
+}
+
+/// What all clients together know.
+type Ledger = BTreeMap<usize, Known>;
+
+/// Sends single INSERTs until `stop`, on new connections where one was lost. Panics on an answer that no client without
+/// pgsluice could have had, but for the unknown outcome.
+fn insert_until(
+    stop: &AtomicBool,
+    next: &AtomicUsize,
+    port: u16,
+    db: &str,
+    extended: bool,
+) -> Vec<(usize, Known)> {
+    let mut known = Vec::new();
+    let mut client = Raw::login(port, db);
+    while !stop.load(Ordering::Acquire) {
+        let a = next.fetch_add(1, Ordering::Relaxed);
+        let step = if extended {
+            Step::extended("INSERT INTO t (a, b) VALUES ($1, $2)", &[Some(&a.to_string()), Some("row")])
+        } else {
+            Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'row')"))
+        };
+        client.send(&step.bytes);
+        match answer(&mut client) {
+            Ok(()) => known.push((a, Known::Stored)),
+            Err(error) => {
+                assert_eq!(error.sqlstate(), "08007", "{}", error.outline());
+                assert_eq!(error.field(b'S'), "FATAL");
+                known.push((a, Known::Unknown));
+                client = Raw::login(port, db);
+            }
+        }
+    }
+    known
+}
+
+/// The row is stored, or why not.
+fn answer(client: &mut Raw) -> Result<(), Message> {
+    let mut stored = false;
+    loop {
+        let message = client.read();
+        match message.tag {
+            backend::ERROR_RESPONSE => return Err(message),
+            backend::COMMAND_COMPLETE => stored = message.command() == "INSERT 0 1",
+            backend::READY_FOR_QUERY => {
+                assert!(stored, "neither a tag nor an error");
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs clients while `work` breaks things; what they know in the end.
+fn with_clients(port: u16, db: &str, work: impl FnOnce()) -> Ledger {
+    let (stop, next) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|i| {
+                let (stop, next) = (&stop, &next);
+                scope.spawn(move || insert_until(stop, next, port, db, i % 2 == 0))
+            })
+            .collect();
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Ordering::Release);
+        let ledger = clients.into_iter().flat_map(|c| c.join().expect("a client panicked")).collect();
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+        ledger
+    })
+}
+
+/// Holds the ledger against the table; how many outcomes were unknown, and how many of those rows are there.
+fn settle(pg: &Postgres, db: &str, ledger: &Ledger) -> (usize, usize) {
+    let twice = pg.psql(db, "SELECT a, count(*) FROM t GROUP BY a HAVING count(*) > 1");
+    assert_eq!(twice, "", "rows that are there twice");
+    let there: std::collections::BTreeSet<usize> =
+        pg.psql(db, "SELECT a FROM t").lines().map(|l| l.parse().expect("a number")).collect();
+    let lost: Vec<_> = ledger.iter().filter(|(a, k)| **k == Known::Stored && !there.contains(a)).collect();
+    assert!(lost.is_empty(), "acknowledged and not there: {lost:?}");
+    let foreign: Vec<_> = there.iter().filter(|a| !ledger.contains_key(a)).collect();
+    assert!(foreign.is_empty(), "there and nobody's: {foreign:?}");
+    let unknown: Vec<_> = ledger.iter().filter(|(_, k)| **k == Known::Unknown).map(|(a, _)| *a).collect();
+    let stored = unknown.iter().filter(|a| there.contains(a)).count();
+    (unknown.len(), stored)
+}
+
+/// Arms one cut and waits until it is made.
+fn cut_once(cutter: &Cutter, cut: Cut) {
+    // A lane all of whose flushes fail would be left alone: one or two succeed in between.
+    let flushes = cutter.flushes();
+    assert!(poll(PATIENCE, || (cutter.flushes() > flushes + 1).then_some(())).is_some(), "no flushes");
+    let before = cutter.done();
+    cutter.arm(cut);
+    assert!(poll(PATIENCE, || (cutter.done() > before).then_some(())).is_some(), "{cut:?} was never made");
+}
+
+fn proxy_behind(cutter: &Cutter, pg: &Postgres) -> Proxy {
+    // Half of the connections that a crowd needs: a lost one must be replaced, not missed.
+    Proxy::to(pg, "", &format!("port = {}\npool_size = 12", cutter.port()), "")
+}
+
+/// All cut points, evenly over both directions; 1,000 with PGSLUICE_TEST_CUTS=1000.
+#[test]
+fn connections_cut_at_any_byte_of_a_flush() {
+    let points = std::env::var("PGSLUICE_TEST_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let cutter = Cutter::start(pg.port());
+    let proxy = proxy_behind(&cutter, pg);
+    let ledger = with_clients(proxy.port(), &db, || {
+        // A flush of few rows is about 200 bytes up, its answer about 90 down.
+        for point in 0..points {
+            let at = point / 2;
+            cut_once(
+                &cutter,
+                if point % 2 == 0 { Cut::Up(at * 250 * 2 / points) } else { Cut::Down(at * 90 * 2 / points) },
+            );
+        }
+    });
+    let (unknown, stored) = settle(pg, &db, &ledger);
+    println!(
+        "{points} cuts of {} flushes: {} rows acknowledged, {unknown} unknown of which {stored} are there",
+        cutter.flushes(),
+        ledger.len() - unknown
+    );
+    assert!(ledger.len() > points);
+    // Most cuts leave nothing to go by; were there none, nothing was tested.
+    assert!(unknown > 0);
+}
+
+#[test]
+fn a_commit_in_doubt_is_settled_by_the_server() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let cutter = Cutter::start(pg.port());
+    let proxy = proxy_behind(&cutter, pg);
+    let ledger = with_clients(proxy.port(), &db, || {
+        for _ in 0..50 {
+            cut_once(&cutter, Cut::BeforeReady);
+        }
+    });
+    // The guard's answer was read each time: nobody is left in doubt.
+    assert_eq!(settle(pg, &db, &ledger), (0, 0));
+}
+
+#[test]
+fn a_terminated_flush_is_nobodys_business() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlock_timeout = \"300ms\"\nflush_timeout = \"900ms\"");
+    // A flush that is surely under way: it waits for the table.
+    let kill = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+          WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'COPY%'"
+    );
+    let mut admin = Raw::login(pg.port(), "postgres");
+    let mut holder = Raw::login(pg.port(), &db);
+    let ledger = with_clients(proxy.port(), &db, || {
+        for _ in 0..10 {
+            let killed = poll(PATIENCE, || {
+                // Until the table was learnt, nothing but INSERTs comes.
+                holder.rows("BEGIN");
+                holder.rows("LOCK TABLE t");
+                let killed = poll(std::time::Duration::from_secs(1), || {
+                    admin.value(&kill).filter(|n| n != "0").map(|_| ())
+                });
+                holder.rows("COMMIT");
+                killed
+            });
+            assert!(killed.is_some(), "no flush could be terminated");
+        }
+    });
+    // Each of them was told before its commit: the rows went singly, and nobody heard of it.
+    assert_eq!(settle(pg, &db, &ledger), (0, 0));
+}
+
+#[test]
+fn a_crashed_server_is_not_asked_about_another_life() {
+    let mut pg = Postgres::start(PgOptions::default());
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let cutter = Cutter::start(pg.port());
+    let proxy = proxy_behind(&cutter, &pg);
+    // Clients are lost with their servers here, as they would be directly; what was acknowledged must be there.
+    let (stop, next) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (port, name) = (proxy.port(), db.clone());
+    let ledger: Ledger = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (stop, next, name) = (&stop, &next, &name);
+                scope.spawn(move || {
+                    let mut known = Vec::new();
+                    let mut client: Option<Raw> = None;
+                    while !stop.load(Ordering::Acquire) {
+                        let mut raw = match client.take() {
+                            Some(raw) => raw,
+                            None => {
+                                match Raw::login_as(port, &[("user", "postgres"), ("database", name)], "") {
+                                    Ok(raw) => raw,
+                                    Err(_) => continue,
+                                }
+                            }
+                        };
+                        let a = next.fetch_add(1, Ordering::Relaxed);
+                        raw.send(&Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'row')")).bytes);
+                        match answer(&mut raw) {
+                            Ok(()) => {
+                                known.push((a, Known::Stored));
+                                client = Some(raw);
+                            }
+                            Err(error) => {
+                                assert!(
+                                    error.sqlstate().starts_with("08") || error.sqlstate().starts_with("57"),
+                                    "{}",
+                                    error.outline()
+                                );
+                                known.push((a, Known::Unknown));
+                            }
+                        }
+                    }
+                    known
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            let flushes = cutter.flushes();
+            assert!(
+                poll(PATIENCE, || (cutter.flushes() > flushes + 20).then_some(())).is_some(),
+                "no flushes"
+            );
+            pg.crash();
+            pg.start_again();
+        }
+        let flushes = cutter.flushes();
+        assert!(poll(PATIENCE, || (cutter.flushes() > flushes + 20).then_some(())).is_some(), "no flushes");
+        stop.store(true, Ordering::Release);
+        clients.into_iter().flat_map(|c| c.join().expect("a client panicked")).collect()
+    });
+    let (unknown, stored) = settle(&pg, &db, &ledger);
+    println!(
+        "3 crashes: {} rows acknowledged, {unknown} lost or unknown of which {stored} are there",
+        ledger.len() - unknown
+    );
+}
