@@ -84,6 +84,8 @@ kinds! {
     DuplicateStatement = "42P05" Error,
     /// No prepared statement of that name exists.
     UnknownStatement = "26000" Error,
+    /// A prepared statement's rows would not be what the client was told.
+    StalePlan = "0A000" Error,
     /// Texts of prepared statements exceed a bound.
     PreparedBytes = "53400" Error,
     /// No server connection could be opened within query_wait_timeout.
@@ -239,6 +241,21 @@ impl Error {
     pub fn unknown_statement(name: &[u8]) -> Self {
         let name = String::from_utf8_lossy(name);
         Self::new(Kind::UnknownStatement, format!("prepared statement \"{name}\" does not exist"))
+    }
+
+    /// PostgreSQL's routine that says the same; drivers know some errors by it.
+    pub fn routine(&self) -> Option<&'static str> {
+        match self.0.kind {
+            Kind::StalePlan => Some("RevalidateCachedQuery"),
+            Kind::UnknownStatement => Some("FetchPreparedStatement"),
+            Kind::DuplicateStatement => Some("StorePreparedStatement"),
+            _ => None,
+        }
+    }
+
+    /// As PostgreSQL says it.
+    pub fn stale_plan() -> Self {
+        Self::new(Kind::StalePlan, "cached plan must not change result type")
     }
 
     /// Texts of prepared statements exceed `max` bytes.

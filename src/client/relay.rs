@@ -207,6 +207,12 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
                 break Pumped::Hungry;
             }
         }
+        if state.awaiting {
+            if !server.pipeline.is_empty() {
+                break Pumped::Full;
+            }
+            state.awaiting = false;
+        }
         if server.pipeline.len() >= PIPELINE_MAX
             || pos - run + server.conn.out.len() >= crate::limits::WRITE_BUFFER_BYTES_MAX
         {
@@ -214,7 +220,7 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
         }
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
-        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) {
+        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) || state.forgetting {
             // What this message may put into the server's buffer stands behind the run.
             server.conn.out.extend_from_slice(&buf[run..pos]);
             run = pos;
@@ -244,6 +250,7 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
                 want = head.total();
                 break Pumped::Hungry;
             }
+            Taken::Later => break Pumped::Full,
             Taken::Terminate => break Pumped::Terminate,
         }
     };
@@ -289,6 +296,12 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 walk.want = head.total();
                 break;
             }
+            b::ROW_DESCRIPTION
+                if rest > 0 && pipeline.front_statement() != 0 && head.total() <= SMALL_MESSAGE_BYTES_MAX =>
+            {
+                walk.want = head.total();
+                break;
+            }
             b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE
                 if rest > 0 =>
             {
@@ -307,6 +320,9 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 if state.mode == PoolMode::Statement && status != TransactionStatus::Idle {
                     out.extend_from_slice(&buf[walk.run..walk.pos]);
                     return Err(Fault::Client(Error::statement_mode()));
+                }
+                if pipeline.is_empty() {
+                    state.described.clear();
                 }
                 answer
             }
@@ -329,6 +345,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 return Err(Fault::ServerLost(String::new()));
             }
             tag => {
+                let asked = pipeline.front_statement();
                 let (answer, settled) = answer(pipeline.recv(tag))?;
                 match settled {
                     Settled::No => {}
@@ -336,7 +353,10 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     Settled::Struck(count) => state.names.strike(count, names),
                 }
                 match tag {
-                    b::ERROR_RESPONSE => state.recv_error(body, shared, pipeline, to_server),
+                    b::ERROR_RESPONSE => state.recv_error(body, asked, shared, pipeline, to_server),
+                    b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
+                        state.recv_shape(asked, (rest == 0).then_some(body), answer);
+                    }
                     b::COMMAND_COMPLETE if state.taint.intersects(FORGETS_NAMES) => {
                         state.recv_forgetting_tag(body, names);
                     }

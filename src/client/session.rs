@@ -476,6 +476,7 @@ impl Session {
         match self.state.session_state {
             SessionState::Pin => {
                 self.count_pinned(&found);
+                self.settle_pinned(server).await?;
                 self.me.link(&server.shared);
                 Ok(true)
             }
@@ -486,6 +487,19 @@ impl Session {
             }
             SessionState::Allow => Ok(false),
         }
+    }
+
+    /// A client that stays has what its startup packet set also after RESET ALL and DISCARD ALL, as it has directly.
+    async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
+        let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+        match server.settle_vars(&want, max).await {
+            Ok(None) => {}
+            Ok(Some(error)) => return Err(Fault::Settings(error)),
+            Err(lost) => return Err(Fault::ServerLost(lost.0)),
+        }
+        let reported = Arc::clone(&server.reported);
+        self.state.report_differences(&reported, &mut self.client.out);
+        Ok(())
     }
 
     fn count_pinned(&self, found: &Probe) {

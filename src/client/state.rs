@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Error;
-use crate::limits::{PREPARED_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
+use crate::limits::{PIPELINE_MAX, PREPARED_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::pool::registry::Shared;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
@@ -22,6 +22,9 @@ use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
 /// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
 pub const UNKEPT: u64 = u64::MAX;
+
+/// Stands for NoData where a hash of a RowDescription is kept.
+const NO_ROWS: u64 = 0;
 
 /// What may be carried, asked for after a transaction that may have changed it.
 pub const PROBED: Effects = Effects::SETTINGS
@@ -84,6 +87,8 @@ pub enum Taken {
     Drop,
     /// It must be whole to be understood.
     NeedWhole,
+    /// Not before everything that is owed was answered; nothing of it was taken.
+    Later,
     /// Terminate.
     Terminate,
 }
@@ -148,6 +153,14 @@ pub struct State {
     pub streaming: usize,
     /// The rest of that message is dropped.
     pub dropping: bool,
+    /// Nothing more is taken from the client before everything that is owed was answered.
+    pub awaiting: bool,
+    /// A portal is bound whose Execute may take prepared statements away.
+    pub forgetting: bool,
+    /// Statements whose description is on its way, in order.
+    pub described: VecDeque<Arc<Statement>>,
+    /// The statement of the unnamed portal, when its description is not known yet.
+    pub bound: Option<Arc<Statement>>,
     /// The rest of a server's message that is passed on in pieces is dropped.
     pub dropping_down: bool,
     /// A Query sent on as one extended unit has COPY open or may open it.
@@ -209,6 +222,13 @@ impl State {
         let body = &frame[HEADER_BYTES..];
         match head.tag {
             f::COPY_DATA => Ok(Taken::Forward),
+            f::EXECUTE if self.forgetting => {
+                if !whole {
+                    return Ok(Taken::NeedWhole);
+                }
+                self.counts.queries += 1;
+                Ok(self.take_forgetting_execute(frame, server))
+            }
             f::EXECUTE => {
                 self.counts.queries += 1;
                 Ok(self.owe(server, reply, Kind::Execute))
@@ -250,6 +270,19 @@ impl State {
         }
         server.pipeline.push(kind, Action::Forward, false);
         Taken::Forward
+    }
+
+    /// Behind DISCARD ALL and DEALLOCATE ALL names mean something else, if they succeed: what follows waits for that.
+    fn take_forgetting_execute(&mut self, frame: &[u8], server: &mut ServerConn) -> Taken {
+        self.forgetting = false;
+        if server.pipeline.is_discarding() {
+            return Taken::Drop;
+        }
+        server.conn.out.extend_from_slice(frame);
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        server.pipeline.push(Kind::Execute, Action::Forward, false);
+        self.awaiting = true;
+        Taken::Done
     }
 
     /// What is refused here must fail on the server too: a block fails, a pipeline skips to its Sync. So the server
@@ -307,6 +340,7 @@ impl State {
             return Ok(self.refuse(Kind::Query, error, server));
         }
         self.tainted(found, text);
+        self.awaiting |= found.intersects(FORGETS_NAMES);
         self.note_custom_settings(text, found);
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() {
             if let Some(rewritten) = self.deallocate(text, server) {
@@ -475,11 +509,18 @@ impl State {
         }
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
+        let rewritten = if statement.effects.contains(Effects::DEALLOCATE) {
+            self.deallocate(parse.query, server)
+        } else {
+            None
+        };
         let id = statement.id;
         self.names.parse(b"", statement, Some(id));
         server.names.unnamed = Some(id);
         server.pipeline.push(Kind::Parse, Action::Forward, true);
-        Ok(Taken::Forward)
+        let Some(text) = rewritten else { return Ok(Taken::Forward) };
+        f::put_parse(&mut server.conn.out, b"", &text, parse.types);
+        Ok(Taken::Done)
     }
 
     fn parse_named(
@@ -555,12 +596,13 @@ impl State {
         let Some(name_len) = memchr::memchr(0, &body[portal_end + 1..]) else {
             return need_names(head, body);
         };
-        self.counts.binds += 1;
         if !self.tracks_names() {
+            self.counts.binds += 1;
             server.pipeline.push(Kind::Bind, Action::Forward, false);
             return Ok(Taken::Forward);
         }
         let name = &body[portal_end + 1..portal_end + 1 + name_len];
+        (self.bound, self.forgetting) = (None, false);
         if let Some(statement) = self.names.lookup(name).cloned() {
             self.tainted(statement.effects, &statement.query);
             if statement.effects.intersects(MAKES_SETTINGS) {
@@ -569,12 +611,23 @@ impl State {
             }
         }
         if name.is_empty() {
+            self.counts.binds += 1;
             self.bind_unnamed(server);
             return Ok(Taken::Forward);
         }
         let Some(statement) = self.names.lookup(name).cloned() else {
+            self.counts.binds += 1;
             return Ok(self.bind_unknown(name, head, body, server));
         };
+        if self.asks_for_shape(&statement, server) {
+            return Ok(Taken::Later);
+        }
+        self.counts.binds += 1;
+        if statement.is_stale() && server.pipeline.status() != TransactionStatus::Failed {
+            self.refuse(Kind::Bind, Error::stale_plan(), server);
+            return Ok(Taken::Drop);
+        }
+        self.forgetting = statement.effects.intersects(FORGETS_NAMES);
         self.ensure_for_client(&statement, server);
         let names_end = HEADER_BYTES + portal_end + 1 + name_len;
         let server_name = statement.server_name.as_bytes();
@@ -584,8 +637,32 @@ impl State {
         out.extend_from_slice(&(len as u32).to_be_bytes());
         out.extend_from_slice(&body[..=portal_end]);
         out.extend_from_slice(server_name);
-        server.pipeline.push(Kind::Bind, Action::Forward, false);
+        server.pipeline.push_about(Kind::Bind, Action::Forward, statement.id);
+        if portal_end == 0 && statement.shape.get().is_none() {
+            self.bound = Some(statement);
+        }
         Ok(Taken::Prefix(names_end))
+    }
+
+    /// A statement that was described on one connection must not be run on another one where its rows look different
+    /// (a table was changed meanwhile): where it has to be parsed again its description is asked for first.
+    fn asks_for_shape(&mut self, statement: &Arc<Statement>, server: &mut ServerConn) -> bool {
+        let returns_rows = statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
+        if !returns_rows
+            || statement.is_stale()
+            || server.names.holds(statement.id)
+            || server.pipeline.status() == TransactionStatus::Failed
+        {
+            return false;
+        }
+        self.counts.server_parses += 1;
+        server.ensure(statement, &mut self.names, self.max_prepared, Action::Skip);
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
+        self.expect_shape(Arc::clone(statement));
+        self.awaiting = true;
+        true
     }
 
     fn ensure_for_client(&mut self, statement: &Statement, server: &mut ServerConn) {
@@ -604,6 +681,7 @@ impl State {
     fn ensure_unnamed(&mut self, server: &mut ServerConn) {
         match self.names.lookup(b"") {
             Some(statement) => {
+                self.forgetting = statement.effects.intersects(FORGETS_NAMES);
                 if server.names.unnamed != Some(statement.id) {
                     let statement = Arc::clone(statement);
                     self.counts.server_parses += 1;
@@ -646,13 +724,18 @@ impl State {
             } else if let Some(statement) = self.names.lookup(name).cloned() {
                 self.ensure_for_client(&statement, server);
                 f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
-                server.pipeline.push(Kind::Describe, Action::Forward, false);
+                server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
+                self.expect_shape(statement);
                 return Ok(Taken::Done);
             } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
                 return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
             }
         }
-        server.pipeline.push(Kind::Describe, Action::Forward, false);
+        let bound = if kind == b'P' && name.is_empty() { self.bound.take() } else { None };
+        server.pipeline.push_about(Kind::Describe, Action::Forward, bound.as_ref().map_or(0, |s| s.id));
+        if let Some(statement) = bound {
+            self.expect_shape(statement);
+        }
         Ok(Taken::Forward)
     }
 
@@ -700,10 +783,45 @@ impl State {
         }
     }
 
-    /// An ErrorResponse was taken in.
+    fn expect_shape(&mut self, statement: Arc<Statement>) {
+        // Those whose Describe was struck by an error stay here until nothing is owed.
+        if self.described.len() >= PIPELINE_MAX {
+            self.described.clear();
+        }
+        self.described.push_back(statement);
+    }
+
+    /// RowDescription or NoData (`body` is empty) was taken in for a statement. `None`: it is too long to be looked at.
+    pub fn recv_shape(&mut self, id: u32, body: Option<&[u8]>, answer: Answer) {
+        // Those before it were struck by an error.
+        let Some(at) = self.described.iter().position(|s| s.id as u32 == id) else { return };
+        let Some(statement) = self.described.drain(..=at).next_back() else { return };
+        let shape = match body {
+            Some([]) => NO_ROWS,
+            Some(body) => b::row_shape(body).unwrap_or(NO_ROWS),
+            None => return,
+        };
+        if *statement.shape.get_or_init(|| shape) == shape {
+            return;
+        }
+        statement.make_stale();
+        if answer == Answer::Forward {
+            // This client was told just now how the rows look.
+            let (query, types, max) = (&statement.query, &statement.types, self.prepared_bytes_max);
+            let class = statement.class;
+            let interned = self.shared.statements.intern(query, types, class, || statement.effects, max);
+            if let Some(new) = interned {
+                new.shape.get_or_init(|| shape);
+                self.names.replace(statement.id, &new);
+            }
+        }
+    }
+
+    /// An ErrorResponse was taken in; `asked`: the statement it is about.
     pub fn recv_error(
         &mut self,
         body: &[u8],
+        asked: u32,
         server: &ServerShared,
         pipeline: &mut Pipeline,
         to_server: &mut Vec<u8>,
@@ -719,8 +837,11 @@ impl State {
         let fields = b::ErrorFields::new(body);
         self.server_left |= matches!(fields.field(b'V'), Some(b"FATAL" | b"PANIC"));
         if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
-            // A statement shared by content has a stale result type: the next use starts on another connection.
-            server.close_needed.store(true, Ordering::Relaxed);
+            // Who prepares the same text again gets a new statement; what has no name of ours goes with the connection.
+            match self.names.find(asked) {
+                Some(statement) => statement.make_stale(),
+                None => server.close_needed.store(true, Ordering::Relaxed),
+            }
         }
     }
 

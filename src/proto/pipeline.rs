@@ -76,6 +76,8 @@ pub struct Owed {
     pub action: Action,
     /// The message is recorded in the undo list of prepared names (see [`crate::proto::prepared`]).
     pub names: bool,
+    /// The low half of the id of the named statement that was bound or described; 0: none.
+    pub statement: u32,
 }
 
 /// What the relay does with one backend message.
@@ -161,6 +163,21 @@ impl Pipeline {
 
     /// Hot path. A message was sent (or swallowed, for `Fake`). Returns true when its made-up answer is due now.
     pub fn push(&mut self, kind: Kind, action: Action, names: bool) -> bool {
+        self.push_owed(Owed { kind, action, names, statement: 0 })
+    }
+
+    /// As [`Pipeline::push`], for a Bind or Describe of the statement `id`.
+    pub fn push_about(&mut self, kind: Kind, action: Action, id: u64) {
+        self.push_owed(Owed { kind, action, names: false, statement: id as u32 });
+    }
+
+    /// The statement that the next answer is about, as it was pushed; 0: none.
+    pub fn front_statement(&self) -> u32 {
+        self.owed.iter().find(|o| o.kind != Kind::CopyEnd).map_or(0, |o| o.statement)
+    }
+
+    fn push_owed(&mut self, owed: Owed) -> bool {
+        let Owed { kind, action, .. } = owed;
         match kind {
             Kind::Sync if self.copy_in => return false,
             Kind::Sync => (self.discarding, self.unsynced) = (false, false),
@@ -176,7 +193,7 @@ impl Pipeline {
         if action == Action::Fake && self.owed.is_empty() {
             return true;
         }
-        self.owed.push_back(Owed { kind, action, names });
+        self.owed.push_back(owed);
         false
     }
 

@@ -5,7 +5,7 @@
 //! taken back). Never: sends anything.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::sql::effects::Effects;
@@ -30,6 +30,9 @@ pub struct Statement {
     pub effects: Effects,
     /// The text begins like an INSERT that could be poured; found once.
     pub insert: OnceLock<bool>,
+    /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
+    pub shape: OnceLock<u64>,
+    stale: AtomicBool,
     bytes: Option<Arc<AtomicUsize>>,
 }
 
@@ -70,8 +73,21 @@ impl Statement {
             class,
             effects,
             insert: OnceLock::new(),
+            shape: OnceLock::new(),
+            stale: AtomicBool::new(false),
             bytes,
         }
+    }
+
+    /// The text no longer means what it meant when it was described: its rows look different now. Who prepared it
+    /// before gets PostgreSQL's error for that; who prepares the same text from here on gets another statement.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// See [`Statement::is_stale`].
+    pub fn make_stale(&self) {
+        self.stale.store(true, Ordering::Relaxed);
     }
 }
 
@@ -106,7 +122,8 @@ impl Statements {
         let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let slot = map.entry(key).or_default();
         slot.retain(|weak| weak.strong_count() > 0);
-        let known = slot.iter().filter_map(Weak::upgrade).find(|s| s.is(query, types, class));
+        let known =
+            slot.iter().filter_map(Weak::upgrade).find(|s| s.is(query, types, class) && !s.is_stale());
         if known.is_some() {
             return known;
         }
@@ -196,6 +213,16 @@ impl ClientNames {
     /// A name is forgotten at once, without undo (SQL-level DEALLOCATE that succeeded).
     pub fn forget(&mut self, name: &[u8]) {
         self.set(name, None);
+    }
+
+    /// The statement whose id has this low half, if some name means it.
+    pub fn find(&self, id: u32) -> Option<&Arc<Statement>> {
+        self.named.values().find(|s| s.id as u32 == id)
+    }
+
+    /// Every name that means `old` means `new` from here on.
+    pub fn replace(&mut self, old: u64, new: &Arc<Statement>) {
+        self.named.values_mut().filter(|s| s.id == old).for_each(|s| *s = Arc::clone(new));
     }
 
     /// A Query destroys the unnamed statement.

@@ -2,6 +2,8 @@
 //!
 //! See "Message Formats" in the protocol chapter, entries marked (B).
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::frame::{Fields, put, put_cstr};
 use super::{DecodeError, TransactionStatus};
 
@@ -150,6 +152,11 @@ impl<'a> From<&'a crate::error::Error> for Report<'a> {
 
 /// Appends ErrorResponse (or NoticeResponse, by `tag`).
 pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
+    put_report_of(out, tag, report, None);
+}
+
+/// As [`put_report`], with the name of the routine that PostgreSQL would report it from.
+fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, routine: Option<&str>) {
     put(out, tag, |out| {
         let mut field = |kind: u8, text: &str| {
             out.push(kind);
@@ -164,6 +171,9 @@ pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
         }
         if let Some(hint) = report.hint {
             field(b'H', hint);
+        }
+        if let Some(routine) = routine {
+            field(b'R', routine);
         }
         out.push(0);
     });
@@ -183,7 +193,7 @@ pub fn put_as_fatal(out: &mut Vec<u8>, body: &[u8]) {
 impl crate::error::Error {
     /// Appends the ErrorResponse.
     pub fn put(&self, out: &mut Vec<u8>) {
-        put_report(out, ERROR_RESPONSE, &Report::from(self));
+        put_report_of(out, ERROR_RESPONSE, &Report::from(self), self.routine());
     }
 }
 
@@ -270,6 +280,23 @@ pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, DecodeError> {
     }
     f.end()?;
     Ok(values)
+}
+
+/// A hash of what RowDescription says of the rows: names and types of the columns, not the format and not where the
+/// columns come from. `None`: malformed.
+pub fn row_shape(body: &[u8]) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    let (count, mut rest) = body.split_at_checked(2)?;
+    count.hash(&mut hasher);
+    for _ in 0..u16::from_be_bytes([count[0], count[1]]) {
+        let name = memchr::memchr(0, rest)?;
+        rest[..name].hash(&mut hasher);
+        // Behind the name: table and column (6 bytes), type, its length and modifier (10), format (2).
+        let (field, next) = rest[name + 1..].split_at_checked(18)?;
+        field[6..16].hash(&mut hasher);
+        rest = next;
+    }
+    Some(hasher.finish())
 }
 
 #[cfg(test)]

@@ -192,6 +192,90 @@ async def pooled(_conn):
         return await asyncio.gather(*(pool.fetchval("SELECT $1::int + 1", n) for n in range(20)))
 
 
+async def altered(conn):
+    """The statement cache after ALTER TABLE: the driver prepares again by itself, outside of transactions."""
+    await conn.execute("DROP TABLE IF EXISTS altered; CREATE TABLE altered AS SELECT 1 AS a")
+    other = await connect()
+    seen = []
+    for text in ["ADD COLUMN b int DEFAULT 2", "ALTER COLUMN a TYPE text", "DROP COLUMN b"]:
+        for mine in [conn, other] * 4:
+            seen.append(tuple(await mine.fetchrow("SELECT * FROM altered")))
+        await conn.execute(f"ALTER TABLE altered {text}")
+        for mine in [conn, other] * 4:
+            seen.append(tuple(await mine.fetchrow("SELECT * FROM altered")))
+    async with conn.transaction():
+        await conn.execute("ALTER TABLE altered ADD COLUMN c int")
+        try:
+            seen.append(tuple(await conn.fetchrow("SELECT * FROM altered")))
+        except asyncpg.PostgresError as error:
+            print(type(error).__name__, error)
+    await other.close()
+    return seen
+
+
+async def released(_conn):
+    """A pool's connection is reset when it goes back: locks, channels, cursors and settings are gone, and nobody waits."""
+    tls = ssl.create_default_context(cafile=ca) if sslmode != "disable" else False
+    seen = []
+    async with asyncpg.create_pool(host=host, port=int(port), database=database, user="app", password="secret",
+                                   ssl=tls, min_size=1, max_size=1) as pool:
+        for n in range(4):
+            async with pool.acquire() as mine:
+                seen.append(await mine.fetchval("SELECT $1::int + 1", n))
+                seen.append(await mine.fetchval("SHOW work_mem"))
+                seen.append(await mine.fetchval("SELECT pg_try_advisory_lock(79)"))
+                await mine.execute("SET work_mem = '3MB'; LISTEN words")
+                seen.append(await mine.fetchval("SHOW work_mem"))
+            async with pool.acquire() as mine:
+                seen.append(await mine.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"))
+                seen.append(await mine.fetch("SELECT pg_listening_channels()"))
+    return seen
+
+
+async def heard(conn):
+    got = []
+    done = asyncio.get_running_loop().create_future()
+
+    def listener(_c, _pid, channel, payload):
+        got.append((channel, payload))
+        if payload == "last":
+            done.set_result(None)
+    await conn.add_listener("a", listener)
+    await conn.add_listener("b", listener)
+    other = await connect()
+    for n in range(20):
+        await other.execute("SELECT pg_notify($1, $2)", "ab"[n % 2], str(n))
+        await conn.fetchval("SELECT $1::int", n)
+    await conn.remove_listener("b", listener)
+    await other.execute("NOTIFY b, 'not heard'")
+    await other.execute("NOTIFY a, 'last'")
+    await asyncio.wait_for(done, 10)
+    await conn.remove_listener("a", listener)
+    await other.close()
+    return got, await conn.fetchval("SELECT 'alive'")
+
+
+async def codecs(conn):
+    await conn.execute("DO $$ BEGIN CREATE TYPE mood AS ENUM ('sad', 'ok'); EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    await conn.set_type_codec("json", encoder=str, decoder=lambda v: ("json", v), schema="pg_catalog")
+    seen = [await conn.fetchval("SELECT $1::mood", "ok"), await conn.fetchval("SELECT ARRAY['sad']::mood[]")]
+    seen.append(await conn.fetchval("SELECT '[1]'::json"))
+    await conn.reload_schema_state()
+    return seen + [await conn.fetchval("SELECT $1::mood", "sad")]
+
+
+async def broken_block(conn):
+    block = conn.transaction()
+    await block.start()
+    for text in ["SELECT 1/0", "SELECT 1", "SELECT $1::int"]:
+        try:
+            await (conn.fetchval(text, 1) if "$" in text else conn.execute(text))
+        except asyncpg.PostgresError as error:
+            print(fields(error))
+    await block.rollback()
+    return await conn.fetchval("SELECT $1::int", 2)
+
+
 async def main():
     await case("parameters", parameters)
     await case("kinds", kinds)
@@ -220,6 +304,12 @@ async def main():
     await case("reset", reset)
     await case("listen", listening)
     await case("pool", pooled)
+    await case("altered", altered)
+    await case("pool's reset", released)
+    await case("heard", heard)
+    await case("codecs", codecs)
+    await case("broken block", broken_block)
+    await case("timeout", statement("SET statement_timeout = 60; SELECT pg_sleep(60)"))
     print("== end")
 
 

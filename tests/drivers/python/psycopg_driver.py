@@ -284,6 +284,224 @@ def described(conn):
     cur = conn.execute("SELECT 1 AS one, 'x'::varchar(5) AS two, 1.5::numeric(6,2) AS three, now() AS four")
     return [(c.name, c.type_code, c.display_size, c.internal_size, c.precision, c.scale) for c in cur.description]
 
+def same_names(conn):
+    """Two connections give different statements the same name."""
+    conn.autocommit = True
+    seen = []
+    with connect(autocommit=True) as other:
+        for n in range(6):
+            seen.append(conn.execute("SELECT %s::int + 1", (n,), prepare=True).fetchone())
+            seen.append(other.execute("SELECT %s::text || 'b'", (str(n),), prepare=True).fetchone())
+    return seen
+
+
+def evicted(pipelined):
+    """More statements than the driver keeps: it deallocates the oldest."""
+    def run(conn):
+        conn.autocommit = True
+        conn.prepared_max = 2
+        texts = [f"SELECT %s::int + {n}" for n in range(5)]
+        if not pipelined:
+            return [conn.execute(texts[n % 5], (n,), prepare=True).fetchone() for n in range(15)]
+        with conn.pipeline():
+            cursors = [conn.execute(texts[n % 5], (n,), prepare=True) for n in range(15)]
+            return [c.fetchone() for c in cursors]
+    return run
+
+
+def deallocated(conn):
+    """The driver forgets all its statements after DROP and ROLLBACK: DEALLOCATE ALL, then it prepares again."""
+    seen = []
+    for n in range(4):
+        seen.append(conn.execute("SELECT %s::int * 3", (n,), prepare=True).fetchone())
+        conn.rollback()
+    conn.autocommit = True
+    with conn.pipeline():
+        first = conn.execute("SELECT %s::int * 3", (10,), prepare=True)
+        conn.execute("DEALLOCATE ALL")
+        conn._prepared.clear()
+        then = [conn.execute("SELECT %s::int * 3", (n,), prepare=True) for n in range(3)]
+        other = conn.execute("SELECT %s::int * 5", (1,), prepare=True)
+        seen += [c.fetchone() for c in [first, *then, other]]
+    conn.execute("DISCARD ALL")
+    return seen, conn.execute("SELECT count(*) FROM pg_prepared_statements WHERE from_sql").fetchone()
+
+
+def changed_type(conn):
+    conn.autocommit = True
+    conn.execute("DROP TABLE IF EXISTS changing")
+    conn.execute("CREATE TABLE changing AS SELECT 1 AS a")
+    with connect(autocommit=True) as other:
+        seen = [other.execute("SELECT * FROM changing", prepare=True).fetchone() for _ in range(6)]
+        conn.execute("ALTER TABLE changing ADD COLUMN b int DEFAULT 2")
+        try:
+            other.execute("SELECT * FROM changing", prepare=True)
+        except psycopg.Error as error:
+            seen.append(fields(error.diag))
+        # What the driver's users do about it.
+        other.execute("DEALLOCATE ALL")
+        other._prepared.clear()
+        seen += [other.execute("SELECT * FROM changing", prepare=True).fetchone() for _ in range(6)]
+    return seen
+
+
+def timeouts(conn):
+    conn.autocommit = True
+    conn.execute("SET statement_timeout = 60")
+    seen = []
+    for _ in range(3):
+        try:
+            conn.execute("SELECT pg_sleep(60)")
+        except psycopg.Error as error:
+            seen.append(fields(error.diag))
+        seen.append(conn.execute("SHOW statement_timeout").fetchone())
+    conn.execute("RESET statement_timeout")
+    with conn.transaction():
+        conn.execute("SET LOCAL statement_timeout = 70")
+        seen.append(conn.execute("SHOW statement_timeout").fetchone())
+    seen.append(conn.execute("SHOW statement_timeout").fetchone())
+    return seen
+
+
+def in_transactions(conn):
+    # Where nobody set it a setting like my.own does not exist; where that was rolled back it is empty.
+    show = "SELECT current_setting('work_mem'), coalesce(current_setting('my.own', true), ''), current_setting('TimeZone')"
+    conn.execute("SET work_mem = '3MB'; SET my.own = 'lost'; SET TIME ZONE 'Asia/Tokyo'")
+    seen = [conn.execute(show).fetchone(), conn.info.parameter_status("TimeZone")]
+    conn.rollback()
+    seen += [conn.execute(show).fetchone(), conn.info.parameter_status("TimeZone")]
+    conn.execute("SET work_mem = '5MB'; SET LOCAL TIME ZONE 'UTC'")
+    conn.commit()
+    seen += [conn.execute(show).fetchone(), conn.info.parameter_status("TimeZone")]
+    try:
+        with conn.transaction():
+            conn.execute("SET work_mem = '6MB'")
+            raise psycopg.Rollback()
+    finally:
+        seen.append(conn.execute(show).fetchone())
+    conn.commit()
+    return seen + [conn.execute(show).fetchone()]
+
+
+def isolation(conn):
+    show = "SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only'), current_setting('transaction_deferrable')"
+    seen = []
+    for level in psycopg.IsolationLevel:
+        conn.isolation_level, conn.read_only, conn.deferrable = level, True, True
+        seen.append(conn.execute(show).fetchone())
+        conn.rollback()
+    conn.isolation_level = conn.read_only = conn.deferrable = None
+    conn.autocommit = True
+    conn.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY")
+    seen += [conn.execute(show).fetchone() for _ in range(4)]
+    try:
+        conn.execute("INSERT INTO stream (client) VALUES (1)")
+    except psycopg.Error as error:
+        seen.append(fields(error.diag))
+    return seen
+
+
+def notifications(conn):
+    """Several channels, in transactions, from oneself and from others; what follows UNLISTEN is not heard."""
+    heard = []
+    conn.add_notify_handler(lambda n: heard.append((n.channel, n.payload, n.pid == conn.info.backend_pid)))
+    conn.autocommit = True
+    with connect(autocommit=True) as other:
+        with conn.transaction():
+            conn.execute("LISTEN a")
+            conn.execute("LISTEN b")
+            other.execute("NOTIFY a, 'too early'")
+        for n in range(20):
+            other.execute("SELECT pg_notify(%s, %s)", ("ab"[n % 2], str(n)))
+            conn.execute("SELECT %s::int", (n,))
+        other.execute("NOTIFY a, 'idle'")
+        while heard[-1][1] != "idle":
+            conn.execute("SELECT 1")
+        conn.execute("UNLISTEN a")
+        other.execute("NOTIFY a, 'no'; NOTIFY b, 'yes'")
+        while heard[-1][1] != "yes":
+            conn.execute("SELECT 1")
+        conn.execute("UNLISTEN *")
+        other.execute("NOTIFY b, 'no'")
+        conn.execute("SELECT 1")
+    return [h[:2] for h in heard]
+
+
+def streamed(conn):
+    with conn.cursor() as cur:
+        return sum(row[0] for row in cur.stream("SELECT * FROM generate_series(1, %s)", (1000,)))
+
+
+def pipelined_cursor(conn):
+    with conn.pipeline():
+        with conn.cursor("named") as cur:
+            cur.execute("SELECT * FROM generate_series(1, 10)")
+            seen = [cur.fetchmany(3), cur.fetchone()]
+        with conn.transaction():
+            conn.execute("INSERT INTO stream (client, seq) VALUES (90, 1)")
+        try:
+            with conn.transaction():
+                conn.execute("INSERT INTO stream (client, seq) VALUES (90, 2)")
+                conn.execute("SELECT 1/0").fetchone()
+        except psycopg.Error as error:
+            seen.append(fields(error.diag))
+        seen.append(conn.execute("SELECT seq FROM stream WHERE client = 90").fetchall())
+    return seen
+
+
+def large_objects(conn):
+    oid = conn.execute("SELECT lo_create(0)").fetchone()[0]
+    fd = conn.execute("SELECT lo_open(%s, 393216)", (oid,)).fetchone()[0]
+    seen = [fd, conn.execute("SELECT lowrite(%s, %s)", (fd, b"abc" * 100_000)).fetchone()]
+    seen.append(conn.execute("SELECT lo_lseek(%s, 3, 0), loread(%s, 4)", (fd, fd)).fetchone())
+    conn.commit()
+    seen.append(conn.execute("SELECT length(lo_get(%s)), lo_unlink(%s)", (oid, oid)).fetchone())
+    conn.commit()
+    return seen
+
+
+def locks(conn):
+    conn.autocommit = True
+    seen = [conn.execute("SELECT pg_try_advisory_lock(77)").fetchone()]
+    with connect(autocommit=True) as other:
+        seen.append(other.execute("SELECT pg_try_advisory_lock(77)").fetchone())
+        seen.append(conn.execute("SELECT pg_advisory_unlock(77)").fetchone())
+        seen.append(other.execute("SELECT pg_try_advisory_lock(77)").fetchone())
+        seen.append(other.execute("SELECT pg_advisory_unlock_all()").fetchone())
+    return seen
+
+
+def options(conn):
+    """What the startup packet set holds through RESET and DISCARD."""
+    conn.autocommit = True
+    show = "SELECT current_setting('work_mem'), current_setting('application_name')"
+    seen = [conn.execute(show).fetchone()]
+    conn.execute("SET work_mem = '7MB'")
+    seen.append(conn.execute(show).fetchone())
+    for reset in ["RESET work_mem", "RESET ALL", "DISCARD ALL", "SET SESSION AUTHORIZATION DEFAULT; RESET ALL"]:
+        conn.execute("SET work_mem = '8MB'")
+        conn.execute(reset)
+        seen.append(conn.execute(show).fetchone())
+    conn.execute("LISTEN pinned")
+    conn.execute("RESET ALL")
+    return seen + [conn.execute(show).fetchone(), conn.info.parameter_status("application_name")]
+
+
+def released(conn):
+    """What pools of other drivers run when a connection goes back."""
+    conn.autocommit = True
+    seen = []
+    for reset in ["SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL", "DISCARD ALL",
+                  "CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP; "
+                  "SET SESSION AUTHORIZATION DEFAULT; RESET ALL"]:
+        conn.execute("LISTEN words; SELECT pg_advisory_lock(78); CREATE TEMP TABLE t (a int); SET work_mem = '3MB'")
+        cur = conn.execute(reset)
+        seen.append(cur.statusmessage)
+        seen.append(conn.execute("SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()").fetchone())
+        conn.execute("DISCARD TEMP")
+        seen += [conn.execute("SHOW work_mem").fetchone() for _ in range(3)]
+    return seen
+
 
 case("parameters", parameters)
 if sslmode != "disable":
@@ -322,4 +540,19 @@ case("settings", settings)
 case("settings are gone", statement("SHOW TimeZone"))
 case("listen", listening)
 case("temporary table", temporary)
+case("the same names", same_names)
+case("evicted", evicted(False))
+case("evicted, pipeline", evicted(True))
+case("deallocated", deallocated)
+case("changed type", changed_type)
+case("timeouts", timeouts)
+case("settings in transactions", in_transactions)
+case("isolation", isolation)
+case("notifications", notifications)
+case("streamed", streamed)
+case("pipeline with cursor", pipelined_cursor)
+case("large objects", large_objects)
+case("advisory locks", locks)
+case("options are kept", options, options="-c work_mem=6MB")
+case("released", released)
 print("== end")
