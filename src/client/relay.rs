@@ -9,7 +9,7 @@ use super::session::Session;
 use super::state::{FORGETS_NAMES, Fault, State, Taken};
 use crate::cancel::ClientState;
 use crate::error::Error;
-use crate::limits::{PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Answer, Kind, Settled};
 use crate::server::{ServerConn, report};
@@ -48,31 +48,52 @@ impl Session {
         std::future::poll_fn(|cx| self.poll_relay(server, stay, cx)).await
     }
 
-    /// Sees through what a client asked before it left; nobody hears the answers.
+    /// Sees through what a client asked before it left, as the server itself would. It may have closed only its own
+    /// half, so it is told the answers as long as it takes them.
     pub(super) async fn finish_without_client(&mut self, server: &mut ServerConn) -> Result<(), Fault> {
         if self.state.streaming > 0 || server.pipeline.in_copy_in() {
             return Err(Fault::ClientGone);
         }
-        std::future::poll_fn(|cx| {
-            loop {
-                if server.pipeline.is_empty() {
-                    return Poll::Ready(Ok(()));
-                }
-                let _ = server.conn.poll_flush(cx).map_err(server_lost)?;
-                match server.conn.poll_fill(cx) {
-                    Poll::Ready(Ok(n)) if n > 0 => {
-                        pump_down(server, &mut self.state, &mut self.client)?;
-                        self.client.out.clear();
-                        if server.pipeline.in_copy_in() {
-                            return Poll::Ready(Err(Fault::ClientGone));
-                        }
-                    }
-                    Poll::Ready(_) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
-                    Poll::Pending => return Poll::Pending,
-                }
+        let mut listens = true;
+        let finished = std::future::poll_fn(|cx| self.poll_finish(server, &mut listens, cx)).await;
+        if listens {
+            let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
+        }
+        finished
+    }
+
+    fn poll_finish(
+        &mut self,
+        server: &mut ServerConn,
+        listens: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Fault>> {
+        loop {
+            if *listens {
+                *listens = !matches!(self.client.poll_flush(cx), Poll::Ready(Err(_)));
             }
-        })
-        .await
+            if server.pipeline.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if *listens && !self.client.has_room() {
+                return Poll::Pending;
+            }
+            let _ = server.conn.poll_flush(cx).map_err(server_lost)?;
+            match server.conn.poll_fill(cx) {
+                Poll::Ready(Ok(n)) if n > 0 => {
+                    self.client.prepare_out();
+                    pump_down(server, &mut self.state, &mut self.client)?;
+                    if !*listens {
+                        self.client.out.clear();
+                    }
+                    if server.pipeline.in_copy_in() {
+                        return Poll::Ready(Err(Fault::ClientGone));
+                    }
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
     }
 
     /// Hot path.
