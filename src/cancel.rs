@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -31,6 +31,17 @@ pub enum ClientState {
 }
 
 impl ClientState {
+    /// As the console shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Waiting => "waiting",
+            Self::Active => "active",
+            Self::IdleInTransaction => "idle_in_transaction",
+            Self::Coalescing => "coalescing",
+        }
+    }
+
     fn from_u8(value: u8) -> Self {
         match value {
             1 => Self::Waiting,
@@ -75,6 +86,8 @@ pub struct ClientShared {
     pub cancel_key: Box<[u8]>,
     /// Its pool.
     pub pool: PoolKey,
+    /// It talks to the console.
+    pub console: bool,
     /// Where from; `None`: Unix socket.
     pub peer: Option<SocketAddr>,
     /// Our end.
@@ -244,6 +257,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct NewClient {
     /// Its pool.
     pub pool: PoolKey,
+    /// It talks to the console: counted and listed apart.
+    pub console: bool,
     /// The process id to tell it; `None`: one of ours.
     pub pid: Option<i32>,
     /// Bytes of the secret: 4 for protocol 3.0, up to 256 from 3.2 on.
@@ -262,6 +277,7 @@ pub struct NewClient {
 #[derive(Debug, Default)]
 pub struct Registry {
     clients: Mutex<HashMap<(i32, Box<[u8]>), Arc<ClientShared>>>,
+    consoles: AtomicUsize,
     next: AtomicU64,
 }
 
@@ -283,6 +299,7 @@ impl Registry {
             pid,
             cancel_key: key.clone(),
             pool: new.pool,
+            console: new.console,
             peer: new.peer,
             local: new.local,
             tls: new.tls,
@@ -301,23 +318,33 @@ impl Registry {
             link: Mutex::new(None),
         });
         clients.insert((pid, key), Arc::clone(&client));
+        self.consoles.fetch_add(usize::from(client.console), Ordering::Relaxed);
         client
     }
 
     /// It left.
     pub fn leave(&self, client: &ClientShared) {
         client.gone.store(true, Ordering::Relaxed);
-        lock(&self.clients).remove(&(client.pid, client.cancel_key.clone()));
+        let mut clients = lock(&self.clients);
+        if clients.remove(&(client.pid, client.cancel_key.clone())).is_some() {
+            self.consoles.fetch_sub(usize::from(client.console), Ordering::Relaxed);
+        }
     }
 
-    /// All clients.
+    /// All clients but those of the console.
     pub fn all(&self) -> Vec<Arc<ClientShared>> {
-        lock(&self.clients).values().cloned().collect()
+        lock(&self.clients).values().filter(|c| !c.console).cloned().collect()
     }
 
-    /// Number of clients.
+    /// Clients of the console.
+    pub fn consoles(&self) -> Vec<Arc<ClientShared>> {
+        lock(&self.clients).values().filter(|c| c.console).cloned().collect()
+    }
+
+    /// Number of clients, those of the console not counted.
     pub fn len(&self) -> usize {
-        lock(&self.clients).len()
+        let clients = lock(&self.clients);
+        clients.len() - self.consoles.load(Ordering::Relaxed)
     }
 
     /// No client.

@@ -318,6 +318,19 @@ impl Error {
         Self::new(Kind::ShuttingDown, "pgsluice is shutting down")
     }
 
+    /// A reload took the entry of `database` away.
+    pub fn database_removed(database: &str) -> Self {
+        Self::new(Kind::Killed, format!("database \"{database}\" was removed from the configuration"))
+    }
+
+    /// Neither of the console's lists has the user.
+    pub fn console_not_allowed(user: &str) -> Self {
+        Self::new(
+            Kind::InvalidAuthorization,
+            format!("not allowed: user \"{user}\" is in neither admin_users nor stats_users"),
+        )
+    }
+
     /// A timeout of `[general]` closed the session; `kind` says which, `setting` names it.
     pub fn timeout(kind: Kind, setting: &'static str) -> Self {
         Self::new(kind, format!("terminating connection due to {setting}"))

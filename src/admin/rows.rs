@@ -256,8 +256,6 @@ row! {
         columns: String = "columns" Text,
         /// text or binary.
         format: &'static str = "format" Text,
-        /// group (many clients), pipeline (one client's), deferred.
-        tier: &'static str = "tier" Text,
         /// on, shadow or off.
         mode: &'static str = "mode" Text,
         /// The lane's state; the one the code switches on.
@@ -274,44 +272,42 @@ row! {
         flushes: u64 = "flushes" Numeric,
         /// Their ratio.
         rows_per_flush: Ratio = "rows_per_flush" Numeric,
-        /// Flushes of one row, as sent.
-        plan_as_sent: u64 = "plan_as_sent" Numeric,
-        /// Flushes by multi-row VALUES.
-        plan_values: u64 = "plan_values" Numeric,
-        /// Flushes by COPY.
-        plan_copy: u64 = "plan_copy" Numeric,
-        /// Mean time from a row's arrival to its flush.
-        avg_wait_us: u64 = "avg_wait_us" Int8,
-        /// Mean time of a flush.
-        avg_flush_us: u64 = "avg_flush_us" Int8,
-        /// Batches undone, whose rows ran singly.
+        /// Rows that found the lane idle and left as they were sent.
+        singles: u64 = "singles" Numeric,
+        /// Rows handed back, which then ran singly.
         fallbacks: u64 = "fallbacks" Numeric,
-        /// Batches undone, whose guilty row was found by its error.
-        bisects: u64 = "bisects" Numeric,
-        /// Batches whose connection was lost at COMMIT.
-        in_doubt: u64 = "in_doubt" Numeric,
-        /// Of those, told apart afterwards.
-        in_doubt_resolved: u64 = "in_doubt_resolved" Numeric,
-        /// Statements that went through untouched.
+        /// COPYs that failed.
+        failures: u64 = "failures" Numeric,
+        /// Of those, with an error that named the guilty row.
+        isolated: u64 = "isolated" Numeric,
+        /// Statements whose connection was lost at the commit, and whose outcome the server told afterwards.
+        resolved: u64 = "resolved" Numeric,
+        /// Statements whose outcome could not be known.
+        unknown: u64 = "unknown" Numeric,
+        /// Statements that went through untouched: over budget, or after failures.
         passed_through: u64 = "passed_through" Numeric,
+        /// Rows that would have been poured (`mode = "shadow"`).
+        shadow: u64 = "shadow" Numeric,
+        /// Rows of undone COPYs, left for VACUUM.
+        dead_rows: u64 = "dead_rows" Numeric,
     }
 }
 
 row! {
-    /// SHOW COALESCE_TABLES: one table and what the catalogue says of it. Ours.
+    /// SHOW COALESCE_TABLES: one table, what the catalogue says of it, and what for. Ours.
     CoalesceTableRow {
         /// The name clients ask for.
         database: String = "database" Text,
         /// `schema.table`
         table: String = "table" Text,
-        /// on, shadow or off.
-        mode: &'static str = "mode" Text,
-        /// May it be poured?
+        /// May it be poured: yes, no, asking.
         eligible: &'static str = "eligible" Text,
-        /// Why not; empty if it may.
+        /// Why not; empty if it may. A table has a row for each reason.
         reason: String = "reason" Text,
-        /// Columns that may not be, with their reasons.
-        excluded_columns: String = "excluded_columns" Text,
+        /// Different statements that said so.
+        statements: u64 = "statements" Int4,
+        /// Times they came by.
+        seen: u64 = "seen" Numeric,
         /// Lanes now.
         lanes: u64 = "lanes" Int4,
         /// Rows confirmed.
@@ -320,12 +316,8 @@ row! {
         flushes: u64 = "flushes" Numeric,
         /// Their ratio.
         rows_per_flush: Ratio = "rows_per_flush" Numeric,
-        /// Statements that went through untouched.
-        passed_through: u64 = "passed_through" Numeric,
         /// Rows of undone COPYs, left for VACUUM.
         dead_rows: u64 = "dead_rows" Numeric,
-        /// When the catalogue was read.
-        checked_at: Option<SystemTime> = "checked_at" Text,
     }
 }
 

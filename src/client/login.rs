@@ -27,11 +27,10 @@ use crate::sql::effects::Effects;
 use crate::telemetry::events;
 use crate::wire::{TransactionStatus, backend as b};
 
-/// Cancel keys of protocol 3.0 (bytes).
-const KEY_BYTES_3_0: usize = 4;
-
-/// Cancel keys from 3.2 on (bytes).
-const KEY_BYTES_3_2: usize = 32;
+/// Bytes of a cancel key, by the minor of the protocol: 3.0 knows four.
+pub fn cancel_key_bytes(minor: u16) -> usize {
+    if minor >= 2 { 32 } else { 4 }
+}
 
 /// A session and, in session mode, its server.
 #[derive(Debug)]
@@ -197,8 +196,9 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     };
     let me = cx.clients.enter(NewClient {
         pool: key.clone(),
+        console: false,
         pid: server.as_ref().map(|s| s.shared.pid),
-        key_bytes: if startup.minor >= 2 { KEY_BYTES_3_2 } else { KEY_BYTES_3_0 },
+        key_bytes: cancel_key_bytes(startup.minor),
         peer: addrs.map(|(_, peer)| peer),
         local: addrs.map(|(local, _)| local),
         tls: tls.then(|| "TLS".to_owned()),

@@ -253,6 +253,7 @@ impl Session {
             self.state.session_state = pool.session_state;
             self.state.max_prepared = pool.max_prepared_statements;
             self.state.message_max = settings.general.max_packet_size;
+            self.draining |= settings.database(&self.me.pool.database).is_none();
         }
     }
 
@@ -583,7 +584,13 @@ impl Session {
         }
         self.draining |= told(Signal::Drain);
         if self.draining && quiet {
-            return Err(Fault::Client(Error::shutting_down()));
+            let name = &self.me.pool.database;
+            let removed = self.cx.settings.load().database(name).is_none();
+            return Err(Fault::Client(if removed {
+                Error::database_removed(name)
+            } else {
+                Error::shutting_down()
+            }));
         }
         for (signal, error) in [
             (Signal::IdleTimeout, Error::timeout(Kind::IdleTimeout, "client_idle_timeout")),

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::batch::{Batch, Caps, line_of_error};
 use super::catalog;
 use super::plan::InsertPlan;
@@ -149,6 +151,8 @@ struct Inner {
     /// COPYs in flight, and the units in them.
     flights: usize,
     flying: usize,
+    /// The numbers of those COPYs.
+    aloft: Vec<u64>,
     /// Rows under way as they were sent.
     singles: usize,
     /// Units that ended since the last flush left.
@@ -174,6 +178,8 @@ pub struct Lane {
     pub format: CopyFormat,
     /// on or shadow.
     pub mode: CoalesceMode,
+    /// `schema.table`, as the configuration names it.
+    pub table: String,
     /// Counters.
     pub stats: LaneStats,
     class: u64,
@@ -184,6 +190,45 @@ pub struct Lane {
     lanes: Weak<Lanes>,
     shapes: Mutex<Vec<Weak<Shape>>>,
     inner: Mutex<Inner>,
+    landed: Notify,
+}
+
+/// What a lane does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneState {
+    /// Nothing waits, nothing is under way.
+    Idle,
+    /// Rows wait.
+    Filling,
+    /// A COPY, or a row as it was sent, is under way.
+    Flying,
+    /// It failed too often: offers are passed on for a while.
+    PassingOn,
+}
+
+impl LaneState {
+    /// As the console shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Filling => "filling",
+            Self::Flying => "flying",
+            Self::PassingOn => "passing_on",
+        }
+    }
+}
+
+/// What a lane holds now.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// What it does.
+    pub state: LaneState,
+    /// Rows that wait.
+    pub rows: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// COPYs in flight.
+    pub flights: usize,
 }
 
 impl Lane {
@@ -209,6 +254,7 @@ impl Lane {
         let caps = Caps { rows: settings.max_rows, bytes: settings.max_bytes };
         Arc::new(Self {
             plan: Arc::clone(plan),
+            table: plan.configured_name(),
             pool: Arc::clone(pool),
             format,
             mode,
@@ -228,6 +274,7 @@ impl Lane {
                 tickets: Vec::new(),
                 flights: 0,
                 flying: 0,
+                aloft: Vec::new(),
                 singles: 0,
                 lately: 0,
                 expected: 0,
@@ -236,6 +283,7 @@ impl Lane {
                 batches: 0,
                 watched: 0,
             }),
+            landed: Notify::new(),
         })
     }
 
@@ -276,10 +324,20 @@ impl Lane {
         !inner.batch.is_empty() || inner.flights > 0 || inner.singles > 0
     }
 
-    /// Units that wait, COPYs in flight.
-    pub fn load(&self) -> (usize, usize) {
+    /// What it does now, for the console.
+    pub fn load(&self) -> Load {
         let inner = lock(&self.inner);
-        (inner.tickets.len(), inner.flights)
+        Load {
+            state: match (inner.flights + inner.singles, inner.pass_on) {
+                (1.., _) => LaneState::Flying,
+                (0, 1..) => LaneState::PassingOn,
+                (0, 0) if !inner.batch.is_empty() => LaneState::Filling,
+                (0, 0) => LaneState::Idle,
+            },
+            rows: inner.batch.rows(),
+            bytes: inner.batch.bytes().len(),
+            flights: inner.flights,
+        }
     }
 
     /// Hot path. Offers one unit: `rows` encoded rows that stand or fall together.
@@ -361,11 +419,24 @@ impl Lane {
         true
     }
 
-    /// FLUSH: what waits leaves now.
-    pub fn flush_now(self: &Arc<Self>) {
-        let inner = lock(&self.inner);
-        if !inner.batch.is_empty() {
-            self.leave(inner);
+    /// FLUSH: what waits leaves now. Ready when it and all that left before has ended.
+    ///
+    /// Cancel safety: what left goes on.
+    pub async fn flush_now(self: &Arc<Self>) {
+        let before = {
+            let inner = lock(&self.inner);
+            let before = inner.batches + u64::from(!inner.batch.is_empty());
+            if !inner.batch.is_empty() {
+                self.leave(inner);
+            }
+            before
+        };
+        loop {
+            let landed = self.landed.notified();
+            if lock(&self.inner).aloft.iter().all(|number| *number >= before) {
+                return;
+            }
+            landed.await;
         }
     }
 
@@ -390,12 +461,14 @@ impl Lane {
         let tickets = std::mem::take(&mut inner.tickets);
         inner.expected = tickets.len() + inner.flying + inner.singles + inner.lately;
         inner.lately = 0;
+        let number = inner.batches;
         inner.batches += 1;
         inner.flights += 1;
+        inner.aloft.push(number);
         inner.flying += tickets.len();
         drop(inner);
         self.return_budget(batch.bytes().len());
-        let flight = Flight { lane: Arc::clone(self), units: tickets.len(), tickets };
+        let flight = Flight { lane: Arc::clone(self), number, units: tickets.len(), tickets };
         tokio::spawn(flight.fly(batch));
     }
 
@@ -555,6 +628,7 @@ impl Guard {
 /// A batch under way and the tickets it answers for. Dropped with tickets left (the process ends), they are unknown.
 struct Flight {
     lane: Arc<Lane>,
+    number: u64,
     tickets: Vec<Arc<Ticket>>,
     units: usize,
 }
@@ -745,8 +819,10 @@ impl Flight {
         }
         let mut inner = lock(&self.lane.inner);
         inner.flights -= 1;
+        inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
         inner.lately += units;
+        self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }
 }

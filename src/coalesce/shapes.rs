@@ -88,7 +88,7 @@ enum Known {
     /// Somebody asks.
     Asking,
     /// Not poured, why, and until when that is believed.
-    No(String, Instant),
+    No(Refusal, Instant),
     /// Poured.
     Yes(Arc<Ready>),
 }
@@ -238,30 +238,35 @@ impl Lanes {
         let outcome = Box::pin(question.ask(&pool, &vars)).await;
         let known = match outcome {
             Ok(answer) => match self.ready(&pool, &vars, &shape, answer) {
-                Some(ready) => Known::Yes(Arc::new(ready)),
-                None => {
-                    Known::No("coalesce.mode is off for this table".into(), Instant::now() + REFUSAL_KEPT)
+                Ok(ready) => Known::Yes(Arc::new(ready)),
+                Err(table) => {
+                    let refusal = Refusal::from("coalesce.mode is off for this table".to_owned());
+                    Known::No(refusal.of(table), Instant::now() + REFUSAL_KEPT)
                 }
             },
-            Err(Refusal { why, kept }) => Known::No(why, Instant::now() + kept),
+            Err(refusal) => {
+                let until = Instant::now() + refusal.kept;
+                Known::No(refusal, until)
+            }
         };
         shape.known.store(Arc::new(known));
     }
 
+    /// The error is the table, which is not to be poured into.
     fn ready(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         vars: &Arc<VarSet>,
         shape: &Arc<Shape>,
         answer: Answer,
-    ) -> Option<Ready> {
+    ) -> Result<Ready, String> {
         let settings = pool.settings.load();
         let table_rule =
             settings.coalesce.tables.get(&answer.plan.configured_name()).cloned().unwrap_or_default();
         let CoalesceTable { mode, .. } = table_rule;
         let mode = mode.unwrap_or(settings.coalesce.mode);
         if mode == CoalesceMode::Off {
-            return None;
+            return Err(answer.plan.configured_name());
         }
         let plan = Arc::new(answer.plan);
         let text = self.lane(pool, vars, shape, &plan, CopyFormat::Text, &plan.copy_text_sql, mode);
@@ -269,7 +274,7 @@ impl Lanes {
             .copy_binary_sql
             .as_ref()
             .map(|sql| self.lane(pool, vars, shape, &plan, CopyFormat::Binary, sql, mode));
-        Some(Ready { param_description: answer.param_description, text, binary, plan })
+        Ok(Ready { param_description: answer.param_description, text, binary, plan })
     }
 
     /// The lane that all shapes share which become the same COPY for the same settings.
@@ -318,12 +323,20 @@ impl Lanes {
     }
 }
 
+/// A table as a statement names it: the catalogue may not know it.
+fn as_written(target: &meaning::InsertTarget) -> String {
+    match &target.schema {
+        Some(schema) => format!("{schema}.{}", target.table),
+        None => target.table.clone(),
+    }
+}
+
 fn view(pool: &Pool, shape: &Shape) -> ShapeView {
     let known = shape.known.load();
     let (table, eligible, reason) = match &**known {
         Known::Nothing | Known::Asking => (None, None, String::new()),
-        Known::No(why, _) => (None, Some(false), why.clone()),
-        Known::Yes(ready) => (Some(ready.plan.target.clone()), Some(true), String::new()),
+        Known::No(refusal, _) => (refusal.table.clone(), Some(false), refusal.why.clone()),
+        Known::Yes(ready) => (Some(ready.plan.configured_name()), Some(true), String::new()),
     };
     ShapeView {
         database: pool.key.database.clone(),
@@ -348,7 +361,10 @@ struct Answer {
 }
 
 /// Why a question was not answered by a plan, and how long that is believed.
+#[derive(Debug)]
 struct Refusal {
+    /// The table, once the statement was read.
+    table: Option<String>,
     why: String,
     kept: Duration,
 }
@@ -356,13 +372,17 @@ struct Refusal {
 impl Refusal {
     /// It says nothing about the statement: the connection, or the pool, could not answer.
     fn for_now(why: impl Into<String>) -> Self {
-        Self { why: why.into(), kept: NO_ANSWER_KEPT }
+        Self { table: None, why: why.into(), kept: NO_ANSWER_KEPT }
+    }
+
+    fn of(self, table: String) -> Self {
+        Self { table: Some(table), ..self }
     }
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { why, kept: REFUSAL_KEPT }
+        Self { table: None, why, kept: REFUSAL_KEPT }
     }
 }
 
@@ -398,8 +418,10 @@ impl Question {
         lift(text.as_bytes(), &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
 
-        let mut server =
-            pool.checkout(vars, None).await.map_err(|_| Refusal::for_now("no server connection"))?;
+        let mut server = pool
+            .checkout(vars, None)
+            .await
+            .map_err(|_| Refusal::for_now("no server connection").of(as_written(&target)))?;
         let max = pool.settings.load().max_prepared_statements.max(8);
         let answer = self.ask_server(&mut server, vars, max, text, &target, &lifted.items).await;
         // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
@@ -407,7 +429,7 @@ impl Question {
         if !spoilt && server.is_reusable() {
             server.release();
         }
-        let mut answer = answer?;
+        let mut answer = answer.map_err(|refusal| refusal.of(as_written(&target)))?;
         answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
         Ok(answer)
     }

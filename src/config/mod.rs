@@ -10,6 +10,7 @@ mod hba;
 mod ignored;
 mod ini;
 mod keys;
+mod set;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 pub use describe::describe;
 pub use keys::{Key, Section, keys, needs_restart, values};
+pub use set::{SetError, set};
 
 use crate::settings::{Database, Settings, SimpleQuery};
 use keys::Entry;

@@ -14,7 +14,7 @@
 pub mod checkout;
 pub mod registry;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -454,6 +454,7 @@ impl Pool {
         let mut inner = self.lock();
         inner.connecting -= 1;
         inner.last_error = Some(Arc::clone(&error));
+        self.changed.notify_waiters();
         if final_answer {
             // With servers alive the queue goes on waiting for those (53300 is then no answer to give).
             if inner.total == 0 {
@@ -513,9 +514,11 @@ impl Pool {
         }
     }
 
-    /// Everything connected, for the console.
-    pub fn servers(&self) -> Vec<Arc<ServerShared>> {
-        self.lock().servers.clone()
+    /// Everything connected, for the console; true: it is free.
+    pub fn servers(&self) -> Vec<(Arc<ServerShared>, bool)> {
+        let inner = self.lock();
+        let free: HashSet<u64> = inner.idle.iter().map(|server| server.shared.id).collect();
+        inner.servers.iter().map(|shared| (Arc::clone(shared), free.contains(&shared.id))).collect()
     }
 
     /// PAUSE: free connections close, nobody gets one until [`Pool::resume`].
@@ -530,15 +533,33 @@ impl Pool {
         }
     }
 
-    /// Ready when no connection is open any more; used after [`Pool::pause`].
+    /// Ready when no connection is open or being opened any more; used after [`Pool::pause`].
     pub async fn drained(&self) {
+        self.until(|inner| inner.total + inner.connecting == 0).await;
+    }
+
+    /// Ready when no connection is left that is to be replaced; used after [`Pool::reconnect`].
+    pub async fn replaced(&self) {
+        self.until(|inner| !inner.servers.iter().any(|s| s.close_needed.load(Ordering::Relaxed))).await;
+    }
+
+    /// Cancel safety: nothing is held; call it again.
+    async fn until(&self, reached: impl Fn(&Inner) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if self.lock().total == 0 {
+            if reached(&self.lock()) {
                 return;
             }
             changed.await;
         }
+    }
+
+    /// No client, no connection, nobody who waits for one.
+    pub fn is_unused(&self) -> bool {
+        let inner = self.lock();
+        inner.total + inner.connecting == 0
+            && inner.waiters.is_empty()
+            && self.clients.load(Ordering::Relaxed) == 0
     }
 
     /// RESUME.

@@ -1,9 +1,9 @@
 //! All pools of the process, and what they share.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 
@@ -38,6 +38,10 @@ pub struct Shared {
     /// Names of settings that PostgreSQL does not list, seen in texts; bounded.
     custom_settings: Mutex<BTreeSet<String>>,
     pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
+    /// PAUSE and RESUME take turns, so that pools end as the last one said. Locked first.
+    turn: Mutex<()>,
+    /// Locked after `pools`, so that a pool made meanwhile is held as well.
+    held: Mutex<Held>,
     by_database: Mutex<HashMap<String, Weak<AtomicUsize>>>,
     by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
 }
@@ -83,6 +87,25 @@ impl Shared {
     }
 }
 
+/// What the console said about whole databases; also for pools that are not there yet.
+#[derive(Debug, Default)]
+struct Held {
+    /// PAUSE without a database.
+    all_paused: bool,
+    paused: HashSet<String>,
+    disabled: HashSet<String>,
+}
+
+impl Held {
+    fn is_paused(&self, database: &str) -> bool {
+        self.all_paused || self.paused.contains(database)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn counter(map: &Mutex<HashMap<String, Weak<AtomicUsize>>>, name: &str) -> Arc<AtomicUsize> {
     let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(count) = map.get(name).and_then(Weak::upgrade) {
@@ -110,6 +133,8 @@ impl Default for Pools {
                 statements: Statements::default(),
                 custom_settings: Mutex::default(),
                 pools: Mutex::default(),
+                turn: Mutex::default(),
+                held: Mutex::default(),
                 by_database: Mutex::default(),
                 by_user: Mutex::default(),
             }),
@@ -130,15 +155,17 @@ impl Pools {
             return Arc::clone(pool);
         }
         let (settings, target) = make();
+        let held = lock(&self.shared.held);
+        let inner = Inner { paused: held.is_paused(&key.database), ..Inner::default() };
         let pool = Arc::new(Pool {
             key: key.clone(),
             settings: ArcSwap::from_pointee(settings),
             target: ArcSwap::from_pointee(target),
             stats: Stats::default(),
             welcome: Mutex::default(),
-            disabled: false.into(),
+            disabled: held.disabled.contains(&key.database).into(),
             clients: AtomicUsize::new(0),
-            inner: Mutex::new(Inner::default()),
+            inner: Mutex::new(inner),
             changed: tokio::sync::Notify::new(),
             shared: Arc::clone(&self.shared),
             db_count: counter(&self.shared.by_database, &key.database),
@@ -150,6 +177,86 @@ impl Pools {
 
     /// All pools.
     pub fn all(&self) -> Vec<Arc<Pool>> {
-        self.shared.pools.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        lock(&self.shared.pools).values().cloned().collect()
+    }
+
+    /// The pools of one database, or all.
+    pub fn of(&self, database: Option<&str>) -> Vec<Arc<Pool>> {
+        let pools = lock(&self.shared.pools);
+        pools.values().filter(|p| database.is_none_or(|name| p.key.database == name)).cloned().collect()
+    }
+
+    /// PAUSE of one database or of all: free connections close, nobody gets one until [`Pools::resume`], also in pools
+    /// that are made later. False: it was paused already.
+    pub fn pause(&self, database: Option<&str>) -> bool {
+        let _turn = lock(&self.shared.turn);
+        let pools = lock(&self.shared.pools);
+        let mut held = lock(&self.shared.held);
+        let news = match database {
+            Some(name) => held.paused.insert(name.to_owned()),
+            None => !std::mem::replace(&mut held.all_paused, true),
+        };
+        drop((held, pools));
+        self.of(database).iter().for_each(Pool::pause);
+        news
+    }
+
+    /// RESUME of one database, or of all (those that were paused by name as well). False: it was not paused. While
+    /// all are paused, a database that was paused by name as well stays paused.
+    pub fn resume(&self, database: Option<&str>) -> bool {
+        let _turn = lock(&self.shared.turn);
+        let was = {
+            let _pools = lock(&self.shared.pools);
+            let mut held = lock(&self.shared.held);
+            match database {
+                Some(name) => held.paused.remove(name),
+                None => {
+                    let some = held.all_paused || !held.paused.is_empty();
+                    held.all_paused = false;
+                    held.paused.clear();
+                    some
+                }
+            }
+        };
+        for pool in self.of(database) {
+            if !self.is_paused(&pool.key.database) {
+                pool.resume();
+            }
+        }
+        was
+    }
+
+    /// Whether PAUSE holds this database.
+    pub fn is_paused(&self, database: &str) -> bool {
+        lock(&self.shared.held).is_paused(database)
+    }
+
+    /// Whether PAUSE holds all databases.
+    pub fn all_paused(&self) -> bool {
+        lock(&self.shared.held).all_paused
+    }
+
+    /// DISABLE (`true`) and ENABLE: whether new clients are refused, also in pools that are made later.
+    pub fn disable(&self, database: &str, disabled: bool) {
+        let pools = lock(&self.shared.pools);
+        let mut held = lock(&self.shared.held);
+        if disabled {
+            held.disabled.insert(database.to_owned());
+        } else {
+            held.disabled.remove(database);
+        }
+        for pool in pools.values().filter(|p| p.key.database == database) {
+            pool.disabled.store(disabled, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether DISABLE holds this database.
+    pub fn is_disabled(&self, database: &str) -> bool {
+        lock(&self.shared.held).disabled.contains(database)
+    }
+
+    /// Pools of databases that are no more, without a client or connection, are forgotten.
+    pub fn forget_unserved(&self, serves: impl Fn(&str) -> bool) {
+        lock(&self.shared.pools).retain(|key, pool| serves(&key.database) || !pool.is_unused());
     }
 }

@@ -131,3 +131,22 @@ pub fn reloaded(problems: &[String]) {
 pub fn draining(clients: usize) {
     tracing::info!(clients, "draining");
 }
+
+/// A key stands in the file and has no effect.
+pub fn has_no_effect(notice: &dyn Display) {
+    tracing::warn!("{notice}");
+}
+
+/// A key was changed in the file, and only a restart changes it.
+pub fn needs_restart(key: &str) {
+    tracing::warn!(key, "changed in the file; takes effect after a restart");
+}
+
+/// An operator changed something on the console, or tried to.
+pub fn console(who: Who<'_>, command: &str, refused: Option<&str>) {
+    let Who { client, user, database, peer } = who;
+    match refused {
+        None => tracing::info!(client, user, database, peer, command, "console"),
+        Some(error) => tracing::info!(client, user, database, peer, command, error, "console refused"),
+    }
+}

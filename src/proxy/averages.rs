@@ -1,0 +1,117 @@
+//! The averages of SHOW STATS: counters now against counters one `stats_period` ago. Never: counts anything itself.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::admin::rows::Counters;
+
+/// Counters by database.
+pub(super) type ByDatabase = HashMap<String, Counters>;
+
+/// The last full period.
+#[derive(Debug, Default)]
+pub(super) struct Averages(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    began: Option<Instant>,
+    /// Counters when it began.
+    then: ByDatabase,
+    averages: ByDatabase,
+}
+
+impl Averages {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the period if `period` has passed since it began; `totals` are the counters since the start.
+    pub(super) fn tick(&self, now: Instant, period: Duration, totals: impl FnOnce() -> ByDatabase) {
+        let mut inner = self.lock();
+        let Some(began) = inner.began else {
+            inner.began = Some(now);
+            inner.then = totals();
+            return;
+        };
+        let passed = now.duration_since(began);
+        if passed < period || passed.is_zero() {
+            return;
+        }
+        let totals = totals();
+        let none = Counters::default();
+        inner.averages = totals
+            .iter()
+            .map(|(name, now)| (name.clone(), average(now, inner.then.get(name).unwrap_or(&none), passed)))
+            .collect();
+        inner.then = totals;
+        inner.began = Some(now);
+    }
+
+    /// Over the last full period; nothing before the first one has ended.
+    pub(super) fn of(&self, database: &str) -> Counters {
+        self.lock().averages.get(database).copied().unwrap_or_default()
+    }
+}
+
+/// Rates for each second; times inside transactions and queries for each of those.
+fn average(now: &Counters, then: &Counters, passed: Duration) -> Counters {
+    let rate = |now: u64, then: u64| {
+        let rate = u128::from(now.saturating_sub(then)) * 1_000_000 / passed.as_micros().max(1);
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    };
+    let each = |time: (u64, u64), count: (u64, u64)| {
+        time.0.saturating_sub(time.1).checked_div(count.0.saturating_sub(count.1)).unwrap_or(0)
+    };
+    let (xacts, queries) = ((now.xact_count, then.xact_count), (now.query_count, then.query_count));
+    Counters {
+        server_assignment_count: rate(now.server_assignment_count, then.server_assignment_count),
+        xact_count: rate(now.xact_count, then.xact_count),
+        query_count: rate(now.query_count, then.query_count),
+        received: rate(now.received, then.received),
+        sent: rate(now.sent, then.sent),
+        xact_time: each((now.xact_time, then.xact_time), xacts),
+        query_time: each((now.query_time, then.query_time), queries),
+        wait_time: rate(now.wait_time, then.wait_time),
+        client_parse_count: rate(now.client_parse_count, then.client_parse_count),
+        server_parse_count: rate(now.server_parse_count, then.server_parse_count),
+        bind_count: rate(now.bind_count, then.bind_count),
+        client_login_count: rate(now.client_login_count, then.client_login_count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(xact_count: u64, xact_time: u64) -> ByDatabase {
+        let counters = Counters { xact_count, xact_time, ..Counters::default() };
+        HashMap::from([("app".to_owned(), counters)])
+    }
+
+    #[test]
+    fn a_period_ends_when_it_has_passed_and_the_next_begins_there() {
+        let averages = Averages::default();
+        let (start, period) = (Instant::now(), Duration::from_secs(10));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        averages.tick(at(0), period, || of(100, 1_000));
+        averages.tick(at(9), period, || unreachable!("the period has not passed"));
+        assert_eq!(averages.of("app"), Counters::default());
+        averages.tick(at(10), period, || of(150, 6_000));
+        let first = averages.of("app");
+        assert_eq!((first.xact_count, first.xact_time), (5, 100), "a rate, and a time for each");
+        averages.tick(at(20), period, || of(150, 6_000));
+        let idle = averages.of("app");
+        assert_eq!((idle.xact_count, idle.xact_time), (0, 0));
+        assert_eq!(averages.of("other"), Counters::default());
+    }
+
+    #[test]
+    fn a_database_that_came_meanwhile_counts_from_nothing() {
+        let averages = Averages::default();
+        let (start, period) = (Instant::now(), Duration::from_secs(1));
+        averages.tick(start, period, HashMap::new);
+        averages.tick(start + period, period, || of(7, 70));
+        assert_eq!(averages.of("app").xact_count, 7);
+    }
+}

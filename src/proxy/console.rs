@@ -1,0 +1,226 @@
+//! One client of the console: who may come in, frames through [`Session`], actions performed.
+//!
+//! Owns: the roles (`admin_users`, `stats_users`), the greeting, waiting for an action while its client may leave or
+//! cancel. Never: the grammar or the answers (`admin` does), a policy (an operator is never locked out).
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::Proxy;
+use crate::admin::parse::{Action, Role, Shutdown};
+use crate::admin::session::{Session, Step};
+use crate::admin::{PARAMETERS, Refusal};
+use crate::cancel::{ClientShared, ClientState, NewClient, Signal};
+use crate::client::handshake::Authenticated;
+use crate::client::{Context, login};
+use crate::error::Error;
+use crate::limits::{LAST_WORDS, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
+use crate::net::Peer;
+use crate::net::conn::Conn;
+use crate::pool::PoolKey;
+use crate::settings::General;
+use crate::telemetry::events;
+use crate::wire::{TransactionStatus, backend, frame};
+
+/// A console client behind its login.
+#[derive(Debug)]
+pub(super) struct Console {
+    client: Conn,
+    session: Session,
+    me: Arc<ClientShared>,
+    cx: Arc<Context>,
+    peer: Peer,
+}
+
+/// Why it ended.
+enum End {
+    /// It said Terminate, or its socket closed or failed.
+    Left,
+    /// We close it.
+    Closed(Error),
+}
+
+impl From<std::io::Error> for End {
+    fn from(_: std::io::Error) -> Self {
+        Self::Left
+    }
+}
+
+/// What ended a wait for an action.
+enum Waited {
+    Done(Result<(), Refusal>),
+    Cancelled,
+}
+
+/// Greets a client that proved who it is, or refuses it. `None`: it was refused.
+pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
+    let Authenticated { stream, startup, peer, .. } = proven;
+    let (tls, addrs) = (stream.is_tls(), stream.addrs());
+    let mut client = Conn::new(stream, &[]);
+    let settings = cx.settings.load_full();
+    let role = role(&settings.general, &startup.user);
+    if role == Role::Other {
+        let error = Error::console_not_allowed(&startup.user);
+        events::client_refused(&peer.to_string(), error.message(), "");
+        error.put(&mut client.out);
+        let _ = tokio::time::timeout(LAST_WORDS, client.flush()).await;
+        return None;
+    }
+    let me = cx.clients.enter(NewClient {
+        pool: PoolKey { database: startup.database.clone(), user: startup.user.clone() },
+        console: true,
+        pid: None,
+        key_bytes: login::cancel_key_bytes(startup.minor),
+        peer: addrs.map(|(_, peer)| peer),
+        local: addrs.map(|(local, _)| local),
+        tls: tls.then(|| "TLS".to_owned()),
+        application_name: startup.param("application_name").unwrap_or_default().into(),
+    });
+    client.prepare_out();
+    for (name, value) in PARAMETERS {
+        backend::put_parameter_status(&mut client.out, name.as_bytes(), value.as_bytes());
+    }
+    backend::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
+    backend::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
+    let console = Console { client, session: Session::new(role), me, cx: Arc::clone(cx), peer };
+    if settings.general.log_connections {
+        events::client_login(console.who(&peer.to_string()), tls);
+    }
+    Some(console)
+}
+
+fn role(general: &General, user: &str) -> Role {
+    let is_in = |list: &[String]| list.iter().any(|name| name == user);
+    match () {
+        () if is_in(&general.admin_users) => Role::Admin,
+        () if is_in(&general.stats_users) => Role::Stats,
+        () => Role::Other,
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.cx.clients.leave(&self.me);
+    }
+}
+
+impl Console {
+    /// Answers until the client leaves or is closed.
+    pub(super) async fn run(mut self: Box<Self>, proxy: Arc<Proxy>) {
+        poll_fn(|cx| {
+            self.me.set_waker(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+        let End::Closed(error) = self.converse(&proxy).await else { return };
+        error.fatal().put(&mut self.client.out);
+        let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
+    }
+
+    async fn converse(&mut self, proxy: &Arc<Proxy>) -> End {
+        loop {
+            if let Err(end) = self.turn(proxy).await {
+                return end;
+            }
+        }
+    }
+
+    /// One frame and its answer.
+    async fn turn(&mut self, proxy: &Arc<Proxy>) -> Result<(), End> {
+        self.client.flush().await?;
+        let (input, out) = self.client.split();
+        let whole = frame::whole(input, SMALL_MESSAGE_BYTES_MAX);
+        let violation = |e: crate::wire::DecodeError| End::Closed(Error::protocol_violation(e.to_string()));
+        let Some((head, body)) = whole.map_err(violation)? else { return self.read().await };
+        let step = self.session.recv(head.tag, body, &**proxy, out);
+        let total = head.total();
+        self.client.consume(total);
+        match step {
+            Step::Next => Ok(()),
+            Step::Perform(action) => self.perform(proxy, action).await,
+            Step::Close => {
+                self.client.flush().await?;
+                Err(End::Left)
+            }
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), End> {
+        let (client, me) = (&mut self.client, &self.me);
+        client.want(client.bytes().len() + READ_BUFFER_BYTES / 2);
+        let read = poll_fn(|cx| {
+            if me.is_signalled() {
+                return Poll::Ready(Ok(None));
+            }
+            client.poll_fill(cx).map_ok(Some)
+        })
+        .await?;
+        match read {
+            Some(0) => Err(End::Left),
+            Some(_) => Ok(()),
+            None => self.obey(),
+        }
+    }
+
+    /// A cancel request while nothing runs is for nothing; everything else ends the session.
+    fn obey(&self) -> Result<(), End> {
+        let signals = self.me.take_signals();
+        if signals & !(Signal::Cancel as u8) == 0 { Ok(()) } else { Err(End::Closed(Error::killed())) }
+    }
+
+    /// An action may take long (PAUSE waits for transactions): meanwhile the client may leave or cancel, which ends
+    /// the waiting and undoes nothing.
+    async fn perform(&mut self, proxy: &Arc<Proxy>, action: Action) -> Result<(), End> {
+        self.me.set_state(ClientState::Active, std::time::Instant::now());
+        let ends_now = action == Action::Shutdown(Shutdown::Now);
+        let tag = action.tag();
+        let result = match self.wait_for(proxy.perform(action)).await? {
+            Waited::Done(result) => result,
+            Waited::Cancelled => {
+                self.obey()?;
+                let what = "canceling statement due to user request";
+                Err(Refusal::new("57014", what).hint("What it began goes on: a pause stays until RESUME."))
+            }
+        };
+        self.me.set_state(ClientState::Idle, std::time::Instant::now());
+        let refused = result.as_ref().err().map(|refusal| refusal.message.as_str());
+        events::console(self.who(&self.peer.to_string()), tag, refused);
+        self.session.finish(result, &mut self.client.out);
+        if ends_now {
+            // The answer goes out first; the process does not wait for who does not read it.
+            let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
+            proxy.stop_now();
+        }
+        Ok(())
+    }
+
+    async fn wait_for(&mut self, action: impl Future<Output = Result<(), Refusal>>) -> Result<Waited, End> {
+        let mut action = pin!(action);
+        let (client, me) = (&mut self.client, &self.me);
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = action.as_mut().poll(cx) {
+                return Poll::Ready(Ok(Waited::Done(result)));
+            }
+            if me.is_signalled() {
+                return Poll::Ready(Ok(Waited::Cancelled));
+            }
+            // What it sends meanwhile waits; reading on shows whether it is still there.
+            while client.bytes().len() < READ_BUFFER_BYTES {
+                match client.poll_fill(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(n)) if n > 0 => {}
+                    Poll::Ready(_) => return Poll::Ready(Err(End::Left)),
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
+        let PoolKey { database, user } = &self.me.pool;
+        events::Who { client: self.me.id, user, database, peer }
+    }
+}

@@ -1,0 +1,136 @@
+//! Listeners: addresses and sockets, accept, which worker a connection goes to. Never: reads from a connection.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, UnixListener};
+
+use super::{Proxy, ServeError};
+use crate::limits;
+use crate::net::{Keepalive, Peer, Stream};
+use crate::settings::General;
+use crate::telemetry::events;
+
+/// Opens everything that is to be listened on; what was bound comes back.
+pub(super) fn listen(
+    proxy: &Arc<Proxy>,
+    general: &General,
+) -> Result<(Vec<SocketAddr>, Vec<PathBuf>), ServeError> {
+    let mut addrs = Vec::new();
+    for addr in &general.listen_addr {
+        for addr in resolve(addr, general.listen_port)? {
+            let listener = bind(addr, general.listen_backlog).map_err(|e| {
+                ServeError(format!("cannot listen on {addr} (listen_addr, listen_port): {e}"))
+            })?;
+            let bound = listener.local_addr().unwrap_or(addr);
+            events::listening(&bound.to_string());
+            addrs.push(bound);
+            tokio::spawn(Arc::clone(proxy).accept_tcp(listener));
+        }
+    }
+    let mut sockets = Vec::new();
+    if let Some(dir) = &general.unix_socket_dir {
+        let path = dir.join(format!(".s.PGSQL.{}", general.listen_port));
+        let listener = bind_unix(&path, general.unix_socket_mode)
+            .map_err(|e| ServeError(format!("cannot listen on {} (unix_socket_dir): {e}", path.display())))?;
+        events::listening(&path.display().to_string());
+        sockets.push(path);
+        tokio::spawn(Arc::clone(proxy).accept_unix(listener));
+    }
+    if addrs.is_empty() && sockets.is_empty() {
+        return Err(ServeError("nothing to listen on: set listen_addr or unix_socket_dir".into()));
+    }
+    Ok((addrs, sockets))
+}
+
+fn resolve(addr: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
+    use std::net::ToSocketAddrs;
+    if addr == "*" {
+        return Ok(vec![SocketAddr::from(([0u16; 8], port))]);
+    }
+    let addr = addr.trim_matches(['[', ']']);
+    (addr, port)
+        .to_socket_addrs()
+        .map(Iterator::collect)
+        .map_err(|e| ServeError(format!("listen_addr \"{addr}\" can't be resolved: {e}")))
+}
+
+fn bind(addr: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    if addr.is_ipv6() {
+        // `*` is both families; an address is itself.
+        socket.set_only_v6(!addr.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(backlog.min(i32::MAX as u32) as i32)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn bind_unix(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
+    if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
+        // Left behind by a process that is gone.
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(listener)
+}
+
+impl Proxy {
+    async fn accept_tcp(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((tcp, peer)) => {
+                    let Ok(tcp) = tcp.into_std() else { continue };
+                    self.give_to_worker(move |proxy| async move {
+                        let general = &proxy.cx.settings.load().general;
+                        let keepalive = keepalive(general);
+                        let stream =
+                            tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
+                        if let Ok(stream) = stream {
+                            proxy.connection(stream, Peer::Tcp(peer)).await;
+                        }
+                    });
+                }
+                Err(error) => pause_after(&error).await,
+            }
+        }
+    }
+
+    async fn accept_unix(self: Arc<Self>, listener: UnixListener) {
+        loop {
+            match listener.accept().await {
+                Ok((unix, _)) => {
+                    let Ok(unix) = unix.into_std() else { continue };
+                    self.give_to_worker(move |proxy| async move {
+                        if let Ok(unix) = tokio::net::UnixStream::from_std(unix) {
+                            proxy.connection(Stream::Unix(unix), Peer::Unix).await;
+                        }
+                    });
+                }
+                Err(error) => pause_after(&error).await,
+            }
+        }
+    }
+}
+
+/// TCP keepalive from the settings.
+pub(super) fn keepalive(general: &General) -> Keepalive {
+    Keepalive {
+        on: general.tcp_keepalive,
+        idle: general.tcp_keepidle,
+        interval: general.tcp_keepintvl,
+        count: general.tcp_keepcnt,
+    }
+}
+
+/// Out of files or memory: accepting again at once would spin.
+async fn pause_after(error: &std::io::Error) {
+    tracing::warn!(%error, "accept failed");
+    tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+}

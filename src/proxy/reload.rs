@@ -1,0 +1,151 @@
+//! A new configuration into what runs: RELOAD, SIGHUP, SET. Never: reads a file itself (`config` does).
+//!
+//! Everything that can fail is built first; then it is stored, and nothing can fail any more.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::Proxy;
+use crate::cancel::Signal;
+use crate::client::login;
+use crate::config::{self, SetError};
+use crate::net::Acceptor;
+use crate::pool::{self, Pool};
+use crate::server::connect::Target;
+use crate::settings::{General, Settings};
+use crate::telemetry::events;
+
+/// What one pool gets.
+struct Change {
+    pool: Arc<Pool>,
+    settings: pool::Settings,
+    target: Target,
+    /// Its connections go somewhere else, or as somebody else.
+    moved: bool,
+}
+
+impl Proxy {
+    /// Reads the file again and applies what can be applied while running. Blocks on files.
+    ///
+    /// # Errors
+    /// What is wrong with the file; nothing has changed then.
+    pub fn reload(&self) -> Result<(), Vec<String>> {
+        let outcome = self.try_reload();
+        events::reloaded(outcome.as_ref().err().map_or(&[], Vec::as_slice));
+        outcome
+    }
+
+    fn try_reload(&self) -> Result<(), Vec<String>> {
+        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = config::read(&self.path)
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        for notice in &loaded.notices {
+            events::has_no_effect(notice);
+        }
+        let running = self.cx.settings.load_full();
+        let mut settings = loaded.settings;
+        for key in config::needs_restart(&running, &settings) {
+            events::needs_restart(key);
+        }
+        keep_what_needs_a_restart(&running.general, &mut settings.general);
+        self.apply(settings).map_err(|problem| vec![problem])
+    }
+
+    /// SET on the console: one key of `[general]`, until the next reload. Blocks on files.
+    ///
+    /// # Errors
+    /// The key or the value can't be used; nothing has changed then.
+    pub fn set(&self, key: &str, value: &str) -> Result<(), SetError> {
+        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = config::set(&self.cx.settings.load(), key, value)?;
+        self.apply(settings).map_err(SetError::Invalid)
+    }
+
+    fn apply(&self, settings: Settings) -> Result<(), String> {
+        let tls = Acceptor::new(&settings.general.client_tls).map_err(|e| e.to_string())?;
+        let (changes, removed) = self.changes(&settings)?;
+        // From here on nothing fails.
+        self.tls.store(Arc::new(tls));
+        self.auth.reload(&settings);
+        self.cx.settings.store(Arc::new(settings));
+        for Change { pool, settings, target, moved } in changes {
+            pool.settings.store(Arc::new(settings));
+            pool.target.store(Arc::new(target));
+            if moved {
+                pool.reconnect();
+            }
+        }
+        // New clients of a removed database are told that it does not exist; those that are here end their transactions.
+        removed.iter().for_each(Pool::reconnect);
+        self.cx.generation.fetch_add(1, Ordering::AcqRel);
+        self.cx.lanes.forget_all();
+        for client in self.cx.clients.all() {
+            client.signal(Signal::Reload);
+        }
+        Ok(())
+    }
+
+    /// What each pool gets, and the pools whose database is no more.
+    fn changes(&self, settings: &Settings) -> Result<(Vec<Change>, Vec<Arc<Pool>>), String> {
+        let running = self.cx.settings.load();
+        let (mut changes, mut removed) = (Vec::new(), Vec::new());
+        for pool in self.cx.pools.all() {
+            let Some(database) = settings.database(&pool.key.database) else {
+                removed.push(pool);
+                continue;
+            };
+            let old = pool.target.load_full();
+            let target = login::pool_target(settings, database, &pool.key, old.credential.clone())
+                .map_err(|e| format!("{e}: {}", e.log().unwrap_or_default()))?;
+            let moved = (&old.hosts, old.port, &old.dbname, &old.user)
+                != (&target.hosts, target.port, &target.dbname, &target.user)
+                || running.general.server_tls != settings.general.server_tls;
+            let settings = login::pool_settings(settings, database, &pool.key);
+            changes.push(Change { pool, settings, target, moved });
+        }
+        Ok((changes, removed))
+    }
+}
+
+/// What is in effect is what SHOW CONFIG says, and what the next reload warns of again.
+fn keep_what_needs_a_restart(running: &General, new: &mut General) {
+    new.listen_addr.clone_from(&running.listen_addr);
+    new.listen_port = running.listen_port;
+    new.listen_backlog = running.listen_backlog;
+    new.unix_socket_dir.clone_from(&running.unix_socket_dir);
+    new.unix_socket_mode = running.unix_socket_mode;
+    new.workers = running.workers;
+    new.pidfile.clone_from(&running.pidfile);
+    new.log_format = running.log_format;
+    new.log_level.clone_from(&running.log_level);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::LogFormat;
+
+    #[test]
+    fn every_key_that_needs_a_restart_is_kept() {
+        let running = Settings::default();
+        let mut new = Settings::default();
+        new.general = General {
+            listen_addr: vec!["::1".into()],
+            listen_port: 1,
+            listen_backlog: 7,
+            unix_socket_dir: Some("/run".into()),
+            unix_socket_mode: 0o700,
+            workers: 3,
+            pidfile: Some("/run/pid".into()),
+            log_format: LogFormat::Json,
+            log_level: "debug".into(),
+            ..General::default()
+        };
+        let restart =
+            config::keys().iter().filter(|key| key.section == config::Section::General && !key.reloadable);
+        let differ = config::needs_restart(&running, &new);
+        assert_eq!(differ, restart.map(|key| key.name).collect::<Vec<_>>(), "all of them differ here");
+        keep_what_needs_a_restart(&running.general, &mut new.general);
+        assert!(config::needs_restart(&running, &new).is_empty());
+    }
+}

@@ -1,0 +1,511 @@
+//! What the console shows: the state of what runs, in PgBouncer's columns. Never: changes anything, shows a secret.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::averages::ByDatabase;
+use super::{CONSOLES, Proxy};
+use crate::admin::rows::*;
+use crate::admin::session::Engine;
+use crate::cancel::{ClientShared, ClientState};
+use crate::coalesce::Lane;
+use crate::config::{self, Section};
+use crate::pool::{Pool, Stats};
+use crate::server::connect::Address;
+use crate::server::{ServerConn, ServerShared};
+use crate::settings::{CoalesceMode, Database, Settings};
+use crate::wire::copy::CopyFormat;
+
+/// The pool_mode that PgBouncer shows for its console.
+const CONSOLE_MODE: &str = "statement";
+
+impl Engine for Proxy {
+    fn pools(&self) -> Vec<PoolRow> {
+        let linked = self.links();
+        let mut clients: HashMap<_, u64> = HashMap::new();
+        for client in self.cx.clients.all().iter().filter(|c| c.state() != ClientState::Waiting) {
+            *clients.entry(client.pool.clone()).or_default() += 1;
+        }
+        let row = |pool: &Arc<Pool>| pool_row(pool, clients.get(&pool.key).copied().unwrap_or(0), &linked);
+        let mut rows: Vec<_> = self.cx.pools.all().iter().map(row).collect();
+        rows.sort_by(|a, b| (&a.database, &a.user).cmp(&(&b.database, &b.user)));
+        let consoles = self.cx.clients.consoles();
+        rows.extend(CONSOLES.iter().filter_map(|name| {
+            let active = count(consoles.iter().filter(|c| c.pool.database == *name).count());
+            let (database, user) = ((*name).to_owned(), (*name).to_owned());
+            let row =
+                PoolRow { database, user, cl_active: active, pool_mode: CONSOLE_MODE, ..PoolRow::default() };
+            (active > 0).then_some(row)
+        }));
+        rows
+    }
+
+    fn clients(&self) -> Vec<SocketRow> {
+        let now = Instant::now();
+        let mut clients = self.cx.clients.all();
+        clients.extend(self.cx.clients.consoles());
+        clients.sort_by_key(|client| client.id);
+        clients.iter().map(|client| client_row(client, now)).collect()
+    }
+
+    fn servers(&self) -> Vec<SocketRow> {
+        let (linked, now) = (self.links(), Instant::now());
+        let of_pool = |pool: &Arc<Pool>| {
+            let servers = pool.servers();
+            let rows = servers.iter().map(|(s, free)| server_row(pool, s, *free, linked.get(&s.id), now));
+            rows.collect::<Vec<_>>()
+        };
+        let mut rows: Vec<_> = self.cx.pools.all().iter().flat_map(of_pool).collect();
+        rows.sort_by_key(|row| row.id);
+        rows
+    }
+
+    fn databases(&self) -> Vec<DatabaseRow> {
+        let settings = self.cx.settings.load();
+        // The fallback is shown as the databases that it serves.
+        let mut shown: BTreeMap<String, &Database> =
+            settings.databases.iter().map(|(name, database)| (name.clone(), &**database)).collect();
+        for pool in self.cx.pools.all() {
+            if let Some(database) = settings.database(&pool.key.database) {
+                shown.entry(pool.key.database.clone()).or_insert(database);
+            }
+        }
+        let mut rows: Vec<_> =
+            shown.iter().map(|(name, database)| self.database_row(&settings, name, database)).collect();
+        let consoles = self.cx.clients.consoles();
+        rows.extend(CONSOLES.iter().map(|name| DatabaseRow {
+            name: (*name).to_owned(),
+            port: settings.general.listen_port.into(),
+            database: (*name).to_owned(),
+            force_user: Some((*name).to_owned()),
+            pool_mode: Some(CONSOLE_MODE),
+            current_client_connections: count(consoles.iter().filter(|c| c.pool.database == *name).count()),
+            ..DatabaseRow::default()
+        }));
+        rows
+    }
+
+    fn users(&self) -> Vec<UserRow> {
+        let settings = self.cx.settings.load();
+        let pools = self.cx.pools.all();
+        let mut used: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+        for name in settings.users.keys().chain(settings.userlist.keys()) {
+            used.entry(name.clone()).or_default();
+        }
+        for pool in &pools {
+            let (servers, clients) = used.entry(pool.key.user.clone()).or_default();
+            *servers += pool.servers().len();
+            *clients += pool.clients.load(Ordering::Relaxed);
+        }
+        used.into_iter().map(|(name, used)| user_row(&settings, name, used)).collect()
+    }
+
+    fn lists(&self) -> Vec<ListRow> {
+        let pools = self.cx.pools.all();
+        let counts: Vec<_> = pools.iter().map(|pool| pool.counts()).collect();
+        let (clients, consoles) = (self.cx.clients.len(), self.cx.clients.consoles().len());
+        let open = self.connections();
+        let row = |list, items: usize| ListRow { list, items: count(items) };
+        vec![
+            row("databases", Engine::databases(self).len()),
+            row("users", Engine::users(self).len()),
+            row("peers", 0),
+            row("pools", pools.len()),
+            row("peer_pools", 0),
+            row("free_clients", 0),
+            row("used_clients", clients + consoles),
+            row("login_clients", open.saturating_sub(clients)),
+            row("free_servers", counts.iter().map(|c| c.idle).sum()),
+            row("used_servers", counts.iter().map(|c| c.active).sum()),
+            row("dns_names", 0),
+            row("dns_zones", 0),
+            row("dns_queries", 0),
+            row("dns_pending", 0),
+        ]
+    }
+
+    fn config(&self) -> Vec<ConfigRow> {
+        let settings = self.cx.settings.load();
+        let keys = config::keys().iter().filter(|key| key.section == Section::General);
+        let values: HashMap<_, _> = config::values(&settings).into_iter().collect();
+        keys.map(|key| ConfigRow {
+            key: key.name.to_owned(),
+            value: values.get(key.name).cloned().unwrap_or_default(),
+            default: key.default.clone(),
+            changeable: if key.reloadable { "yes" } else { "no" },
+        })
+        .collect()
+    }
+
+    fn mem(&self) -> Vec<MemRow> {
+        let shared = self.cx.pools.shared();
+        let servers: usize = self.cx.pools.all().iter().map(|pool| pool.servers().len()).sum();
+        let of = |name, size: usize, used: usize| MemRow {
+            name,
+            size: count(size),
+            used: count(used),
+            free: 0,
+            memtotal: count(size * used),
+        };
+        let bytes = |name, used: usize, memtotal: usize| MemRow {
+            name,
+            used: count(used),
+            memtotal: count(memtotal),
+            ..MemRow::default()
+        };
+        let lanes = self.cx.lanes.lanes();
+        let waiting: usize = lanes.iter().map(|lane| lane.load().bytes).sum();
+        let mut rows = vec![
+            of("client", size_of::<crate::client::session::Session>(), self.cx.clients.len()),
+            of("server", size_of::<ServerConn>(), servers),
+            of("pool", size_of::<Pool>(), self.cx.pools.all().len()),
+            bytes("prepared_statement_text", 0, shared.statements.bytes()),
+            bytes("coalesce_waiting", lanes.len(), waiting),
+        ];
+        rows.extend(resident_bytes().map(|all| bytes("process_resident", 1, all)));
+        rows
+    }
+
+    fn state(&self) -> Vec<StateRow> {
+        let paused = self.cx.pools.all_paused();
+        let row = |key, on| StateRow { key, value: if on { "yes" } else { "no" } };
+        // SUSPEND is not supported.
+        vec![row("active", !paused), row("paused", paused), row("suspended", false)]
+    }
+
+    fn stats(&self) -> Vec<StatsRow> {
+        let totals: BTreeMap<_, _> = self.totals().into_iter().collect();
+        let row = |(database, total): (String, Counters)| {
+            let average = self.averages.of(&database);
+            StatsRow { database, total, average }
+        };
+        totals.into_iter().map(row).collect()
+    }
+
+    fn lanes(&self) -> Vec<LaneRow> {
+        let mut rows: Vec<_> = self.cx.lanes.lanes().iter().map(|lane| lane_row(lane)).collect();
+        rows.sort_by(|a, b| (&a.database, &a.table, &a.columns).cmp(&(&b.database, &b.table, &b.columns)));
+        rows
+    }
+
+    fn coalesce_tables(&self) -> Vec<CoalesceTableRow> {
+        let lanes = self.cx.lanes.lanes();
+        let mut tables: BTreeMap<_, CoalesceTableRow> = BTreeMap::new();
+        for shape in self.cx.lanes.shapes() {
+            let eligible = match shape.eligible {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "asking",
+            };
+            let table = shape.table.unwrap_or_default();
+            let key = (shape.database, table, eligible, shape.reason);
+            let row = tables.entry(key).or_default();
+            row.statements += 1;
+            row.seen += shape.seen;
+        }
+        tables
+            .into_iter()
+            .map(|((database, table, eligible, reason), row)| {
+                let row = CoalesceTableRow { database, table, eligible, reason, ..row };
+                if eligible == "yes" { with_lanes(row, &lanes) } else { row }
+            })
+            .collect()
+    }
+}
+
+impl Proxy {
+    /// Which client has which server, by the server's id.
+    fn links(&self) -> HashMap<u64, Arc<ClientShared>> {
+        let clients = self.cx.clients.all();
+        clients.into_iter().filter_map(|client| Some((client.linked()?.id, client))).collect()
+    }
+
+    /// The counters of all databases since the start.
+    pub(super) fn totals(&self) -> ByDatabase {
+        let mut totals = ByDatabase::new();
+        for pool in self.cx.pools.all() {
+            totals.entry(pool.key.database.clone()).or_default().add(&counters(&pool.stats));
+        }
+        totals
+    }
+
+    fn database_row(&self, settings: &Settings, name: &str, database: &Database) -> DatabaseRow {
+        let general = &settings.general;
+        let pools = self.cx.pools.of(Some(name));
+        let hosts = (!database.host.is_empty()).then(|| database.host.join(","));
+        DatabaseRow {
+            name: name.to_owned(),
+            host: hosts,
+            port: database.port.into(),
+            database: database.dbname.clone().unwrap_or_else(|| name.to_owned()),
+            force_user: database.user.clone(),
+            pool_size: count(database.pool_size.unwrap_or(general.default_pool_size)),
+            min_pool_size: count(database.min_pool_size.unwrap_or(general.min_pool_size)),
+            reserve_pool_size: count(database.reserve_pool_size.unwrap_or(general.reserve_pool_size)),
+            server_lifetime: database.server_lifetime.unwrap_or(general.server_lifetime).as_secs(),
+            pool_mode: database.pool_mode.map(|mode| mode.as_str()),
+            load_balance_hosts: None,
+            max_connections: count(database.max_db_connections.unwrap_or(general.max_db_connections)),
+            current_connections: count(pools.iter().map(|pool| pool.servers().len()).sum()),
+            max_client_connections: count(
+                database.max_db_client_connections.unwrap_or(general.max_db_client_connections),
+            ),
+            current_client_connections: count(
+                pools.iter().map(|pool| pool.clients.load(Ordering::Relaxed)).sum(),
+            ),
+            paused: self.cx.pools.is_paused(name),
+            disabled: self.cx.pools.is_disabled(name),
+        }
+    }
+}
+
+fn count(n: usize) -> u64 {
+    n as u64
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// When `instant` was, by the wall's clock.
+fn wall(instant: Instant, now: Instant) -> Option<SystemTime> {
+    SystemTime::now().checked_sub(now.duration_since(instant))
+}
+
+fn seconds_and_micros(time: Duration) -> (u64, u64) {
+    (time.as_secs(), time.subsec_micros().into())
+}
+
+fn counters(stats: &Stats) -> Counters {
+    Counters {
+        server_assignment_count: load(&stats.server_assignment_count),
+        xact_count: load(&stats.xact_count),
+        query_count: load(&stats.query_count),
+        received: load(&stats.received),
+        sent: load(&stats.sent),
+        xact_time: load(&stats.xact_time),
+        query_time: load(&stats.query_time),
+        wait_time: load(&stats.wait_time),
+        client_parse_count: load(&stats.client_parse_count),
+        server_parse_count: load(&stats.server_parse_count),
+        bind_count: load(&stats.bind_count),
+        client_login_count: load(&stats.login_count),
+    }
+}
+
+fn pool_row(pool: &Pool, cl_active: u64, linked: &HashMap<u64, Arc<ClientShared>>) -> PoolRow {
+    let counts = pool.counts();
+    let servers = pool.servers();
+    let in_state = |state: ServerState| {
+        count(servers.iter().filter(|(s, free)| server_state(s, *free, linked.get(&s.id)) == state).count())
+    };
+    let (maxwait, maxwait_us) = seconds_and_micros(counts.maxwait);
+    PoolRow {
+        database: pool.key.database.clone(),
+        user: pool.target.load().user.clone(),
+        cl_active,
+        cl_waiting: count(counts.waiting),
+        cl_active_cancel_req: count(servers.iter().map(|(s, _)| s.cancels.load(Ordering::Relaxed)).sum()),
+        cl_waiting_cancel_req: 0,
+        sv_active: in_state(ServerState::Active),
+        sv_active_cancel: 0,
+        sv_being_canceled: in_state(ServerState::BeingCanceled),
+        sv_idle: in_state(ServerState::Idle),
+        sv_used: 0,
+        sv_tested: 0,
+        sv_login: count(counts.login),
+        maxwait,
+        maxwait_us,
+        pool_mode: pool.settings.load().mode.as_str(),
+        load_balance_hosts: None,
+    }
+}
+
+/// PgBouncer's words. `used` and `tested` are no states here: a connection is checked when it is given out, and one
+/// that is being reset still belongs to the client that leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServerState {
+    Active,
+    BeingCanceled,
+    Idle,
+}
+
+fn server_state(server: &ServerShared, free: bool, client: Option<&Arc<ClientShared>>) -> ServerState {
+    if free {
+        ServerState::Idle
+    } else if client.is_none() && server.cancels.load(Ordering::Relaxed) > 0 {
+        ServerState::BeingCanceled
+    } else {
+        ServerState::Active
+    }
+}
+
+fn address(address: Option<SocketAddr>) -> (String, u64) {
+    address.map_or_else(|| ("unix".to_owned(), 0), |a| (a.ip().to_canonical().to_string(), a.port().into()))
+}
+
+fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
+    let (state, (age, _)) = (client.state(), client.ages(now));
+    let waited = if state == ClientState::Waiting { age } else { Duration::ZERO };
+    let ((addr, port), (local_addr, local_port)) = (address(client.peer), address(client.local));
+    let (wait, wait_us) = seconds_and_micros(waited);
+    let name = client.application_name.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    SocketRow {
+        kind: "C",
+        user: client.pool.user.clone(),
+        database: client.pool.database.clone(),
+        replication: "none",
+        state: state.as_str(),
+        addr,
+        port,
+        local_addr,
+        local_port,
+        connect_time: wall(client.connected, now),
+        request_time: SystemTime::now().checked_sub(age),
+        wait,
+        wait_us,
+        close_needed: false,
+        ptr: format!("C{}", client.id),
+        link: client.linked().map(|server| format!("S{}", server.id)).unwrap_or_default(),
+        remote_pid: 0,
+        tls: client.tls.clone().unwrap_or_default(),
+        application_name: name.to_string(),
+        prepared_statements: load(&client.statements),
+        id: client.id,
+    }
+}
+
+fn server_row(
+    pool: &Pool,
+    server: &ServerShared,
+    free: bool,
+    client: Option<&Arc<ClientShared>>,
+    now: Instant,
+) -> SocketRow {
+    let state = match server_state(server, free, client) {
+        ServerState::Active => "active",
+        ServerState::BeingCanceled => "being_canceled",
+        ServerState::Idle => "idle",
+    };
+    let (local_addr, local_port) = address(server.addr.map(|(local, _)| local));
+    let (addr, port) = match &server.address {
+        Address::Tcp(_, at) => address(Some(*at)),
+        Address::Unix(_) => ("unix".to_owned(), server.target.port.into()),
+    };
+    let since = client.and_then(|client| SystemTime::now().checked_sub(client.ages(now).1));
+    SocketRow {
+        kind: "S",
+        user: server.target.user.clone(),
+        database: pool.key.database.clone(),
+        replication: "none",
+        state,
+        addr,
+        port,
+        local_addr,
+        local_port,
+        connect_time: wall(server.connected, now),
+        request_time: since,
+        wait: 0,
+        wait_us: 0,
+        close_needed: server.close_needed.load(Ordering::Relaxed),
+        ptr: format!("S{}", server.id),
+        link: client.map(|client| format!("C{}", client.id)).unwrap_or_default(),
+        remote_pid: u64::try_from(server.pid).unwrap_or_default(),
+        tls: if server.tls { "TLS".to_owned() } else { String::new() },
+        application_name: String::new(),
+        prepared_statements: count(server.statements.load(Ordering::Relaxed)),
+        id: server.id,
+    }
+}
+
+fn user_row(settings: &Settings, name: String, (servers, clients): (usize, usize)) -> UserRow {
+    let (general, user) = (&settings.general, settings.users.get(&name));
+    UserRow {
+        pool_size: user.and_then(|u| u.pool_size).map(|n| n.to_string()).unwrap_or_default(),
+        reserve_pool_size: String::new(),
+        pool_mode: user.and_then(|u| u.pool_mode).map(|mode| mode.as_str()),
+        max_user_connections: count(
+            user.and_then(|u| u.max_user_connections).unwrap_or(general.max_user_connections),
+        ),
+        current_connections: count(servers),
+        max_user_client_connections: count(
+            user.and_then(|u| u.max_user_client_connections).unwrap_or(general.max_user_client_connections),
+        ),
+        current_client_connections: count(clients),
+        name,
+    }
+}
+
+fn lane_row(lane: &Lane) -> LaneRow {
+    let (load_now, stats) = (lane.load(), &lane.stats);
+    let (rows, flushes) = (load(&stats.rows), load(&stats.flushes));
+    LaneRow {
+        database: lane.pool.key.database.clone(),
+        user: lane.pool.target.load().user.clone(),
+        table: lane.table.clone(),
+        columns: columns_of(&lane.plan.copy_text_sql).to_owned(),
+        format: match lane.format {
+            CopyFormat::Text => "text",
+            CopyFormat::Binary => "binary",
+        },
+        mode: match lane.mode {
+            CoalesceMode::On => "on",
+            CoalesceMode::Shadow => "shadow",
+            CoalesceMode::Off => "off",
+        },
+        state: load_now.state.as_str(),
+        waiting: count(load_now.rows),
+        waiting_bytes: count(load_now.bytes),
+        in_flight: count(load_now.flights),
+        rows,
+        flushes,
+        rows_per_flush: Ratio { of: rows, by: flushes },
+        singles: load(&stats.singles),
+        fallbacks: load(&stats.fallbacks),
+        failures: load(&stats.failures),
+        isolated: load(&stats.isolated),
+        resolved: load(&stats.resolved),
+        unknown: load(&stats.unknown),
+        passed_through: load(&stats.passed_on),
+        shadow: load(&stats.shadow),
+        dead_rows: load(&stats.dead_rows),
+    }
+}
+
+/// The column list of `COPY "schema"."table" ("a", "b") FROM STDIN`.
+fn columns_of(copy: &str) -> &str {
+    let list = copy.rsplit_once(") FROM STDIN").map_or(copy, |(list, _)| list);
+    list.split_once("\" (").map_or(list, |(_, columns)| columns)
+}
+
+/// Adds up the lanes of a table.
+fn with_lanes(mut row: CoalesceTableRow, lanes: &[Arc<Lane>]) -> CoalesceTableRow {
+    for lane in lanes.iter().filter(|l| l.table == row.table && l.pool.key.database == row.database) {
+        row.lanes += 1;
+        row.rows += load(&lane.stats.rows);
+        row.flushes += load(&lane.stats.flushes);
+        row.dead_rows += load(&lane.stats.dead_rows);
+    }
+    row.rows_per_flush = Ratio { of: row.rows, by: row.flushes };
+    row
+}
+
+/// What the system says this process holds in memory.
+fn resident_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_stand_in_the_copy() {
+        assert_eq!(columns_of("COPY \"public\".\"t\" (\"a\", \"b c\") FROM STDIN"), "\"a\", \"b c\"");
+    }
+}

@@ -1,0 +1,198 @@
+//! The end of the process: signals, draining, SHUTDOWN. Never: how a session ends (it is told, and does it itself).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::Proxy;
+use crate::cancel::Signal;
+use crate::telemetry::events;
+
+/// "No deadline", for a timer that must have one.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+
+/// How far the process is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Stage {
+    /// Not at all.
+    Running,
+    /// No one is let in; it ends with its last client (SHUTDOWN WAIT_FOR_CLIENTS).
+    LastClients,
+    /// And clients are closed when they have no transaction open (SIGTERM, SHUTDOWN WAIT_FOR_SERVERS).
+    Draining,
+    /// Now (SIGQUIT, SHUTDOWN).
+    Now,
+}
+
+/// The stage, and who waits for the next one. Stages only go forward.
+#[derive(Debug, Default)]
+pub(super) struct Stopping {
+    stage: AtomicU8,
+    changed: Notify,
+}
+
+impl Stopping {
+    /// True: the stage is a new one.
+    fn advance(&self, stage: Stage) -> bool {
+        let before = self.stage.fetch_max(stage as u8, Ordering::AcqRel);
+        self.changed.notify_one();
+        before < stage as u8
+    }
+
+    fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Running,
+            1 => Stage::LastClients,
+            2 => Stage::Draining,
+            _ => Stage::Now,
+        }
+    }
+
+    /// It may have been the last one.
+    pub(super) fn client_left(&self) {
+        if self.stage() != Stage::Running {
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Proxy {
+    /// No new clients; those that have no transaction open are closed now, others when it ends.
+    pub fn drain(&self) {
+        if self.stopping.advance(Stage::Draining) {
+            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+            events::draining(self.cx.clients.len());
+        }
+        self.remind_drained();
+    }
+
+    /// No new clients; the process ends when the last one has left.
+    pub fn wait_for_clients(&self) {
+        if self.stopping.advance(Stage::LastClients) {
+            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+            events::draining(self.cx.clients.len());
+        }
+    }
+
+    /// SHUTDOWN: the process ends now.
+    pub fn stop_now(&self) {
+        self.stopping.advance(Stage::Now);
+    }
+
+    /// True from the first of [`Proxy::drain`] and [`Proxy::wait_for_clients`] on.
+    pub fn is_draining(&self) -> bool {
+        self.stopping.stage() != Stage::Running
+    }
+
+    /// Clients that were still logging in when the drain began are told as well.
+    pub(super) fn remind_drained(&self) {
+        if self.stopping.stage() >= Stage::Draining {
+            self.cx.clients.all().iter().for_each(|client| client.signal(Signal::Drain));
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        match self.stopping.stage() {
+            Stage::Running => false,
+            Stage::LastClients | Stage::Draining => self.cx.clients.is_empty(),
+            Stage::Now => true,
+        }
+    }
+}
+
+/// A started proxy: listeners are open.
+#[derive(Debug)]
+pub struct Running {
+    /// What runs.
+    pub proxy: Arc<Proxy>,
+    /// The TCP addresses that were bound.
+    pub addrs: Vec<SocketAddr>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    sockets: Vec<PathBuf>,
+}
+
+impl Running {
+    /// What [`super::start`] opened.
+    pub(super) fn new(
+        proxy: Arc<Proxy>,
+        addrs: Vec<SocketAddr>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+        sockets: Vec<PathBuf>,
+    ) -> Self {
+        Self { proxy, addrs, threads, sockets }
+    }
+
+    /// Runs until it is told to stop: SIGTERM and SIGINT drain within `shutdown_timeout`, a second one or SIGQUIT ends
+    /// at once; SIGHUP reloads; SIGUSR1 and SIGUSR2 pause and resume all databases.
+    pub async fn until_stopped(self) {
+        use tokio::signal::unix::{SignalKind, signal};
+        let proxy = Arc::clone(&self.proxy);
+        let catch = |kind| signal(kind).ok();
+        let mut term = catch(SignalKind::terminate());
+        let mut int = catch(SignalKind::interrupt());
+        let mut quit = catch(SignalKind::quit());
+        let mut hup = catch(SignalKind::hangup());
+        let mut usr1 = catch(SignalKind::user_defined1());
+        let mut usr2 = catch(SignalKind::user_defined2());
+        let mut deadline: Option<tokio::time::Instant> = None;
+        while !proxy.has_ended() {
+            let timeout = deadline.unwrap_or_else(|| tokio::time::Instant::now() + FOREVER);
+            tokio::select! {
+                () = caught(&mut term) => if begin_drain(&proxy, &mut deadline) { break },
+                () = caught(&mut int) => if begin_drain(&proxy, &mut deadline) { break },
+                () = caught(&mut quit) => break,
+                () = caught(&mut hup) => reload(&proxy).await,
+                () = caught(&mut usr1) => { proxy.cx.pools.pause(None); }
+                () = caught(&mut usr2) => { proxy.cx.pools.resume(None); }
+                () = proxy.stopping.changed.notified() => {}
+                () = tokio::time::sleep_until(timeout) => if deadline.is_some() { break },
+            }
+        }
+        self.end();
+    }
+
+    /// Removes what the process leaves in the file system. Threads end with the process.
+    pub fn end(self) {
+        for path in &self.sockets {
+            let _ = std::fs::remove_file(path);
+        }
+        if let Some(pidfile) = &self.proxy.cx.settings.load().general.pidfile {
+            let _ = std::fs::remove_file(pidfile);
+        }
+        drop(self.threads);
+    }
+}
+
+/// SIGHUP. Files are read beside the runtime that accepts.
+async fn reload(proxy: &Arc<Proxy>) {
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Reloading]);
+    let reloading = Arc::clone(proxy);
+    // What is wrong with the file was logged.
+    let _ = tokio::task::spawn_blocking(move || reloading.reload()).await;
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+}
+
+async fn caught(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The first call begins the drain; true for the second one: end now.
+fn begin_drain(proxy: &Proxy, deadline: &mut Option<tokio::time::Instant>) -> bool {
+    if deadline.is_some() {
+        return true;
+    }
+    proxy.drain();
+    let limit = proxy.cx.settings.load().general.shutdown_timeout;
+    *deadline = Some(tokio::time::Instant::now() + if limit.is_zero() { FOREVER } else { limit });
+    false
+}

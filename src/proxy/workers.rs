@@ -1,0 +1,108 @@
+//! Workers: one thread and one runtime each. A client lives on one worker from accept to end. Never: knows what it
+//! runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+
+use super::{Proxy, ServeError};
+use crate::pool::registry;
+use crate::settings::General;
+
+/// One worker, seen from outside.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) handle: Handle,
+    clients: Arc<AtomicUsize>,
+}
+
+pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// As many open files as the system lets us have: each client is one.
+pub(super) fn raise_file_limit() {
+    if let Ok((soft, hard)) = rlimit::Resource::NOFILE.get() {
+        if soft < hard {
+            let _ = rlimit::Resource::NOFILE.set(hard, hard);
+        }
+    }
+}
+
+pub(super) fn start_workers(
+    general: &General,
+) -> Result<(Vec<Worker>, Vec<std::thread::JoinHandle<()>>), ServeError> {
+    let count = match general.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2),
+        n => n,
+    };
+    let mut workers = Vec::new();
+    let mut threads = Vec::new();
+    for id in 0..count {
+        let runtime = runtime().map_err(|e| ServeError(format!("cannot start a runtime: {e}")))?;
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("pgsluice-{id}"))
+            .spawn(move || {
+                registry::set_current_worker(id);
+                // Ends with the process, or when the last handle tells it to.
+                runtime.block_on(std::future::pending::<()>());
+            })
+            .map_err(|e| ServeError(format!("cannot start worker {id}: {e}")))?;
+        workers.push(Worker { handle, clients: Arc::new(AtomicUsize::new(0)) });
+        threads.push(thread);
+    }
+    Ok((workers, threads))
+}
+
+impl Proxy {
+    /// A new connection goes to the worker with the fewest.
+    pub(super) fn give_to_worker<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        serve: impl FnOnce(Arc<Self>) -> F + Send + 'static,
+    ) {
+        let Some(worker) = self.workers.iter().min_by_key(|w| w.clients.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let guard = Counted::new(&worker.clients);
+        let proxy = Arc::clone(self);
+        worker.handle.spawn(async move {
+            let _guard = guard;
+            serve(proxy).await;
+        });
+    }
+}
+
+/// Counts while it lives.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts while it lives.
+pub(super) struct CountedIn<'a>(&'a AtomicUsize);
+
+impl<'a> CountedIn<'a> {
+    pub(super) fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for CountedIn<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
