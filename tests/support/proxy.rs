@@ -134,9 +134,14 @@ impl Proxy {
     /// Writes a new configuration (as for [`Self::start`]) and sends SIGHUP. The caller waits for
     /// what the reload is to change.
     pub fn reload(&self, config: &str) {
+        self.write_config(config);
+        self.process.signal("HUP");
+    }
+
+    /// Writes a new configuration, for a RELOAD on the console.
+    pub fn write_config(&self, config: &str) {
         let path = self.dir.path().join("pgsluice.toml");
         fs::write(path, filled(config, self.port, self.dir.path())).expect("write the configuration");
-        self.process.signal("HUP");
     }
 
     /// Sends SIGTERM: drain. See [`Self::wait_end`].

@@ -1,0 +1,639 @@
+//! The console of a running pgsluice before a real PostgreSQL: what SHOW says moves with what clients do, commands do
+//! what they say, and only who may.
+
+mod support;
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::thread;
+
+use pgsluice::wire::backend;
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};
+
+/// One row of a SHOW by its columns' names.
+type Row = HashMap<String, String>;
+
+/// Trust; `postgres` may everything on the console, `viewer` may look. Databases are those of the shared server.
+fn proxy(general: &str, rest: &str) -> Proxy {
+    let general = format!("stats_users = [\"viewer\"]\n{general}");
+    Proxy::to(Postgres::shared(), &general, "", rest)
+}
+
+fn console(proxy: &Proxy) -> Raw {
+    Raw::login(proxy.port(), "pgsluice")
+}
+
+fn login(proxy: &Proxy, user: &str, database: &str) -> Result<Raw, Message> {
+    Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "")
+}
+
+/// The columns' names of a RowDescription.
+fn names(message: &Message) -> Vec<String> {
+    let mut rest = &message.body[2..];
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let end = rest.iter().position(|b| *b == 0).expect("a name");
+        names.push(String::from_utf8(rest[..end].to_vec()).expect("UTF-8"));
+        rest = &rest[end + 19..];
+    }
+    names
+}
+
+/// The rows of a SHOW; NULL is empty.
+fn show(console: &mut Raw, sql: &str) -> Vec<Row> {
+    let messages = console.query(sql);
+    let head =
+        messages.iter().find(|m| m.tag == b'T').unwrap_or_else(|| panic!("{sql}:\n{}", outline(&messages)));
+    let names = names(head);
+    let row = |m: &Message| {
+        names.iter().cloned().zip(m.row().into_iter().map(Option::unwrap_or_default)).collect::<Row>()
+    };
+    messages.iter().filter(|m| m.tag == backend::DATA_ROW).map(row).collect()
+}
+
+/// The row in which each of these columns has that value.
+fn find(console: &mut Raw, sql: &str, by: &[(&str, &str)]) -> Option<Row> {
+    show(console, sql).into_iter().find(|row| by.iter().all(|(key, value)| row[*key] == *value))
+}
+
+/// The pool of `postgres` in `database`.
+fn pool(console: &mut Raw, database: &str) -> Row {
+    find(console, "SHOW POOLS", &[("database", database), ("user", "postgres")]).expect("the pool")
+}
+
+/// Waits until SHOW says so.
+fn until(console: &mut Raw, sql: &str, by: &[(&str, &str)]) {
+    let seen = poll(PATIENCE, || find(console, sql, by));
+    assert!(seen.is_some(), "{sql} never had {by:?}: {:?}", show(console, sql));
+}
+
+/// A command that must succeed.
+fn tell(console: &mut Raw, command: &str) {
+    let messages = console.query(command);
+    let tag = command.split_whitespace().next().expect("a word");
+    let done = messages.iter().any(|m| m.tag == backend::COMMAND_COMPLETE && m.command() == tag);
+    assert!(done, "{command}:\n{}", outline(&messages));
+}
+
+/// The last words of a connection that is closed.
+fn last_error(client: &mut Raw) -> Message {
+    let mut error = None;
+    while let Some(message) = client.try_read() {
+        if message.tag == backend::ERROR_RESPONSE {
+            error = Some(message);
+        }
+    }
+    error.expect("an ErrorResponse before the end")
+}
+
+fn backends(server: &Postgres, database: &str) -> String {
+    let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'");
+    server.psql("postgres", &sql).trim().to_owned()
+}
+
+// ===== SHOW =====
+
+#[test]
+fn each_show_answers_and_moves_with_the_clients() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut busy = Raw::login(proxy.port(), &database);
+    let mut idle = Raw::login(proxy.port(), &database);
+    assert_eq!(idle.value("SELECT 7").as_deref(), Some("7"));
+    busy.rows("BEGIN");
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_active", "2"), ("sv_active", "1")]);
+    let row = pool(&mut console, &database);
+    assert_eq!((row["cl_waiting"].as_str(), row["pool_mode"].as_str()), ("0", "transaction"));
+
+    let clients = show(&mut console, "SHOW CLIENTS");
+    let states: Vec<_> =
+        clients.iter().filter(|c| c["database"] == database).map(|c| c["state"].as_str()).collect();
+    assert_eq!(states.len(), 2);
+    assert!(states.contains(&"idle"), "{states:?}");
+    let linked = clients.iter().find(|c| !c["link"].is_empty()).expect("the busy one is linked");
+    let servers = show(&mut console, "SHOW SERVERS");
+    let its = servers.iter().find(|s| s["ptr"] == linked["link"]).expect("the other end");
+    assert_eq!((its["link"].as_str(), its["state"].as_str()), (linked["ptr"].as_str(), "active"));
+    let pid = busy.value("SELECT pg_backend_pid()");
+    assert_eq!(pid.as_deref(), Some(its["remote_pid"].as_str()), "the backend's own process id");
+    assert_eq!(its["port"], server.port().to_string());
+
+    busy.rows("COMMIT");
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("sv_active", "0"), ("cl_active", "2")]);
+    assert_ne!(pool(&mut console, &database)["sv_idle"], "0");
+
+    let row = find(&mut console, "SHOW DATABASES", &[("name", &database)]).expect("the database");
+    assert_eq!(
+        (row["host"].as_str(), row["port"].as_str()),
+        ("127.0.0.1", server.port().to_string().as_str())
+    );
+    assert_eq!((row["current_client_connections"].as_str(), row["paused"].as_str()), ("2", "0"));
+    assert!(
+        find(&mut console, "SHOW USERS", &[("name", "postgres"), ("current_client_connections", "2")])
+            .is_some()
+    );
+    assert!(find(&mut console, "SHOW LISTS", &[("list", "pools"), ("items", "1")]).is_some());
+    assert!(
+        find(
+            &mut console,
+            "SHOW CONFIG",
+            &[("key", "pool_mode"), ("value", "transaction"), ("changeable", "yes")]
+        )
+        .is_some()
+    );
+    assert!(find(&mut console, "SHOW CONFIG", &[("key", "listen_port"), ("changeable", "no")]).is_some());
+    assert!(find(&mut console, "SHOW STATE", &[("key", "active"), ("value", "yes")]).is_some());
+    let mem = show(&mut console, "SHOW MEM");
+    let resident = mem.iter().find(|m| m["name"] == "process_resident").expect("resident");
+    assert!(resident["memtotal"].parse::<u64>().expect("a number") > 1 << 20);
+    assert!(mem.iter().any(|m| m["name"] == "client" && m["used"] == "2"), "{mem:?}");
+    assert!(show(&mut console, "SHOW VERSION")[0]["version"].starts_with("pgsluice "));
+    for probe in ["SHOW COALESCE", "SHOW COALESCE_TABLES", "SHOW STATS_AVERAGES", "SHOW TOTALS"] {
+        show(&mut console, probe);
+    }
+}
+
+#[test]
+fn counters_count_what_was_done() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("stats_period = 1", "");
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), &database);
+    client.rows("SELECT 1");
+    let total = |console: &mut Raw, column: &str| {
+        let row = find(console, "SHOW STATS", &[("database", &database)]).expect("the database");
+        row[column].parse::<u64>().expect("a number")
+    };
+    let at = |console: &mut Raw, column: &str, value: u64| {
+        let seen = poll(PATIENCE, || (total(console, column) == value).then_some(()));
+        assert!(seen.is_some(), "{column} is {}, not {value}", total(console, column));
+    };
+    // Counted when the server goes back, which may be after the answer.
+    at(&mut console, "total_xact_count", 1);
+    at(&mut console, "total_query_count", 1);
+    for _ in 0..5 {
+        client.rows("SELECT 1");
+    }
+    client.rows("BEGIN");
+    client.rows("SELECT 1");
+    client.rows("COMMIT");
+    at(&mut console, "total_xact_count", 7);
+    at(&mut console, "total_query_count", 9);
+    assert_eq!(total(&mut console, "total_client_login_count"), 1);
+    assert!(total(&mut console, "total_received") > 0 && total(&mut console, "total_sent") > 0);
+    // An average is over a whole period: while this goes on, one of them sees it.
+    let seen = poll(PATIENCE, || {
+        client.rows("SELECT 1");
+        let row = find(&mut console, "SHOW STATS_AVERAGES", &[("database", &database)])?;
+        (row["xact_count"] != "0" && row["bytes_sent"] != "0").then_some(())
+    });
+    assert!(seen.is_some());
+}
+
+#[test]
+fn pouring_is_shown() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), &database);
+    // Each is asked about once, in the background.
+    let table = |console: &mut Raw, eligible: &str| {
+        let by = [("database", database.as_str()), ("eligible", eligible)];
+        find(console, "SHOW COALESCE_TABLES", &by)
+    };
+    let mut n = 0;
+    let yes = poll(PATIENCE, || {
+        n += 1;
+        client.rows(&format!("INSERT INTO t VALUES ({n}, 'x')"));
+        table(&mut console, "yes")
+    });
+    assert_eq!(yes.expect("t is eligible")["table"], "public.t");
+    let no = poll(PATIENCE, || {
+        client.error("INSERT INTO missing VALUES (1)");
+        table(&mut console, "no")
+    });
+    let no = no.expect("there is no such table");
+    assert_eq!(no["table"], "missing");
+    assert!(!no["reason"].is_empty());
+    n += 1;
+    client.rows(&format!("INSERT INTO t VALUES ({n}, 'x')"));
+    let lane =
+        find(&mut console, "SHOW COALESCE", &[("table", "public.t"), ("format", "text")]).expect("a lane");
+    assert_eq!(lane["columns"], "\"a\", \"b\"");
+    until(&mut console, "SHOW COALESCE", &[("table", "public.t"), ("format", "text"), ("state", "idle")]);
+    assert_ne!(lane["singles"], "0", "one client alone: its rows leave as they were sent");
+    tell(&mut console, "FLUSH");
+    tell(&mut console, "FLUSH t");
+    tell(&mut console, "FLUSH public.t");
+    assert_eq!(console.error("FLUSH nothing").sqlstate(), "42P01");
+}
+
+// ===== who may =====
+
+#[test]
+fn each_command_wants_its_role() {
+    let proxy = proxy("", "[policy]\nsimple_query = \"deny\"");
+    let refused = login(&proxy, "nobody", "pgbouncer").err().expect("refused");
+    assert_eq!((refused.field(b'S').as_str(), refused.sqlstate().as_str()), ("FATAL", "28000"));
+    assert!(refused.field(b'M').starts_with("not allowed"), "{}", refused.outline());
+
+    let mut viewer = login(&proxy, "viewer", "pgbouncer").expect("a stats_user");
+    for word in [
+        "HELP",
+        "CONFIG",
+        "DATABASES",
+        "POOLS",
+        "CLIENTS",
+        "SERVERS",
+        "USERS",
+        "VERSION",
+        "LISTS",
+        "MEM",
+        "STATE",
+        "STATS",
+        "STATS_TOTALS",
+        "STATS_AVERAGES",
+        "TOTALS",
+        "COALESCE",
+        "COALESCE_TABLES",
+    ] {
+        let answer = viewer.query(&format!("SHOW {word}"));
+        assert!(answer.iter().all(|m| m.tag != backend::ERROR_RESPONSE), "{word}:\n{}", outline(&answer));
+    }
+    for command in [
+        "PAUSE",
+        "PAUSE postgres",
+        "RESUME",
+        "DISABLE postgres",
+        "ENABLE postgres",
+        "RECONNECT",
+        "WAIT_CLOSE",
+        "KILL",
+        "KILL postgres",
+        "KILL_CLIENT 1",
+        "SUSPEND",
+        "RELOAD",
+        "SET default_pool_size = 1",
+        "SHUTDOWN",
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+        "SHUTDOWN WAIT_FOR_SERVERS",
+        "FLUSH",
+    ] {
+        assert_eq!(viewer.error(command).sqlstate(), "42501", "{command}");
+    }
+    // None of it was done, and the policy that refuses every Query of a client has not locked the console out.
+    let mut console = console(&proxy);
+    assert!(find(&mut console, "SHOW STATE", &[("key", "paused"), ("value", "no")]).is_some());
+    assert_eq!(console.error("SUSPEND").sqlstate(), "0A000");
+    assert_eq!(console.error("PAUSE pgbouncer").sqlstate(), "55000");
+    assert_eq!(console.error("RESUME").sqlstate(), "55000", "nothing is paused");
+    assert_eq!(console.error("KILL_CLIENT 4711").sqlstate(), "42704");
+}
+
+#[test]
+fn the_console_takes_no_clients_place() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("max_client_conn = 1", "");
+    let mut first = console(&proxy);
+    let mut second = console(&proxy);
+    let _client = Raw::login(proxy.port(), &database);
+    let refused = login(&proxy, "postgres", &database).err().expect("the second client");
+    assert_eq!(refused.sqlstate(), "53300");
+    let mut third = console(&proxy);
+    for console in [&mut first, &mut second, &mut third] {
+        assert!(find(console, "SHOW POOLS", &[("database", "pgsluice"), ("cl_active", "3")]).is_some());
+    }
+}
+
+// ===== PAUSE, RESUME, KILL =====
+
+#[test]
+fn pause_waits_for_transactions_and_holds_what_comes() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    server.psql("postgres", "DROP ROLE IF EXISTS console_other; CREATE ROLE console_other LOGIN");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut inside = Raw::login(proxy.port(), &database);
+    let mut outside = Raw::login(proxy.port(), &database);
+    outside.rows("SELECT 1");
+    inside.rows("BEGIN");
+
+    let mut pausing = self::console(&proxy);
+    let command = format!("PAUSE {database}");
+    let paused = thread::spawn(move || pausing.query(&command));
+    until(&mut console, "SHOW DATABASES", &[("name", &database), ("paused", "1")]);
+    let waiting = thread::spawn(move || {
+        let answer = outside.value("SELECT 'after'");
+        (outside, answer)
+    });
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("user", "postgres"), ("cl_waiting", "1")]);
+    // Still inside its transaction, and so PAUSE has not answered.
+    assert_eq!(inside.value("SELECT 'inside'").as_deref(), Some("inside"));
+    assert!(find(&mut console, "SHOW CLIENTS", &[("database", "pgsluice"), ("state", "active")]).is_some());
+    inside.rows("COMMIT");
+    let answer = paused.join().expect("PAUSE");
+    assert!(answer.iter().any(|m| m.command() == "PAUSE"), "{}", outline(&answer));
+    server.wait_until(
+        "postgres",
+        &format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = '{database}'"),
+    );
+
+    // A pool that did not exist when PAUSE was said is held as well.
+    let (port, name) = (proxy.port(), database.clone());
+    let other = thread::spawn(move || {
+        Raw::login_as(port, &[("user", "console_other"), ("database", &name)], "")
+            .map(|mut c| c.value("SELECT 1"))
+    });
+    until(
+        &mut console,
+        "SHOW POOLS",
+        &[("database", &database), ("user", "console_other"), ("cl_waiting", "1")],
+    );
+    assert_eq!(backends(server, &database), "0");
+    assert_eq!(console.error(&format!("PAUSE {database}")).sqlstate(), "55000", "it is already");
+
+    tell(&mut console, &format!("RESUME {database}"));
+    assert_eq!(waiting.join().expect("a client").1.as_deref(), Some("after"));
+    let other = other.join().expect("a client").unwrap_or_else(|e| panic!("{}", e.outline()));
+    assert_eq!(other.as_deref(), Some("1"));
+    assert_eq!(console.error(&format!("RESUME {database}")).sqlstate(), "55000");
+}
+
+#[test]
+fn a_pause_that_is_cancelled_stays_and_the_console_goes_on() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut inside = Raw::login(proxy.port(), &database);
+    inside.rows("BEGIN");
+    let mut pausing = self::console(&proxy);
+    pausing.send(&query("PAUSE"));
+    until(&mut console, "SHOW STATE", &[("key", "paused"), ("value", "yes")]);
+    pausing.cancel(proxy.port());
+    let answer = pausing.read_until_ready();
+    let error = answer.iter().find(|m| m.tag == backend::ERROR_RESPONSE).expect("cancelled");
+    assert_eq!(error.sqlstate(), "57014");
+    assert!(find(&mut pausing, "SHOW STATE", &[("key", "paused"), ("value", "yes")]).is_some());
+    tell(&mut pausing, "RESUME");
+    inside.rows("COMMIT");
+    assert_eq!(inside.value("SELECT 1").as_deref(), Some("1"));
+    // One that leaves while it waits leaves no trace either.
+    inside.rows("BEGIN");
+    pausing.send(&query("PAUSE"));
+    until(&mut console, "SHOW STATE", &[("key", "paused"), ("value", "yes")]);
+    drop(pausing);
+    until(&mut console, "SHOW POOLS", &[("database", "pgsluice"), ("cl_active", "1")]);
+    tell(&mut console, "RESUME");
+    inside.rows("COMMIT");
+}
+
+fn query(sql: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    pgsluice::wire::frontend::put_query(&mut out, sql.as_bytes());
+    out
+}
+
+#[test]
+fn kill_closes_clients_and_holds_the_database() {
+    let server = Postgres::shared();
+    let (database, other) = (server.fresh_database(""), server.fresh_database(""));
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut busy = Raw::login(proxy.port(), &database);
+    let mut idle = Raw::login(proxy.port(), &database);
+    let mut spared = Raw::login(proxy.port(), &other);
+    busy.rows("BEGIN");
+    tell(&mut console, &format!("KILL {database}"));
+    for client in [&mut busy, &mut idle] {
+        assert_eq!(last_error(client).sqlstate(), "57P01");
+    }
+    assert_eq!(spared.value("SELECT 1").as_deref(), Some("1"));
+    assert!(find(&mut console, "SHOW DATABASES", &[("name", &database), ("paused", "1")]).is_some());
+    let held = Raw::login(proxy.port(), &database);
+    let waits = thread::spawn(move || {
+        let mut held = held;
+        held.value("SELECT 1")
+    });
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+    tell(&mut console, &format!("RESUME {database}"));
+    assert_eq!(waits.join().expect("a client").as_deref(), Some("1"));
+}
+
+#[test]
+fn kill_client_closes_one() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let named = |name: &str| {
+        let parameters = [("user", "postgres"), ("database", database.as_str()), ("application_name", name)];
+        Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    let (mut one, mut two) = (named("one"), named("two"));
+    let row = find(&mut console, "SHOW CLIENTS", &[("application_name", "one")]).expect("it");
+    tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+    assert_eq!(last_error(&mut one).sqlstate(), "57P01");
+    assert_eq!(two.value("SELECT 1").as_deref(), Some("1"));
+    // A console is a client, too.
+    let mut victim = self::console(&proxy);
+    let ids: Vec<u64> = show(&mut console, "SHOW CLIENTS")
+        .iter()
+        .filter(|c| c["database"] == "pgsluice")
+        .map(|c| c["id"].parse().expect("a number"))
+        .collect();
+    tell(&mut console, &format!("KILL_CLIENT {}", ids.iter().max().expect("one")));
+    assert_eq!(last_error(&mut victim).sqlstate(), "57P01");
+}
+
+#[test]
+fn disable_enable_reconnect() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    // Before the first client: it holds for pools that come.
+    tell(&mut console, &format!("DISABLE {database}"));
+    let refused = login(&proxy, "postgres", &database).err().expect("refused");
+    assert_eq!(refused.sqlstate(), "57P03");
+    tell(&mut console, &format!("ENABLE {database}"));
+    let mut client = Raw::login(proxy.port(), &database);
+    tell(&mut console, &format!("DISABLE {database}"));
+    let before = client.value("SELECT pg_backend_pid()");
+    assert!(login(&proxy, "postgres", &database).is_err());
+    tell(&mut console, &format!("ENABLE {database}"));
+
+    client.rows("BEGIN");
+    tell(&mut console, &format!("RECONNECT {database}"));
+    assert!(find(&mut console, "SHOW SERVERS", &[("database", &database), ("close_needed", "1")]).is_some());
+    let mut closing = self::console(&proxy);
+    closing.send(&query(&format!("WAIT_CLOSE {database}")));
+    assert_eq!(client.value("SELECT pg_backend_pid()"), before, "not inside a transaction");
+    client.rows("COMMIT");
+    let answer = closing.read_until_ready();
+    assert!(answer.iter().any(|m| m.command() == "WAIT_CLOSE"), "{}", outline(&answer));
+    assert_ne!(client.value("SELECT pg_backend_pid()"), before);
+}
+
+// ===== settings =====
+
+fn effective(console: &mut Raw, key: &str) -> String {
+    find(console, "SHOW CONFIG", &[("key", key)]).expect("the key")["value"].clone()
+}
+
+#[test]
+fn reload_changes_all_or_nothing() {
+    let server = Postgres::shared();
+    let (kept, gone) = (server.fresh_database(""), server.fresh_database(""));
+    let config = |general: &str, databases: &[&str]| {
+        let general = format!(
+            "listen_addr = \"127.0.0.1\"\nauth_type = \"trust\"\nadmin_users = [\"postgres\"]\n{general}"
+        );
+        let entry =
+            |name: &&str| format!("[databases.{name}]\nhost = \"127.0.0.1\"\nport = {}\n", server.port());
+        format!("[general]\n{general}\n{}", databases.iter().map(entry).collect::<String>())
+    };
+    let proxy = Proxy::start(&config("listen_port = @PORT@", &[&kept, &gone]));
+    let mut console = console(&proxy);
+    let mut stays = Raw::login(proxy.port(), &kept);
+    let mut idle = Raw::login(proxy.port(), &gone);
+    let mut inside = Raw::login(proxy.port(), &gone);
+    inside.rows("BEGIN");
+
+    proxy.write_config(&config("listen_port = @PORT@\ndefault_pool_size = 3\nno_such_key = 1", &[&kept]));
+    let error = console.error("RELOAD");
+    assert_eq!(error.sqlstate(), "F0000");
+    assert!(error.field(b'M').contains("no_such_key"), "{}", error.outline());
+    assert_eq!(effective(&mut console, "default_pool_size"), "20");
+    proxy.write_config(&config("listen_port = @PORT@\ndefault_pool_size = 3\nclient_tls_sslmode = \"require\"\nclient_tls_cert_file = \"@DIR@/pgsluice.toml\"\nclient_tls_key_file = \"@DIR@/pgsluice.toml\"", &[&kept]));
+    console.error("RELOAD");
+    assert_eq!(effective(&mut console, "default_pool_size"), "20");
+    assert_eq!(idle.value("SELECT 1").as_deref(), Some("1"), "its database is still there");
+
+    proxy.write_config(&config("listen_port = 1\ndefault_pool_size = 3", &[&kept]));
+    tell(&mut console, "RELOAD");
+    assert_eq!(effective(&mut console, "default_pool_size"), "3");
+    assert_eq!(effective(&mut console, "listen_port"), proxy.port().to_string(), "what is in effect");
+    proxy.wait_for_log("takes effect after a restart");
+    assert_eq!(stays.value("SELECT 1").as_deref(), Some("1"));
+    // The database that is no more: nobody comes in, who is idle goes, a transaction may end.
+    assert_eq!(last_error(&mut idle).sqlstate(), "57P01");
+    assert_eq!(login(&proxy, "postgres", &gone).err().expect("refused").sqlstate(), "3D000");
+    assert_eq!(inside.value("SELECT 'still'").as_deref(), Some("still"));
+    inside.rows("COMMIT");
+    let error = last_error(&mut inside);
+    assert_eq!(error.sqlstate(), "57P01");
+    assert!(error.field(b'M').contains("removed"), "{}", error.outline());
+    let forgotten =
+        poll(PATIENCE, || find(&mut console, "SHOW POOLS", &[("database", &gone)]).is_none().then_some(()));
+    assert!(forgotten.is_some(), "its pool is forgotten");
+}
+
+#[test]
+fn set_changes_one_key_until_the_next_reload() {
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    tell(&mut console, "SET default_pool_size = 7");
+    assert_eq!(effective(&mut console, "default_pool_size"), "7");
+    tell(&mut console, "SET query_wait_timeout TO '5'");
+    assert_eq!(effective(&mut console, "query_wait_timeout"), "5");
+    for (command, sqlstate) in [
+        ("SET default_pool_sise = 7", "42704"),
+        ("SET listen_port = 7", "55P02"),
+        ("SET default_pool_size = many", "22023"),
+        ("SET min_pool_size = 99", "22023"),
+        ("SET auth_file = x", "0A000"),
+    ] {
+        assert_eq!(console.error(command).sqlstate(), sqlstate, "{command}");
+    }
+    assert_eq!(effective(&mut console, "default_pool_size"), "7");
+    tell(&mut console, "RELOAD");
+    assert_eq!(effective(&mut console, "default_pool_size"), "20");
+}
+
+// ===== SHUTDOWN =====
+
+#[test]
+fn shutdown_answers_and_ends() {
+    let mut proxy = proxy("", "");
+    let mut console = console(&proxy);
+    tell(&mut console, "SHUTDOWN");
+    assert!(proxy.wait_end().success());
+}
+
+#[test]
+fn shutdown_waits_for_clients() {
+    let database = Postgres::shared().fresh_database("");
+    let mut proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), &database);
+    tell(&mut console, "SHUTDOWN WAIT_FOR_CLIENTS");
+    assert_eq!(login(&proxy, "postgres", &database).err().expect("refused").sqlstate(), "57P01");
+    assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+    assert!(find(&mut self::console(&proxy), "SHOW CLIENTS", &[("database", &database)]).is_some());
+    client.terminate();
+    assert!(proxy.wait_end().success());
+}
+
+#[test]
+fn shutdown_waits_for_servers() {
+    let database = Postgres::shared().fresh_database("");
+    let mut proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut idle = Raw::login(proxy.port(), &database);
+    let mut inside = Raw::login(proxy.port(), &database);
+    inside.rows("BEGIN");
+    tell(&mut console, "SHUTDOWN WAIT_FOR_SERVERS");
+    assert_eq!(last_error(&mut idle).sqlstate(), "57P01");
+    assert_eq!(inside.value("SELECT 1").as_deref(), Some("1"));
+    inside.send(&query("COMMIT"));
+    let done = inside.read_until_closed();
+    assert!(done.iter().any(|m| m.command() == "COMMIT"), "{}", outline(&done));
+    assert!(proxy.wait_end().success());
+}
+
+// ===== programs as they are =====
+
+#[test]
+fn psql_and_tokio_postgres_talk_to_it() {
+    let proxy = proxy("", "");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let dsn = proxy.dsn("pgbouncer");
+        let (client, connection) =
+            tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.expect("a login");
+        tokio::spawn(connection);
+        let row = client.query_one("SHOW STATE", &[]).await;
+        assert!(row.is_err(), "three rows");
+        let rows = client.query("SHOW POOLS", &[]).await.expect("rows");
+        assert_eq!(rows.iter().map(|r| r.get::<_, i32>("cl_active")).sum::<i32>(), 1);
+        client.batch_execute("RELOAD").await.expect("reloaded");
+        let error = client.execute("RESUME", &[]).await.expect_err("not paused");
+        assert_eq!(error.code().map(|c| c.code()), Some("55000"));
+    });
+    // As exporters ask.
+    for probe in
+        ["SHOW VERSION;", "SHOW LISTS;", "SHOW CONFIG;", "SHOW DATABASES;", "SHOW POOLS;", "SHOW STATS;"]
+    {
+        let mut psql = Command::new(client_program("psql"));
+        psql.args(["-XAt", "-v", "ON_ERROR_STOP=1", "-c", probe, &proxy.dsn("pgbouncer")]);
+        let output = psql.output().expect("psql");
+        assert!(output.status.success(), "{probe}: {}", String::from_utf8_lossy(&output.stderr));
+        // No database has been used yet, so there are no stats.
+        assert!(!output.stdout.is_empty() || probe == "SHOW STATS;", "{probe}");
+    }
+}
+
+#[test]
+fn what_is_no_command_is_told_and_what_is_no_protocol_ends() {
+    let mut proxy = proxy("", "");
+    let mut console = console(&proxy);
+    assert_eq!(console.error("DROP TABLE t").sqlstate(), "42601");
+    assert_eq!(console.error("SHOW PEERS").sqlstate(), "0A000");
+    let extended = console.extended("SHOW STATE", &[]);
+    assert_eq!(extended.iter().filter(|m| m.tag == backend::DATA_ROW).count(), 3);
+    console.send(&[b'Q', 0x7f, 0xff, 0xff, 0xff]);
+    assert_eq!(last_error(&mut console).sqlstate(), "08P01");
+    assert!(proxy.alive());
+}
