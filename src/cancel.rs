@@ -273,10 +273,13 @@ pub struct NewClient {
     pub application_name: Box<str>,
 }
 
+/// The process id and the secret that a client was told.
+type CancelKey = (i32, Box<[u8]>);
+
 /// All clients that are logged in.
 #[derive(Debug, Default)]
 pub struct Registry {
-    clients: Mutex<HashMap<(i32, Box<[u8]>), Arc<ClientShared>>>,
+    clients: Mutex<HashMap<CancelKey, Arc<ClientShared>>>,
     consoles: AtomicUsize,
     next: AtomicU64,
 }

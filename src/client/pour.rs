@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    fn may_pour(&mut self) -> bool {
+    fn may_pour(&self) -> bool {
         let pool = self.pool.settings.load();
         let coalesce = &pool.coalesce;
         if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() {
@@ -145,7 +145,7 @@ impl Session {
 
     // ----- recognising
 
-    fn look(&mut self, scratch: &mut Scratch) -> Result<Look, Fault> {
+    fn look(&self, scratch: &mut Scratch) -> Result<Look, Fault> {
         scratch.rows.clear();
         scratch.answers.clear();
         let buf = self.client.bytes();
@@ -350,10 +350,10 @@ impl<'a> Walk<'a> {
 
     /// The plan of a statement, when it is known to be harmless.
     fn ready(&mut self, statement: &Arc<Statement>) -> Option<Arc<Ready>> {
-        if let Some((id, ready)) = &self.bound {
-            if *id == statement.id {
-                return Some(Arc::clone(ready));
-            }
+        if let Some((id, ready)) = &self.bound
+            && *id == statement.id
+        {
+            return Some(Arc::clone(ready));
         }
         if !*statement.insert.get_or_init(|| !quick_reject(&statement.query)) {
             return None;

@@ -275,7 +275,7 @@ impl Session {
 
     /// The client's role is taken on in a round trip of its own: where that fails (the role is gone) nothing of the
     /// client's may run as somebody else. Other settings go out together with what the client sends.
-    async fn become_client(&mut self, server: &mut Checkout) -> Result<(), Fault> {
+    async fn become_client(&self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
         match server.settle_vars(&want, max).await {
             Ok(None) => Ok(()),

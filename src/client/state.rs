@@ -231,7 +231,7 @@ impl State {
             }
             f::EXECUTE => {
                 self.counts.queries += 1;
-                Ok(self.owe(server, reply, Kind::Execute))
+                Ok(self.owe(server, Kind::Execute))
             }
             f::SYNC => {
                 server.pipeline.push(Kind::Sync, Action::Forward, false);
@@ -264,7 +264,7 @@ impl State {
         }
     }
 
-    fn owe(&mut self, server: &mut ServerConn, _reply: &mut [u8], kind: Kind) -> Taken {
+    fn owe(&self, server: &mut ServerConn, kind: Kind) -> Taken {
         if server.pipeline.is_discarding() {
             return Taken::Drop;
         }
@@ -342,11 +342,12 @@ impl State {
         self.tainted(found, text);
         self.awaiting |= found.intersects(FORGETS_NAMES);
         self.note_custom_settings(text, found);
-        if found.contains(Effects::DEALLOCATE) && self.tracks_names() {
-            if let Some(rewritten) = self.deallocate(text, server) {
-                self.send_query(&rewritten, fold, server);
-                return Ok(Taken::Done);
-            }
+        if found.contains(Effects::DEALLOCATE)
+            && self.tracks_names()
+            && let Some(rewritten) = self.deallocate(text, server)
+        {
+            self.send_query(&rewritten, fold, server);
+            return Ok(Taken::Done);
         }
         if fold {
             self.send_query(text, true, server);
@@ -454,7 +455,7 @@ impl State {
         Some(format!("DEALLOCATE {}", statement.server_name).into_bytes())
     }
 
-    fn take_copy_end(&mut self, head: Header, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
+    fn take_copy_end(&self, head: Header, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
         if !whole && head.total() <= SMALL_MESSAGE_BYTES_MAX {
             return Taken::NeedWhole;
         }

@@ -135,10 +135,13 @@ pub struct ShapeView {
     pub seen: u64,
 }
 
+/// By the hash of what they are recognised by.
+type ShapesByHash = HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>;
+
 /// All shapes and lanes of the process.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    shapes: Mutex<HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>>,
+    shapes: Mutex<ShapesByHash>,
     hasher: ahash::RandomState,
     count: AtomicUsize,
     lanes: Mutex<Vec<Arc<Lane>>>,
@@ -203,7 +206,7 @@ impl Lanes {
 
     fn remember(
         &self,
-        shapes: &mut HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>,
+        shapes: &mut ShapesByHash,
         hash: u64,
         pool: &Arc<Pool>,
         class: u64,

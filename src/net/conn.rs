@@ -178,7 +178,7 @@ impl Conn {
     ///
     /// Cancel safety: no byte is lost; what was read stands in [`Conn::bytes`].
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if let Poll::Pending = self.stream.poll_read_ready(cx)? {
+        if self.stream.poll_read_ready(cx)?.is_pending() {
             return Poll::Pending;
         }
         if self.input.data.is_empty() {

@@ -123,6 +123,8 @@ struct Waiter {
 
 #[derive(Debug, Default)]
 struct Inner {
+    // Boxed: a connection moves between sessions, tasks and this list.
+    #[expect(clippy::vec_box, reason = "what moves through the queue and out again is the box")]
     idle: Vec<Box<ServerConn>>,
     waiters: VecDeque<Waiter>,
     /// Logging in now.

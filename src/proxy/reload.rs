@@ -128,8 +128,7 @@ mod tests {
     #[test]
     fn every_key_that_needs_a_restart_is_kept() {
         let running = Settings::default();
-        let mut new = Settings::default();
-        new.general = General {
+        let general = General {
             listen_addr: vec!["::1".into()],
             listen_port: 1,
             listen_backlog: 7,
@@ -141,6 +140,7 @@ mod tests {
             log_level: "debug".into(),
             ..General::default()
         };
+        let mut new = Settings { general, ..Settings::default() };
         let restart =
             config::keys().iter().filter(|key| key.section == config::Section::General && !key.reloadable);
         let differ = config::needs_restart(&running, &new);

@@ -23,10 +23,10 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 /// As many open files as the system lets us have: each client is one.
 pub(super) fn raise_file_limit() {
-    if let Ok((soft, hard)) = rlimit::Resource::NOFILE.get() {
-        if soft < hard {
-            let _ = rlimit::Resource::NOFILE.set(hard, hard);
-        }
+    if let Ok((soft, hard)) = rlimit::Resource::NOFILE.get()
+        && soft < hard
+    {
+        let _ = rlimit::Resource::NOFILE.set(hard, hard);
     }
 }
 

@@ -23,10 +23,11 @@ pub fn custom_settings(text: &[u8], mut found: impl FnMut(&str)) {
             None => skip_words(rest),
         };
         let name = &rest[..rest.iter().take_while(|b| is_name_byte(**b) || **b == b'.').count()];
-        if name.contains(&b'.') && name.len() <= NAME_BYTES_MAX {
-            if let Ok(name) = std::str::from_utf8(name) {
-                found(name.trim_matches('.'));
-            }
+        if name.contains(&b'.')
+            && name.len() <= NAME_BYTES_MAX
+            && let Ok(name) = std::str::from_utf8(name)
+        {
+            found(name.trim_matches('.'));
         }
     }
 }

@@ -320,7 +320,7 @@ impl Raw {
     }
 
     /// Cancels again and again until something is answered: the request may come before the statement does.
-    pub fn cancel_until_answered(&mut self, port: u16) {
+    pub fn cancel_until_answered(&self, port: u16) {
         let answered = super::poll(PATIENCE, || {
             self.cancel(port);
             super::poll(std::time::Duration::from_secs(5), || self.has_answer().then_some(()))
