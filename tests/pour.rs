@@ -666,8 +666,8 @@ fn a_cancelled_row_of_a_batch_is_not_stored() {
     holder.rows("LOCK TABLE t");
     send_insert(&mut clients[0], 0);
     waiting(pg, &db, 1);
-    for i in 1..4 {
-        send_insert(&mut clients[i], i);
+    for (i, client) in clients.iter_mut().enumerate().take(4).skip(1) {
+        send_insert(client, i);
     }
     // A pipeline of which the first transaction alone is cancelled.
     let pipeline = pipeline("t", 10, 3, true, |_| {});
@@ -704,8 +704,8 @@ fn rows_of_a_client_that_left_are_stored_as_directly() {
     holder.rows("LOCK TABLE t");
     send_insert(&mut clients[0], 0);
     waiting(pg, &db, 1);
-    for i in 1..4 {
-        send_insert(&mut clients[i], i);
+    for (i, client) in clients.iter_mut().enumerate().take(4).skip(1) {
+        send_insert(client, i);
     }
     // Without its Sync it is no transaction: nothing may be stored of it.
     let half = pipeline("t", 10, 3, false, |_| {});
