@@ -14,6 +14,10 @@ pub const AUTH_MESSAGE_BYTES_MAX: usize = 65_535;
 /// ParameterStatus, names in Bind, Describe, Close ...), in bytes.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 1 << 20;
 
+/// Longest Describe, Close, Execute, Flush, Sync, CopyDone, CopyFail that PostgreSQL takes: its
+/// `PQ_SMALL_MESSAGE_LIMIT` (bytes, length word included).
+pub const SHORT_MESSAGE_BYTES_MAX: usize = 10_000;
+
 /// One read buffer (bytes). Larger messages stream through it in pieces.
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
 

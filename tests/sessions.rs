@@ -644,3 +644,65 @@ fn a_client_that_waits_while_postgresql_starts_is_served() {
     server.start_again();
     assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("7"));
 }
+
+#[test]
+fn a_client_that_stops_inside_a_message_holds_nobody_up() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = through(server, "transaction", "default_pool_size = 1\nworkers = 1");
+    let mut other = Raw::login(proxy.port(), &database);
+    let long = "x".repeat(3 << 20);
+    let whole = [
+        build(|o| f::put_query(o, format!("SELECT '{}'", &long[..900 << 10]).as_bytes())),
+        build(|o| f::put_parse(o, b"", format!("SELECT '{long}'").as_bytes(), &[])),
+        build(|o| f::put_parse(o, b"named", format!("SELECT '{long}'").as_bytes(), &[])),
+        build(|o| f::put_target(o, f::CLOSE, b'S', &long.as_bytes()[..9900])),
+        build(|o| f::put_target(o, f::DESCRIBE, b'S', &long.as_bytes()[..9900])),
+        build(|o| f::put_copy_fail(o, &long.as_bytes()[..9900])),
+        build(|o| {
+            frame::put(o, f::BIND, |o| {
+                o.extend_from_slice(&long.as_bytes()[..900 << 10]);
+                o.extend_from_slice(b"\0\0\0\0\0\0\0\0");
+            });
+        }),
+    ];
+    for message in whole {
+        for sent in [3, 4000, 9000, 20_000, message.len() - 1].map(|n| n.min(message.len() - 1)) {
+            let mut slow = Raw::login(proxy.port(), &database);
+            slow.send(&message[..sent]);
+            assert_eq!(other.value("SELECT 1").as_deref(), Some("1"), "after {sent} bytes of {}", message[0]);
+            slow.send(&message[sent..]);
+            slow.send(&build(sync));
+            slow.read_until_ready();
+            slow.terminate();
+        }
+    }
+}
+
+#[test]
+fn a_short_kind_of_message_that_is_long_ends_the_session_before_a_server_sees_it() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = through(server, "transaction", "default_pool_size = 1");
+    let mut other = Raw::login(proxy.port(), &database);
+    let pid = other.value("SELECT pg_backend_pid()");
+    let name = vec![b'x'; 20_000];
+    for message in [
+        build(|o| f::put_target(o, f::CLOSE, b'S', &name)),
+        build(|o| f::put_target(o, f::DESCRIBE, b'P', &name)),
+        build(|o| f::put_execute(o, &name, 0)),
+        build(|o| f::put_copy_fail(o, &name)),
+        vec![f::SYNC, 0x3f, 0xff, 0xff, 0xff],
+    ] {
+        let mut raw = Raw::login(proxy.port(), &database);
+        let _ = raw.try_send(&message);
+        let last = raw.read_until_closed().pop().expect("an answer");
+        assert_eq!(
+            (last.field(b'S'), last.sqlstate()),
+            ("FATAL".into(), "08P01".into()),
+            "{}",
+            last.outline()
+        );
+    }
+    assert_eq!(other.value("SELECT pg_backend_pid()"), pid);
+}

@@ -12,7 +12,9 @@ use std::time::Instant;
 use super::Context;
 use super::pour::{Poured, Pouring, may_hold_more};
 use super::relay::End;
-use super::state::{BOUND, Counts, Fault, PROBED, State, UNKEPT, UNPINS, policy_error};
+use super::state::{
+    BOUND, Counts, Fault, PROBED, State, UNKEPT, UNPINS, check_length, may_go_in_pieces, policy_error,
+};
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::error::{Error, Kind};
 use crate::limits::READ_BUFFER_BYTES;
@@ -20,6 +22,7 @@ use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
 use crate::pool::{Checkout, CheckoutError, Pool};
 use crate::proto::prepared::Statement;
+use crate::server::ServerShared;
 use crate::server::internal::{Lost, Probe};
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
@@ -112,11 +115,11 @@ impl Session {
                 // Only a drain ends it here.
                 Ok(End::Quiet) => self.obey(true)?,
                 Ok(End::ClientLeft) => break,
-                Ok(End::Signalled) => self.obey(server.pipeline.is_quiet())?,
-                Err(fault) => {
-                    self.me.unlink();
-                    return Err(fault);
+                Ok(End::Signalled) => {
+                    let obeyed = self.obey(server.pipeline.is_quiet());
+                    obeyed.map_err(|fault| self.abandon(&server, fault))?;
                 }
+                Err(fault) => return Err(self.abandon(&server, fault)),
             }
         }
         Box::pin(self.leave(server)).await;
@@ -174,8 +177,9 @@ impl Session {
                 {
                     return Poll::Pending;
                 }
-                if is_worth_a_server(client, self.state.message_max)? {
-                    return Poll::Ready(Ok(Woken::Input));
+                match what_is_there(client, self.state.message_max)? {
+                    There::Enough => return Poll::Ready(Ok(Woken::Input)),
+                    There::Part(want) => client.want(want),
                 }
                 match client.poll_fill(cx) {
                     Poll::Pending => return Poll::Pending,
@@ -385,13 +389,11 @@ impl Session {
                 Ok(End::Quiet) => {}
                 Ok(End::ClientLeft) => return Ok(false),
                 Ok(End::Signalled) => {
-                    self.obey(server.pipeline.is_quiet())?;
+                    let obeyed = self.obey(server.pipeline.is_quiet());
+                    obeyed.map_err(|fault| self.abandon(server, fault))?;
                     continue;
                 }
-                Err(fault) => {
-                    self.me.unlink();
-                    return Err(fault);
-                }
+                Err(fault) => return Err(self.abandon(server, fault)),
             }
             self.settle(server);
             self.state.recheck = false;
@@ -408,6 +410,21 @@ impl Session {
             self.state.candidates = Vec::new();
             return Ok(true);
         }
+    }
+
+    /// The session ends and its server with it. What a timeout or an administrator ends does not run on there.
+    fn abandon(&self, server: &Checkout, fault: Fault) -> Fault {
+        self.me.unlink();
+        if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
+            let shared = Arc::clone(&server.shared);
+            let limit = self.cx.settings.load().general.cancel_wait_timeout;
+            tokio::spawn(async move {
+                let ServerShared { target, address, pid, key, .. } = &*shared;
+                // Whether it arrives or not, nobody else gets that connection.
+                let _ = crate::server::connect::cancel(target, address, *pid, key, limit).await;
+            });
+        }
+        fault
     }
 
     /// A transaction has ended: what the client was told is what it knows.
@@ -638,10 +655,31 @@ fn fault_text(fault: &Fault) -> String {
     }
 }
 
-/// A message is whole, or too long for the buffer: a server can work on it.
-fn is_worth_a_server(client: &Conn, max: usize) -> Result<bool, Fault> {
+/// How much of the first message there is.
+enum There {
+    /// It is whole, or it goes on in pieces: a server can work on it.
+    Enough,
+    /// It must be whole to be understood; the buffer has to hold this many bytes for it (0: nothing more than usual).
+    Part(usize),
+}
+
+/// A server is asked for only when it can be given something: one that waits for a slow client serves nobody, and a
+/// message that stays in the buffer would be offered to one again and again.
+fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
     let buf = client.bytes();
-    Ok(header(buf, max)?.is_some_and(|head| buf.len() >= head.total() || buf.len() >= READ_BUFFER_BYTES / 2))
+    let Some(head) = header(buf, max)? else { return Ok(There::Part(0)) };
+    check_length(head)?;
+    if buf.len() >= head.total() {
+        return Ok(There::Enough);
+    }
+    if !may_go_in_pieces(head, buf) {
+        return Ok(There::Part(if head.tag == f::BIND {
+            buf.len() + READ_BUFFER_BYTES
+        } else {
+            head.total()
+        }));
+    }
+    Ok(if buf.len() >= READ_BUFFER_BYTES / 2 { There::Enough } else { There::Part(0) })
 }
 
 /// Cleans a server connection for the next client: everything in the session goes, prepared statements too.

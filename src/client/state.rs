@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Error;
-use crate::limits::{PIPELINE_MAX, PREPARED_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
+use crate::limits::{
+    PIPELINE_MAX, PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
+    STATEMENT_BYTES_MAX,
+};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::pool::registry::Shared;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
@@ -220,6 +223,7 @@ impl State {
     ) -> Result<Taken, Fault> {
         let whole = frame.len() == head.total();
         let body = &frame[HEADER_BYTES..];
+        check_length(head)?;
         match head.tag {
             f::COPY_DATA => Ok(Taken::Forward),
             f::EXECUTE if self.forgetting => {
@@ -241,17 +245,9 @@ impl State {
             _ if server.pipeline.is_discarding() => Ok(Taken::Drop),
             f::BIND => self.take_bind(head, body, server),
             f::FLUSH => Ok(Taken::Forward),
-            f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(head, frame, whole, server)),
+            f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(frame, whole, server)),
             f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(server),
             f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => self.take_long_parse(body, server),
-            f::DESCRIBE | f::CLOSE if head.total() > SMALL_MESSAGE_BYTES_MAX => {
-                Err(DecodeError::LengthTooLarge {
-                    tag: head.tag,
-                    len: head.body as u32,
-                    max: SMALL_MESSAGE_BYTES_MAX,
-                }
-                .into())
-            }
             f::FUNCTION_CALL => self.take_function_call(server),
             f::QUERY | f::PARSE | f::DESCRIBE | f::CLOSE if !whole => Ok(Taken::NeedWhole),
             f::QUERY => self.take_query(body, server),
@@ -455,8 +451,8 @@ impl State {
         Some(format!("DEALLOCATE {}", statement.server_name).into_bytes())
     }
 
-    fn take_copy_end(&self, head: Header, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
-        if !whole && head.total() <= SMALL_MESSAGE_BYTES_MAX {
+    fn take_copy_end(&self, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
+        if !whole {
             return Taken::NeedWhole;
         }
         let open = server.pipeline.in_copy_in();
@@ -510,18 +506,38 @@ impl State {
         }
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
-        let rewritten = if statement.effects.contains(Effects::DEALLOCATE) {
-            self.deallocate(parse.query, server)
-        } else {
-            None
-        };
+        if statement.effects.contains(Effects::DEALLOCATE) && self.parse_deallocate(parse, server) {
+            return Ok(Taken::Done);
+        }
         let id = statement.id;
         self.names.parse(b"", statement, Some(id));
         server.names.unnamed = Some(id);
         server.pipeline.push(Kind::Parse, Action::Forward, true);
-        let Some(text) = rewritten else { return Ok(Taken::Forward) };
-        f::put_parse(&mut server.conn.out, b"", &text, parse.types);
-        Ok(Taken::Done)
+        Ok(Taken::Forward)
+    }
+
+    /// DEALLOCATE of a name that the protocol prepared, as an unnamed statement. What it deallocates on the server is
+    /// made for that: the statement itself is shared, and a Parse alone takes no effect. False: it is no such thing.
+    fn parse_deallocate(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> bool {
+        const MADE: &[u8] = b"pgsluice_deallocate";
+        const TEXT: &[u8] = b"DEALLOCATE pgsluice_deallocate";
+        let Some(name) = crate::sql::effects::deallocated_name(parse.query) else { return false };
+        if self.names.lookup(&name).is_none() {
+            return false;
+        }
+        let out = &mut server.conn.out;
+        f::put_target(out, f::CLOSE, b'S', MADE);
+        f::put_parse(out, MADE, b"SELECT", &[]);
+        f::put_parse(out, b"", TEXT, &[]);
+        server.pipeline.push(Kind::Close, Action::Skip, true);
+        self.names.close(&name);
+        server.pipeline.push(Kind::Parse, Action::Skip, false);
+        let statement = Statement::under(TEXT, &[], self.want.pour_class, Effects::DEALLOCATE);
+        server.names.unnamed = Some(statement.id);
+        let id = statement.id;
+        self.names.parse(b"", statement, Some(id));
+        server.pipeline.push(Kind::Parse, Action::Forward, true);
+        true
     }
 
     fn parse_named(
@@ -914,6 +930,30 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) {
         if !names.contains(&name) {
             names.push(name);
         }
+    }
+}
+
+/// Hot path. The server would close the connection over a message of a short kind that is long.
+pub(super) fn check_length(head: Header) -> Result<(), DecodeError> {
+    let short = !matches!(head.tag, f::COPY_DATA | f::QUERY | f::PARSE | f::BIND | f::FUNCTION_CALL);
+    if short && head.body + 4 > SHORT_MESSAGE_BYTES_MAX {
+        let len = head.body as u32 + 4;
+        return Err(DecodeError::LengthTooLarge { tag: head.tag, len, max: SHORT_MESSAGE_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// What [`State::take`] does not ask to be whole. `frame` is what has arrived of it.
+pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
+    match head.tag {
+        f::QUERY => head.total() > STATEMENT_BYTES_MAX,
+        f::PARSE => head.total() > PREPARED_TEXT_BYTES_MAX,
+        f::DESCRIBE | f::CLOSE | f::COPY_DONE | f::COPY_FAIL => false,
+        f::BIND => {
+            let body = &frame[HEADER_BYTES..];
+            body.len() >= SMALL_MESSAGE_BYTES_MAX || memchr::memchr_iter(0, body).nth(1).is_some()
+        }
+        _ => true,
     }
 }
 

@@ -237,10 +237,18 @@ impl Pool {
     }
 
     /// Hot path. A connection is free: to the first waiter, or idle.
-    fn give(self: &Arc<Self>, mut server: Box<ServerConn>) {
+    fn give(self: &Arc<Self>, server: Box<ServerConn>) {
+        let expired = self.settings.load().server_lifetime < server.shared.connected.elapsed();
+        if expired {
+            return self.discard(server);
+        }
+        self.give_young(server);
+    }
+
+    /// As [`Pool::give`]; one that has just logged in serves once, however short its life is to be.
+    fn give_young(self: &Arc<Self>, mut server: Box<ServerConn>) {
         let settings = self.settings.load();
-        let expired = settings.server_lifetime < server.shared.connected.elapsed();
-        if expired || server.shared.close_needed.load(Ordering::Relaxed) || !server.is_reusable() {
+        if server.shared.close_needed.load(Ordering::Relaxed) || !server.is_reusable() {
             drop(settings);
             return self.discard(server);
         }
@@ -441,7 +449,7 @@ impl Pool {
             inner.servers.push(Arc::clone(&server.shared));
         }
         self.remember_welcome(&server.startup, &server.reported);
-        self.give(server);
+        self.give_young(server);
         self.launch_if_needed();
     }
 

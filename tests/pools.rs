@@ -1,0 +1,526 @@
+//! Pools: who gets a connection when, the limits, the timeouts, reload and drain.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use pgsluice::wire::{backend as b, frontend as f};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
+
+fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    parts(&mut out);
+    out
+}
+
+fn send_query(raw: &mut Raw, sql: &str) {
+    raw.send(&build(|o| f::put_query(o, sql.as_bytes())));
+}
+
+fn login_error(proxy: &Proxy, user: &str, database: &str) -> Message {
+    let parameters = [("user", user), ("database", database)];
+    Raw::login_as(proxy.port(), &parameters, "").err().unwrap_or_else(|| panic!("{user} was let in"))
+}
+
+/// What closes a connection.
+fn last(raw: &mut Raw) -> Message {
+    raw.read_until_closed().pop().expect("an answer before the end")
+}
+
+fn connections(server: &Postgres, database: &str) -> usize {
+    let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'");
+    server.psql("postgres", &sql).trim().parse().expect("a count")
+}
+
+fn wait_for_connections(server: &Postgres, database: &str, n: usize) {
+    let seen = poll(PATIENCE, || (connections(server, database) == n).then_some(()));
+    assert!(seen.is_some(), "{} connections, not {n}", connections(server, database));
+}
+
+/// A role that may log in, by a name of this test's own.
+fn role(server: &Postgres, database: &str, name: &str) -> String {
+    let role = format!("{name}_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role} LOGIN SUPERUSER"));
+    role
+}
+
+fn login_as(proxy: &Proxy, user: &str, database: &str) -> Raw {
+    Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "")
+        .unwrap_or_else(|e| panic!("{}", e.outline()))
+}
+
+#[test]
+fn clients_are_served_in_the_order_in_which_they_came() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (n serial, who int)");
+    // One worker takes requests up in the order in which they arrive.
+    let proxy = Proxy::to(server, "default_pool_size = 1\nworkers = 1", "", "");
+    let mut holder = Raw::login(proxy.port(), &database);
+    let mut raws: Vec<Raw> = (0..8).map(|_| Raw::login(proxy.port(), &database)).collect();
+    holder.rows("BEGIN");
+    for (n, raw) in raws.iter_mut().enumerate() {
+        send_query(raw, &format!("INSERT INTO t (who) SELECT {n}"));
+    }
+    holder.rows("COMMIT");
+    for raw in &mut raws {
+        raw.read_until_ready();
+    }
+    let order = server.psql(&database, "SELECT string_agg(who::text, ',' ORDER BY n) FROM t");
+    assert_eq!(order.trim(), "0,1,2,3,4,5,6,7");
+}
+
+#[test]
+fn a_pool_opens_no_more_connections_than_its_size_under_load() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 3", "", "");
+    let port = proxy.port();
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let database = database.clone();
+            std::thread::spawn(move || {
+                let mut raw = Raw::login(port, &database);
+                (0..40)
+                    .map(|_| {
+                        let count =
+                            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+                        raw.value(count).expect("a count").parse::<usize>().expect("a number")
+                    })
+                    .max()
+            })
+        })
+        .collect();
+    let most = threads.into_iter().filter_map(|t| t.join().expect("a client")).max();
+    assert!(most.is_some_and(|n| n <= 3), "{most:?}");
+}
+
+#[test]
+fn who_waits_too_long_is_told_which_setting_governs_it() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1\nquery_wait_timeout = 1");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut holder = Raw::login(proxy.port(), &database);
+        holder.rows("BEGIN");
+        let error = if mode == "session" {
+            login_error(&proxy, "postgres", &database)
+        } else {
+            let mut raw = Raw::login(proxy.port(), &database);
+            send_query(&mut raw, "SELECT 1");
+            last(&mut raw)
+        };
+        assert_eq!((error.field(b'S'), error.sqlstate()), ("FATAL".into(), "53300".into()));
+        assert!(error.field(b'M').contains("query_wait_timeout"), "{}", error.outline());
+        holder.rows("COMMIT");
+    }
+}
+
+#[test]
+fn more_clients_than_max_client_conn_are_refused() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "max_client_conn = 3", "", "");
+    let mut raws: Vec<Raw> = Vec::new();
+    // The probe that found the proxy up may not have left yet.
+    let full = poll(PATIENCE, || {
+        match Raw::login_as(proxy.port(), &[("user", "postgres"), ("database", &database)], "") {
+            Ok(raw) => {
+                raws.push(raw);
+                None
+            }
+            Err(error) if raws.len() == 3 => Some(error),
+            Err(_) => None,
+        }
+    });
+    let error = full.expect("the fourth is refused");
+    assert_eq!((error.field(b'S'), error.sqlstate(), raws.len()), ("FATAL".into(), "53300".into(), 3));
+    assert!(error.field(b'M').contains("max_client_conn"));
+    raws.pop().expect("a client").terminate();
+    let again = poll(PATIENCE, || {
+        Raw::login_as(proxy.port(), &[("user", "postgres"), ("database", &database)], "").ok()
+    });
+    assert!(again.is_some(), "a place is free again");
+}
+
+#[test]
+fn clients_of_one_database_or_user_are_limited() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let bob = role(server, &database, "bob");
+    let general = "max_db_client_connections = 2\nmax_user_client_connections = 1";
+    let proxy = Proxy::to(server, general, "", "");
+    let _one = Raw::login(proxy.port(), &database);
+    let error = login_error(&proxy, "postgres", &database);
+    assert!(error.field(b'M').contains("max_user_client_connections"), "{}", error.outline());
+    let _two = login_as(&proxy, &bob, &database);
+    let error = login_error(&proxy, &bob, &database);
+    assert!(error.field(b'M').contains("max_db_client_connections"), "{}", error.outline());
+    assert_eq!(error.sqlstate(), "53300");
+}
+
+#[test]
+fn a_common_limit_of_a_database_holds_and_idle_siblings_make_room() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let users = ["a", "b", "c"].map(|name| role(server, &database, name));
+    let proxy = Proxy::to(server, "max_db_connections = 2\nquery_wait_timeout = 20", "", "");
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+    // One after the other: each pool has to take a connection from a sibling.
+    let mut raws: Vec<Raw> = users.iter().map(|user| login_as(&proxy, user, &database)).collect();
+    for _ in 0..3 {
+        for raw in &mut raws {
+            let n = raw.value(count).expect("a count");
+            assert!(n.parse::<usize>().expect("a number") <= 2, "{n}");
+        }
+    }
+    // Two are in use: the third waits, and is served as soon as one is idle, without a tick of a clock.
+    raws[0].rows("BEGIN");
+    raws[1].rows("BEGIN");
+    send_query(&mut raws[2], count);
+    raws[0].rows("COMMIT");
+    raws[2].read_until_ready();
+    raws[1].rows("COMMIT");
+    // All at once.
+    let port = proxy.port();
+    let threads: Vec<_> = users
+        .iter()
+        .cycle()
+        .take(9)
+        .cloned()
+        .map(|user| {
+            let database = database.clone();
+            std::thread::spawn(move || {
+                let parameters = [("user", user.as_str()), ("database", database.as_str())];
+                let mut raw =
+                    Raw::login_as(port, &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+                (0..15).map(|_| raw.value(count).expect("a count").parse::<usize>().expect("a number")).max()
+            })
+        })
+        .collect();
+    let most = threads.into_iter().filter_map(|t| t.join().expect("a client")).max();
+    // A backend that was told to go may still be listed for a moment.
+    assert!(most.is_some_and(|n| n <= 3), "{most:?}");
+}
+
+#[test]
+fn a_common_limit_of_a_user_holds_over_databases() {
+    let server = Postgres::shared();
+    let databases = [server.fresh_database(""), server.fresh_database("")];
+    let bob = role(server, &databases[0], "bob");
+    let proxy = Proxy::to(server, "max_user_connections = 1\nquery_wait_timeout = 20", "", "");
+    let mut raws = databases.each_ref().map(|database| login_as(&proxy, &bob, database));
+    for _ in 0..3 {
+        for raw in &mut raws {
+            assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+        }
+    }
+    let count = format!("SELECT count(*) <= 1 FROM pg_stat_activity WHERE usename = '{bob}'");
+    server.wait_until("postgres", &count);
+}
+
+#[test]
+fn a_minimum_of_connections_is_kept_and_idle_ones_close() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "min_pool_size = 3\nserver_idle_timeout = 1", "", "");
+    let mut raws: Vec<Raw> = (0..5).map(|_| Raw::login(proxy.port(), &database)).collect();
+    wait_for_connections(server, &database, 3);
+    for raw in &mut raws {
+        raw.rows("BEGIN");
+    }
+    assert_eq!(connections(server, &database), 5);
+    for raw in &mut raws {
+        raw.rows("COMMIT");
+    }
+    wait_for_connections(server, &database, 3);
+    drop(raws);
+}
+
+#[test]
+fn old_connections_are_replaced() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1\nserver_lifetime = 1", "", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let pid = raw.value("SELECT pg_backend_pid()");
+    let other = poll(PATIENCE, || {
+        let now = raw.value("SELECT pg_backend_pid()");
+        (now != pid).then_some(now)
+    });
+    assert!(other.is_some());
+    // Zero: one use each.
+    let once = Proxy::to(server, "default_pool_size = 1\nserver_lifetime = 0", "", "");
+    let mut raw = Raw::login(once.port(), &database);
+    assert_ne!(raw.value("SELECT pg_backend_pid()"), raw.value("SELECT pg_backend_pid()"));
+}
+
+#[test]
+fn the_reset_query_runs_between_clients_in_session_mode() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE resets (n int)");
+    let general = "pool_mode = \"session\"\ndefault_pool_size = 1\n\
+                   server_reset_query = \"INSERT INTO resets VALUES (1); DISCARD PLANS\"";
+    let proxy = Proxy::to(server, general, "", "");
+    for n in 0..3 {
+        let mut raw = Raw::login(proxy.port(), &database);
+        assert_eq!(raw.value("SELECT count(*) FROM resets"), Some(n.to_string()));
+        raw.terminate();
+        server.wait_until(&database, &format!("SELECT count(*) = {} FROM resets", n + 1));
+    }
+    // In every mode, when the operator wants it.
+    let always =
+        "default_pool_size = 1\nserver_reset_query_always = true\nserver_reset_query = \"DISCARD ALL\"";
+    let proxy = Proxy::to(server, always, "", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut other = Raw::login(proxy.port(), &database);
+    raw.rows("SET work_mem = '3MB'");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    assert_eq!(raw.value("SHOW work_mem").as_deref(), Some("3MB"));
+}
+
+#[test]
+fn session_mode_shows_the_servers_own_process_id_and_defaults() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"\ndefault_pool_size = 2", "", "");
+    let parameters = [
+        ("user", "postgres"),
+        ("database", database.as_str()),
+        ("options", "-c work_mem=3MB"),
+        ("TimeZone", "Asia/Tokyo"),
+    ];
+    for _ in 0..3 {
+        let mut raw =
+            Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+        assert_eq!(raw.value("SELECT pg_backend_pid()"), Some(raw.pid.to_string()));
+        raw.rows("SET work_mem = '7MB'; SET TimeZone = 'UTC'");
+        raw.rows("RESET ALL");
+        assert_eq!(raw.value("SHOW work_mem").as_deref(), Some("3MB"));
+        assert_eq!(raw.value("SHOW TimeZone").as_deref(), Some("Asia/Tokyo"));
+        assert_eq!(
+            raw.value("SELECT reset_val FROM pg_settings WHERE name = 'work_mem'").as_deref(),
+            Some("3072")
+        );
+        raw.rows("SET work_mem = '7MB'");
+        raw.terminate();
+        let mut plain = Raw::login(proxy.port(), &database);
+        assert_eq!(plain.value("SHOW work_mem").as_deref(), Some("4MB"));
+        plain.terminate();
+    }
+}
+
+#[test]
+fn a_reload_changes_the_size_of_a_pool() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let config = |size: usize| Proxy::config(server, &format!("default_pool_size = {size}"), "", "");
+    let proxy = Proxy::start(&config(1));
+    let mut raws: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &database)).collect();
+    raws[0].rows("BEGIN");
+    send_query(&mut raws[1], "BEGIN");
+    send_query(&mut raws[2], "BEGIN");
+    proxy.reload(&config(3));
+    raws[1].read_until_ready();
+    raws[2].read_until_ready();
+    assert_eq!(connections(server, &database), 3);
+    proxy.reload(&config(1));
+    for raw in &mut raws {
+        raw.rows("COMMIT");
+    }
+    let fewer = poll(PATIENCE, || {
+        for raw in &mut raws {
+            raw.rows("SELECT 1");
+        }
+        (connections(server, &database) == 1).then_some(())
+    });
+    assert!(fewer.is_some());
+}
+
+#[test]
+fn a_reload_changes_the_policy_of_live_sessions() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let config = |rule: &str| {
+            let policy = format!("[policy]\nsimple_query = \"{rule}\"");
+            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+        };
+        let proxy = Proxy::start(&config("allow"));
+        let mut raw = Raw::login(proxy.port(), &database);
+        assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+        proxy.reload(&config("deny"));
+        let refused = poll(PATIENCE, || {
+            raw.query("SELECT 1").iter().find(|m| m.tag == b::ERROR_RESPONSE).map(Message::sqlstate)
+        });
+        assert_eq!(refused.as_deref(), Some("42501"), "{mode}");
+        assert!(outline(&raw.extended("SELECT 2", &[])).contains("Some(\"2\")"));
+        proxy.reload(&config("allow"));
+        let allowed =
+            poll(PATIENCE, || raw.query("SELECT 1").iter().any(|m| m.tag == b::DATA_ROW).then_some(()));
+        assert!(allowed.is_some());
+    }
+}
+
+#[test]
+fn a_reload_of_a_broken_file_changes_nothing() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::start(&Proxy::config(server, "default_pool_size = 1", "", ""));
+    let mut raw = Raw::login(proxy.port(), &database);
+    proxy.reload("[general]\nnonsense = 1\n");
+    proxy.wait_for_log("nonsense");
+    assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+}
+
+#[test]
+fn sigterm_lets_transactions_finish_and_closes_the_idle() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let mut proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        let mut busy = Raw::login(proxy.port(), &database);
+        let mut idle = Raw::login(proxy.port(), &database);
+        idle.rows("SELECT 1");
+        let mut listening = Raw::login(proxy.port(), &database);
+        listening.rows("LISTEN c");
+        busy.rows("BEGIN; INSERT INTO t VALUES (1)");
+        proxy.terminate();
+        for raw in [&mut idle, &mut listening] {
+            let error = last(raw);
+            assert_eq!((error.field(b'S'), error.sqlstate()), ("FATAL".into(), "57P01".into()), "{mode}");
+        }
+        // New ones are not let in any more.
+        let refused = poll(PATIENCE, || {
+            let mut raw = Raw::connect(proxy.port());
+            raw.startup(3 << 16, &[("user", "postgres"), ("database", &database)]);
+            raw.read_until_closed().pop().filter(|m| m.tag == b::ERROR_RESPONSE)
+        });
+        assert_eq!(refused.expect("an answer").sqlstate(), "57P01");
+        busy.rows("INSERT INTO t VALUES (2)");
+        send_query(&mut busy, "COMMIT");
+        let messages = busy.read_until_closed();
+        assert!(outline(&messages).contains("COMMIT"), "{mode}: {}", outline(&messages));
+        assert_eq!(messages.last().expect("a last word").sqlstate(), "57P01");
+        assert!(proxy.wait_end().success());
+        assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "2");
+    }
+}
+
+#[test]
+fn a_drain_ends_at_its_deadline() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let mut proxy = Proxy::to(server, "shutdown_timeout = 1", "", "");
+    let mut busy = Raw::login(proxy.port(), &database);
+    busy.rows("BEGIN");
+    proxy.terminate();
+    proxy.wait_end();
+    busy.read_until_closed();
+}
+
+/// The client is closed with `sqlstate` and a text that names `setting`, not before `at_least`, and its server is gone
+/// when `inside` a transaction.
+fn is_closed(raw: &mut Raw, sqlstate: &str, setting: &str) {
+    let error = last(raw);
+    assert_eq!(
+        (error.field(b'S'), error.sqlstate()),
+        ("FATAL".into(), sqlstate.into()),
+        "{}",
+        error.outline()
+    );
+    assert!(error.field(b'M').contains(setting), "{}", error.outline());
+}
+
+#[test]
+fn idle_clients_are_closed_and_busy_ones_are_not() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nclient_idle_timeout = 1"), "", "");
+        let mut idle = Raw::login(proxy.port(), &database);
+        idle.rows("SELECT 1");
+        let mut busy = Raw::login(proxy.port(), &database);
+        let began = Instant::now();
+        // Longer than the limit and the janitor's pace, but never idle for that long.
+        while began.elapsed() < Duration::from_secs(4) {
+            assert_eq!(busy.value("SELECT 1 FROM pg_sleep(0.2)").as_deref(), Some("1"));
+        }
+        is_closed(&mut idle, "57P05", "client_idle_timeout");
+        is_closed(&mut busy, "57P05", "client_idle_timeout");
+    }
+}
+
+#[test]
+fn clients_idle_inside_a_transaction_are_closed_and_their_server_dropped() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\nidle_transaction_timeout = 1\ndefault_pool_size = 2");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut idle = Raw::login(proxy.port(), &database);
+        idle.rows("BEGIN");
+        let pid = idle.value("SELECT pg_backend_pid()").expect("pid");
+        let mut busy = Raw::login(proxy.port(), &database);
+        busy.rows("BEGIN");
+        assert_eq!(
+            busy.value("SELECT 1 FROM pg_sleep(4)").as_deref(),
+            Some("1"),
+            "a long query is not idleness"
+        );
+        busy.rows("COMMIT");
+        is_closed(&mut idle, "25P03", "idle_transaction_timeout");
+        server.wait_until(&database, &format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}"));
+        assert_eq!(busy.value("SELECT 1").as_deref(), Some("1"));
+    }
+}
+
+#[test]
+fn long_queries_are_ended_on_the_server_too() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nquery_timeout = 1"), "", "");
+        let mut raw = Raw::login(proxy.port(), &database);
+        raw.rows("BEGIN");
+        // Many short ones together are longer than the limit, none is.
+        for _ in 0..12 {
+            raw.rows("SELECT pg_sleep(0.25)");
+        }
+        let pid = raw.value("SELECT pg_backend_pid()").expect("pid");
+        send_query(&mut raw, "SELECT pg_sleep(600)");
+        is_closed(&mut raw, "57014", "query_timeout");
+        server.wait_until(&database, &format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}"));
+    }
+}
+
+#[test]
+fn long_transactions_are_ended() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\ntransaction_timeout = 2"), "", "");
+        let mut short = Raw::login(proxy.port(), &database);
+        let mut long = Raw::login(proxy.port(), &database);
+        long.rows("BEGIN");
+        let ended = poll(PATIENCE, || {
+            // Transactions of its own, one after the other, for longer than the limit.
+            short.rows("SELECT 1");
+            let mut out = Vec::new();
+            f::put_query(&mut out, b"SELECT 1");
+            if long.try_send(&out).is_err() {
+                return Some(());
+            }
+            loop {
+                match long.try_read() {
+                    Some(m) if m.sqlstate() == "25P04" && m.tag == b::ERROR_RESPONSE => return Some(()),
+                    Some(m) if m.tag == b::READY_FOR_QUERY => return None,
+                    Some(_) => {}
+                    None => panic!("closed without a word"),
+                }
+            }
+        });
+        assert!(ended.is_some(), "{mode}");
+        assert_eq!(short.value("SELECT 1").as_deref(), Some("1"));
+    }
+}

@@ -1,0 +1,448 @@
+//! Prepared statements in transaction mode: a client's names are its own, on whichever server connection it is.
+
+mod support;
+
+use pgsluice::wire::{backend as b, frame, frontend as f};
+use support::{Message, Postgres, Proxy, Raw, outline};
+
+fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    parts(&mut out);
+    out
+}
+
+fn sync(out: &mut Vec<u8>) {
+    f::put_empty(out, f::SYNC);
+}
+
+fn tags(messages: &[Message]) -> String {
+    messages.iter().map(|m| char::from(m.tag)).collect()
+}
+
+fn put_parse(out: &mut Vec<u8>, name: &str, sql: &str) {
+    f::put_parse(out, name.as_bytes(), sql.as_bytes(), &[]);
+}
+
+fn put_run(out: &mut Vec<u8>, name: &str, params: &[&str]) {
+    let params: Vec<_> = params.iter().map(|p| Some(p.as_bytes())).collect();
+    f::put_bind_text(out, name.as_bytes(), &params);
+    f::put_execute(out, b"", 0);
+}
+
+fn put_close(out: &mut Vec<u8>, name: &str) {
+    f::put_target(out, f::CLOSE, b'S', name.as_bytes());
+}
+
+fn ask(raw: &mut Raw, parts: impl FnOnce(&mut Vec<u8>)) -> Vec<Message> {
+    raw.send(&build(|o| {
+        parts(o);
+        sync(o);
+    }));
+    raw.read_until_ready()
+}
+
+fn prepare(raw: &mut Raw, name: &str, sql: &str) {
+    assert_eq!(tags(&ask(raw, |o| put_parse(o, name, sql))), "1Z", "{name}: {sql}");
+}
+
+/// The first column of the first row.
+fn run(raw: &mut Raw, name: &str, params: &[&str]) -> String {
+    let messages = ask(raw, |o| put_run(o, name, params));
+    let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
+    let row = row.unwrap_or_else(|| panic!("{name}: {}", outline(&messages))).row();
+    row.into_iter().next().flatten().unwrap_or_default()
+}
+
+fn failure(raw: &mut Raw, parts: impl FnOnce(&mut Vec<u8>)) -> String {
+    let messages = ask(raw, parts);
+    let error = messages.iter().find(|m| m.tag == b::ERROR_RESPONSE);
+    error.unwrap_or_else(|| panic!("no error: {}", outline(&messages))).sqlstate()
+}
+
+/// Three server connections, used in turn, so that the next transaction is on another one.
+fn rotating(general: &str) -> (&'static Postgres, Proxy, String) {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = format!("default_pool_size = 3\nmin_pool_size = 0\nserver_round_robin = true\n{general}");
+    let proxy = Proxy::to(server, &general, "", "");
+    // Three at a time open three.
+    let mut raws: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &database)).collect();
+    for raw in &mut raws {
+        raw.rows("BEGIN");
+    }
+    let mut pids: Vec<_> = raws.iter_mut().map(|raw| raw.value("SELECT pg_backend_pid()")).collect();
+    pids.sort();
+    pids.dedup();
+    assert_eq!(pids.len(), 3);
+    for raw in &mut raws {
+        raw.rows("COMMIT");
+    }
+    (server, proxy, database)
+}
+
+fn one(general: &str) -> (&'static Postgres, Proxy, String) {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, &format!("default_pool_size = 1\n{general}"), "", "");
+    (server, proxy, database)
+}
+
+#[test]
+fn a_named_statement_is_known_on_every_connection() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "s", "SELECT $1::int + 1, pg_backend_pid()");
+    let mut pids = std::collections::BTreeSet::new();
+    for n in 0..9 {
+        let messages = ask(&mut raw, |o| put_run(o, "s", &[&n.to_string()]));
+        assert_eq!(tags(&messages), "2DCZ", "nothing of ours is seen");
+        let row = messages[1].row();
+        assert_eq!(row[0], Some((n + 1).to_string()));
+        pids.insert(row[1].clone());
+    }
+    assert_eq!(pids.len(), 3, "it was on every connection");
+    // Described alone, where it is missing, too.
+    for _ in 0..3 {
+        let messages = ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', b"s"));
+        assert_eq!(tags(&messages), "tTZ");
+    }
+}
+
+#[test]
+fn an_unnamed_statement_stays_the_clients_over_transactions() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "", "SELECT $1::int * 2");
+    for n in 0..6 {
+        assert_eq!(run(&mut raw, "", &[&n.to_string()]), (n * 2).to_string());
+    }
+    raw.rows("SELECT 1");
+    assert_eq!(failure(&mut raw, |o| put_run(o, "", &["1"])), "26000", "a Query destroys it, as direct");
+}
+
+#[test]
+fn the_same_name_means_each_clients_own_statement() {
+    let (_, proxy, database) = one("");
+    let mut raws: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &database)).collect();
+    for (n, raw) in raws.iter_mut().enumerate() {
+        prepare(raw, "s", &format!("SELECT {n}"));
+        prepare(raw, "t", "SELECT 'common'");
+    }
+    for _ in 0..2 {
+        for (n, raw) in raws.iter_mut().enumerate() {
+            assert_eq!(run(raw, "s", &[]), n.to_string());
+            assert_eq!(run(raw, "t", &[]), "common");
+        }
+    }
+    let mut stranger = Raw::login(proxy.port(), &database);
+    assert_eq!(failure(&mut stranger, |o| put_run(o, "s", &[])), "26000");
+    for n in 0..40 {
+        let guess = format!("pgsluice_{n}");
+        assert_eq!(failure(&mut stranger, |o| put_run(o, &guess, &[])), "26000");
+        assert_eq!(
+            failure(&mut stranger, |o| f::put_target(o, f::DESCRIBE, b'S', guess.as_bytes())),
+            "26000"
+        );
+        ask(&mut stranger, |o| put_close(o, &guess));
+    }
+    assert_eq!(run(&mut raws[0], "s", &[]), "0", "closing a guessed name closes nobody's statement");
+}
+
+#[test]
+fn an_unnamed_statement_is_never_anothers() {
+    let (_, proxy, database) = one("");
+    let mut a = Raw::login(proxy.port(), &database);
+    let mut other = Raw::login(proxy.port(), &database);
+    prepare(&mut a, "", "SELECT 'secret'");
+    assert_eq!(failure(&mut other, |o| put_run(o, "", &[])), "26000");
+    assert_eq!(failure(&mut other, |o| f::put_target(o, f::DESCRIBE, b'S', b"")), "26000");
+    assert_eq!(run(&mut a, "", &[]), "secret");
+    // An error strikes what would have put the other's own in its place.
+    prepare(&mut other, "", "SELECT 'own'");
+    assert_eq!(run(&mut a, "", &[]), "secret");
+    let messages = ask(&mut other, |o| {
+        put_parse(o, "bad", "SELEC");
+        put_run(o, "", &[]);
+    });
+    assert_eq!(tags(&messages), "EZ");
+    assert_eq!(run(&mut other, "", &[]), "own");
+    // A Parse that fails leaves neither the old one of somebody nor itself.
+    assert_eq!(run(&mut a, "", &[]), "secret");
+    assert_eq!(failure(&mut other, |o| put_parse(o, "", "SELECT * FROM missing")), "42P01");
+    assert_eq!(run(&mut a, "", &[]), "secret");
+    // Much too long to be kept.
+    let long = format!("SELECT 'long', '{}'", "x".repeat(17 << 20));
+    let messages = ask(&mut a, |o| {
+        put_parse(o, "", &long);
+        put_run(o, "", &[]);
+    });
+    assert_eq!(tags(&messages), "12DCZ");
+    let mut stranger = Raw::login(proxy.port(), &database);
+    assert_eq!(failure(&mut stranger, |o| put_run(o, "", &[])), "26000");
+}
+
+#[test]
+fn duplicate_and_unknown_names_are_errors_as_direct() {
+    let (server, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut direct = Raw::login(server.port(), &database);
+    let units: [&dyn Fn(&mut Vec<u8>); 7] = [
+        &|o| put_parse(o, "s", "SELECT 1"),
+        &|o| put_parse(o, "s", "SELECT 1"),
+        &|o| put_parse(o, "s", "SELECT 2"),
+        &|o| put_run(o, "unknown", &[]),
+        &|o| f::put_target(o, f::DESCRIBE, b'S', b"unknown"),
+        &|o| put_close(o, "unknown"),
+        &|o| put_run(o, "s", &[]),
+    ];
+    let masked = |messages: Vec<Message>| -> Vec<(u8, String, String)> {
+        messages
+            .iter()
+            .map(|m| {
+                if m.tag == b'E' {
+                    (m.tag, m.sqlstate(), m.field(b'M'))
+                } else {
+                    (m.tag, String::new(), String::new())
+                }
+            })
+            .collect()
+    };
+    for unit in units {
+        assert_eq!(masked(ask(&mut raw, unit)), masked(ask(&mut direct, unit)));
+    }
+}
+
+#[test]
+fn a_closed_name_can_be_used_again_for_something_else() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    for n in 0..6 {
+        let messages = ask(&mut raw, |o| {
+            put_parse(o, "s", &format!("SELECT {n}"));
+            put_run(o, "s", &[]);
+            put_close(o, "s");
+        });
+        assert_eq!(tags(&messages), "12DC3Z");
+        assert_eq!(messages[2].row()[0], Some(n.to_string()));
+    }
+    assert_eq!(failure(&mut raw, |o| put_run(o, "s", &[])), "26000");
+    let messages = ask(&mut raw, |o| {
+        put_parse(o, "s", "SELECT 'a'");
+        put_close(o, "s");
+        put_parse(o, "s", "SELECT 'b'");
+        put_run(o, "s", &[]);
+    });
+    assert_eq!((tags(&messages).as_str(), messages[4].row()[0].as_deref()), ("1312DCZ", Some("b")));
+}
+
+#[test]
+fn deallocate_and_discard_forget_what_the_protocol_prepared() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    for extended in [false, true] {
+        for (sql, tag, gone) in [
+            ("DEALLOCATE s", "DEALLOCATE", "s"),
+            ("deallocate prepare \"S x\";", "DEALLOCATE", "S x"),
+            ("DEALLOCATE ALL", "DEALLOCATE ALL", "s"),
+            ("DISCARD ALL", "DISCARD ALL", "s"),
+        ] {
+            prepare(&mut raw, gone, "SELECT 1");
+            assert_eq!(run(&mut raw, gone, &[]), "1");
+            let messages = if extended { raw.extended(sql, &[]) } else { raw.query(sql) };
+            let done = messages.iter().find(|m| m.tag == b::COMMAND_COMPLETE);
+            let done = done.unwrap_or_else(|| panic!("{sql}: {}", outline(&messages)));
+            assert_eq!(done.command(), tag);
+            assert_eq!(failure(&mut raw, |o| put_run(o, gone, &[])), "26000", "{sql}, extended: {extended}");
+        }
+    }
+    assert_eq!(raw.error("DEALLOCATE nothing").sqlstate(), "26000");
+    // Others keep theirs.
+    let mut other = Raw::login(proxy.port(), &database);
+    prepare(&mut other, "s", "SELECT 'kept'");
+    prepare(&mut raw, "s", "SELECT 'kept'");
+    raw.rows("DEALLOCATE ALL");
+    for _ in 0..4 {
+        assert_eq!(run(&mut other, "s", &[]), "kept");
+    }
+}
+
+#[test]
+fn an_error_in_a_pipeline_undoes_the_names_behind_it() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "kept", "SELECT 'old'");
+    for _ in 0..4 {
+        let messages = ask(&mut raw, |o| {
+            put_parse(o, "before", "SELECT 'before'");
+            put_parse(o, "bad", "SELECT * FROM missing");
+            put_parse(o, "behind", "SELECT 'behind'");
+            put_close(o, "kept");
+            put_parse(o, "kept", "SELECT 'new'");
+            put_run(o, "behind", &[]);
+        });
+        assert_eq!(tags(&messages), "1EZ");
+        assert_eq!(run(&mut raw, "before", &[]), "before");
+        assert_eq!(run(&mut raw, "kept", &[]), "old");
+        assert_eq!(failure(&mut raw, |o| put_run(o, "bad", &[])), "26000");
+        assert_eq!(failure(&mut raw, |o| put_run(o, "behind", &[])), "26000");
+        assert_eq!(tags(&ask(&mut raw, |o| put_close(o, "before"))), "3Z");
+    }
+    prepare(&mut raw, "behind", "SELECT 'behind'");
+    assert_eq!(run(&mut raw, "behind", &[]), "behind");
+}
+
+#[test]
+fn refusals_of_ours_behind_an_error_are_not_told_later() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "s", "SELECT 1");
+    let messages = ask(&mut raw, |o| {
+        put_parse(o, "", "SELEC");
+        put_parse(o, "s", "SELECT 2");
+    });
+    assert_eq!(messages[0].sqlstate(), "42601");
+    assert_eq!(
+        failure(&mut raw, |o| put_run(o, "pgsluice_1", &[])),
+        "26000",
+        "its own refusal, not the old one"
+    );
+    assert_eq!(failure(&mut raw, |o| put_parse(o, "s", "SELECT 2")), "42P05");
+}
+
+#[test]
+fn a_parse_in_a_failed_block_is_refused_by_the_server() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut other = Raw::login(proxy.port(), &database);
+    for n in 0..4 {
+        let sql = format!("SELECT 'in a block {n}'");
+        prepare(&mut other, &format!("o{n}"), &sql);
+        run(&mut other, &format!("o{n}"), &[]);
+        raw.rows("BEGIN");
+        raw.error("SELECT 1/0");
+        assert_eq!(failure(&mut raw, |o| put_parse(o, "s", &sql)), "25P02");
+        assert_eq!(failure(&mut raw, |o| put_run(o, "s", &[])), "26000");
+        raw.rows("ROLLBACK");
+        prepare(&mut raw, "s", &sql);
+        for _ in 0..3 {
+            assert_eq!(run(&mut raw, "s", &[]), format!("in a block {n}"));
+            assert_eq!(run(&mut other, &format!("o{n}"), &[]), format!("in a block {n}"));
+        }
+        ask(&mut raw, |o| put_close(o, "s"));
+    }
+}
+
+#[test]
+fn many_statements_make_room_for_each_other() {
+    let (_, proxy, database) = rotating("max_prepared_statements = 3");
+    let mut raw = Raw::login(proxy.port(), &database);
+    for n in 0..20 {
+        prepare(&mut raw, &format!("s{n}"), &format!("SELECT {n}"));
+    }
+    for round in 0..3 {
+        for n in 0..20 {
+            let n = (n * 7 + round) % 20;
+            assert_eq!(run(&mut raw, &format!("s{n}"), &[]), n.to_string());
+        }
+        // Several in one unit, more than there is room for; and an error that strikes our own messages among them.
+        let messages = ask(&mut raw, |o| {
+            for n in 0..6 {
+                put_run(o, &format!("s{n}"), &[]);
+            }
+        });
+        assert_eq!(tags(&messages), "2DC".repeat(6) + "Z");
+        let messages = ask(&mut raw, |o| {
+            put_parse(o, "bad", "SELEC");
+            for n in 6..12 {
+                put_run(o, &format!("s{n}"), &[]);
+            }
+        });
+        assert_eq!(tags(&messages), "EZ");
+    }
+    raw.rows("BEGIN");
+    let held = raw.value("SELECT count(*) FROM pg_prepared_statements").expect("a count");
+    assert!(held.parse::<usize>().expect("a number") <= 4, "{held}");
+    raw.rows("COMMIT");
+}
+
+#[test]
+fn long_texts_are_prepared_too() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    for (name, size) in [("a", 17 << 10), ("b", 3 << 20), ("", 70 << 10), ("", 2 << 20)] {
+        let sql = format!("SELECT length('{}')", "x".repeat(size));
+        prepare(&mut raw, name, &sql);
+        for _ in 0..4 {
+            assert_eq!(run(&mut raw, name, &[]), size.to_string());
+        }
+    }
+    let refused = failure(&mut raw, |o| put_parse(o, "c", &format!("SELECT '{}'", "x".repeat(17 << 20))));
+    assert_eq!(refused, "53400");
+    assert_eq!(run(&mut raw, "a", &[]), (17 << 10).to_string());
+}
+
+#[test]
+fn texts_are_bounded_by_prepared_statement_bytes_max() {
+    let (_, proxy, database) = one("prepared_statement_bytes_max = \"1MB\"");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let sql = |n: usize| format!("SELECT {n}, '{}'", "x".repeat(500 << 10));
+    prepare(&mut raw, "a", &sql(1));
+    prepare(&mut raw, "b", &sql(2));
+    let messages = ask(&mut raw, |o| put_parse(o, "c", &sql(3)));
+    assert_eq!(messages[0].sqlstate(), "53400");
+    assert!(messages[0].field(b'M').contains("prepared_statement_bytes_max"));
+    ask(&mut raw, |o| put_close(o, "a"));
+    prepare(&mut raw, "c", &sql(3));
+    assert_eq!(run(&mut raw, "c", &[]), "3");
+}
+
+#[test]
+fn a_plan_whose_result_changed_heals() {
+    let (server, proxy, database) = one("");
+    server.psql(&database, "CREATE TABLE t AS SELECT 1 AS a");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "s", "SELECT * FROM t");
+    assert_eq!(run(&mut raw, "s", &[]), "1");
+    server.psql(&database, "ALTER TABLE t ADD b text DEFAULT 'x'");
+    assert_eq!(failure(&mut raw, |o| put_run(o, "s", &[])), "0A000", "as direct");
+    let messages = ask(&mut raw, |o| put_run(o, "s", &[]));
+    assert_eq!(messages[1].row(), [Some("1".to_owned()), Some("x".to_owned())], "{}", outline(&messages));
+    // A client that comes later and prepares the same text never sees it.
+    server.psql(&database, "ALTER TABLE t DROP b");
+    let mut other = Raw::login(proxy.port(), &database);
+    prepare(&mut other, "s", "SELECT * FROM t");
+    let first = ask(&mut other, |o| put_run(o, "s", &[]));
+    let second = ask(&mut other, |o| put_run(o, "s", &[]));
+    assert!(tags(&first) == "2DCZ" || tags(&second) == "2DCZ", "{}{}", outline(&first), outline(&second));
+}
+
+#[test]
+fn statements_pass_untouched_when_their_number_is_zero() {
+    let (_, proxy, database) = one("max_prepared_statements = 0");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "s", "SELECT name FROM pg_prepared_statements");
+    assert_eq!(run(&mut raw, "s", &[]), "s");
+}
+
+#[test]
+fn binary_parameters_and_types_are_kept() {
+    let (_, proxy, database) = rotating("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let messages = ask(&mut raw, |o| f::put_parse(o, b"s", b"SELECT $1 + 1", &20u32.to_be_bytes()));
+    assert_eq!(tags(&messages), "1Z");
+    for n in 0..4i64 {
+        let messages = ask(&mut raw, |o| {
+            frame::put(o, f::BIND, |o| {
+                o.extend_from_slice(b"\0s\0\0\x01\0\x01\0\x01\0\0\0\x08");
+                o.extend_from_slice(&n.to_be_bytes());
+                o.extend_from_slice(b"\0\x01\0\x01");
+            });
+            f::put_execute(o, b"", 0);
+        });
+        assert_eq!(messages[1].body[6..], (n + 1).to_be_bytes());
+    }
+    // The same text with another type is another statement.
+    ask(&mut raw, |o| f::put_parse(o, b"t", b"SELECT $1 + 1", &23u32.to_be_bytes()));
+    let described = ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', b"t"));
+    assert_eq!(described[0].body, [0, 1, 0, 0, 0, 23]);
+}
