@@ -397,23 +397,33 @@ fn texts_are_bounded_by_prepared_statement_bytes_max() {
 }
 
 #[test]
-fn a_plan_whose_result_changed_heals() {
+fn a_plan_whose_result_changed_is_refused_as_direct_and_heals_with_a_new_parse() {
     let (server, proxy, database) = one("");
     server.psql(&database, "CREATE TABLE t AS SELECT 1 AS a");
+    let mut direct = Raw::login(server.port(), &database);
     let mut raw = Raw::login(proxy.port(), &database);
-    prepare(&mut raw, "s", "SELECT * FROM t");
-    assert_eq!(run(&mut raw, "s", &[]), "1");
+    for raw in [&mut direct, &mut raw] {
+        prepare(raw, "s", "SELECT * FROM t");
+        assert_eq!(run(raw, "s", &[]), "1");
+    }
     server.psql(&database, "ALTER TABLE t ADD b text DEFAULT 'x'");
-    assert_eq!(failure(&mut raw, |o| put_run(o, "s", &[])), "0A000", "as direct");
-    let messages = ask(&mut raw, |o| put_run(o, "s", &[]));
-    assert_eq!(messages[1].row(), [Some("1".to_owned()), Some("x".to_owned())], "{}", outline(&messages));
-    // A client that comes later and prepares the same text never sees it.
-    server.psql(&database, "ALTER TABLE t DROP b");
+    for raw in [&mut direct, &mut raw] {
+        assert_eq!(failure(raw, |o| put_run(o, "s", &[])), "0A000");
+    }
+    // A client that comes later and prepares the same text never sees it, on the same connection or another.
     let mut other = Raw::login(proxy.port(), &database);
     prepare(&mut other, "s", "SELECT * FROM t");
-    let first = ask(&mut other, |o| put_run(o, "s", &[]));
-    let second = ask(&mut other, |o| put_run(o, "s", &[]));
-    assert!(tags(&first) == "2DCZ" || tags(&second) == "2DCZ", "{}{}", outline(&first), outline(&second));
+    for raw in [&mut direct, &mut raw] {
+        ask(raw, |o| put_close(o, "s"));
+        prepare(raw, "s", "SELECT * FROM t");
+    }
+    for _ in 0..2 {
+        for raw in [&mut direct, &mut raw, &mut other] {
+            let messages = ask(raw, |o| put_run(o, "s", &[]));
+            assert_eq!(tags(&messages), "2DCZ", "{}", outline(&messages));
+            assert_eq!(messages[1].row(), [Some("1".to_owned()), Some("x".to_owned())]);
+        }
+    }
 }
 
 #[test]
