@@ -513,6 +513,8 @@ fn parameters_after_ddl_are_exact() {
         "ALTER TABLE t ALTER b TYPE varchar(3)",
         "ALTER TABLE t ADD CHECK (b <> 'v12')",
         "ALTER TABLE t DROP COLUMN b",
+        "ALTER TABLE t ALTER a TYPE bigint",
+        "ALTER TABLE t ALTER a TYPE text",
         "DROP TABLE t",
         "CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING",
     ] {
@@ -525,6 +527,27 @@ fn parameters_after_ddl_are_exact() {
             })
             .collect();
         same_as_direct(pg, &proxy, "CREATE TABLE t (a int, b text)", warm, change, &scripts);
+    }
+}
+
+#[test]
+fn a_statement_parsed_anew_is_described_by_todays_types() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let rows = |c: usize, r: usize| -> Vec<Step> {
+        (0..4).map(|i| insert_step(Form::DescribesStatement, "t", number(c, r, i), "x")).collect()
+    };
+    until_poured(pg, &mut clients, &db, "t", rows);
+    pg.psql(&db, "TRUNCATE t; ALTER TABLE t ALTER a TYPE bigint");
+    until_poured(pg, &mut clients, &db, "t", rows);
+    let step = insert_step(Form::DescribesStatement, "t", 1, "x");
+    let expected = comparable(&crowd::run(&mut crowd_of(pg.port(), &db, 1), &[vec![step]], false)[0]);
+    for seen in crowd::run(&mut clients, &vec![rows(0, 0); CLIENTS], false) {
+        for answer in comparable(&seen).split_inclusive("Z I\n") {
+            assert_eq!(answer, expected);
+        }
     }
 }
 

@@ -466,7 +466,12 @@ impl Question {
                 Answer { plan, param_description: None }
             }
             Self::Prepared(statement) => {
-                let reply = server.describe(statement, max).await.map_err(lost)?;
+                let reply = if statement.is_shared() {
+                    server.describe(statement, max).await
+                } else {
+                    server.describe_anew(statement).await
+                };
+                let reply = reply.map_err(lost)?;
                 if let Some(error) = reply.error {
                     return Err(server_said(&error).into());
                 }

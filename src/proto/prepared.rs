@@ -54,6 +54,11 @@ impl Statement {
         *self.query == *query && *self.types == *types && self.class == class
     }
 
+    /// Clients share it by content: a named one. Otherwise each Parse makes it anew.
+    pub fn is_shared(&self) -> bool {
+        self.bytes.is_some()
+    }
+
     fn build(
         query: &[u8],
         types: &[u8],

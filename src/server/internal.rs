@@ -122,6 +122,23 @@ impl ServerConn {
         self.finish().await
     }
 
+    /// As [`ServerConn::describe`], of a statement that a client parses anew each time: what its types are now, not
+    /// what they were when it was prepared here.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn describe_anew(&mut self, statement: &Statement) -> Result<Reply, Lost> {
+        self.conn.prepare_out();
+        self.names.unnamed = None;
+        f::put_parse(&mut self.conn.out, b"", &statement.query, &statement.types);
+        self.pipeline.push(Kind::Parse, Action::Own, false);
+        f::put_target(&mut self.conn.out, f::DESCRIBE, b'S', b"");
+        self.pipeline.push(Kind::Describe, Action::Own, false);
+        f::put_empty(&mut self.conn.out, f::SYNC);
+        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.finish().await
+    }
+
     /// Writes what waits and reads until nothing is owed.
     ///
     /// # Errors

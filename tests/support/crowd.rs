@@ -140,17 +140,25 @@ pub fn comparable(messages: &[Message]) -> String {
     all
 }
 
-/// The body; in a RowDescription without the tables' object ids, which differ between twin databases.
+/// The body, without object ids that differ between twin databases: tables' in a RowDescription, types' that are not
+/// built in.
 fn without_oids(message: &Message) -> Vec<u8> {
     let mut body = message.body.clone();
-    if message.tag != backend::ROW_DESCRIPTION {
-        return body;
-    }
-    let mut at = 2;
-    while let Some(end) = body.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0)) {
-        let oid = at + end + 1;
-        body[oid..oid + 4].fill(0);
-        at = oid + 18;
+    match message.tag {
+        backend::PARAMETER_DESCRIPTION => {
+            for oid in body[2..].chunks_exact_mut(4).filter(|oid| **oid >= 16384u32.to_be_bytes()[..]) {
+                oid.fill(0);
+            }
+        }
+        backend::ROW_DESCRIPTION => {
+            let mut at = 2;
+            while let Some(end) = body.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0)) {
+                let oid = at + end + 1;
+                body[oid..oid + 4].fill(0);
+                at = oid + 18;
+            }
+        }
+        _ => {}
     }
     body
 }
