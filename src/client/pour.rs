@@ -275,6 +275,7 @@ impl Session {
             Unnamed::Kept => {}
             Unnamed::Gone => self.state.names.forget_unnamed(),
             Unnamed::Set(statement) => {
+                self.state.unnamed_at = (0, 0);
                 self.state.names.parse(b"", statement, None);
                 self.state.names.settle();
             }

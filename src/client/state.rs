@@ -156,6 +156,8 @@ pub struct State {
     pub streaming: usize,
     /// The rest of that message is dropped.
     pub dropping: bool,
+    /// The server connection where its unnamed statement was parsed, and which Parse that was.
+    pub unnamed_at: (u64, u64),
     /// Nothing more is taken from the client before everything that is owed was answered.
     pub awaiting: bool,
     /// A portal is bound whose Execute may take prepared statements away.
@@ -509,9 +511,9 @@ impl State {
         if statement.effects.contains(Effects::DEALLOCATE) && self.parse_deallocate(parse, server) {
             return Ok(Taken::Done);
         }
-        let id = statement.id;
-        self.names.parse(b"", statement, Some(id));
-        server.names.unnamed = Some(id);
+        let number = server.names.unnamed_parsed();
+        self.unnamed_at = (server.shared.id, number);
+        self.names.parse(b"", statement, Some(number));
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         Ok(Taken::Forward)
     }
@@ -533,9 +535,9 @@ impl State {
         self.names.close(&name);
         server.pipeline.push(Kind::Parse, Action::Skip, false);
         let statement = Statement::under(TEXT, &[], self.want.pour_class, Effects::DEALLOCATE);
-        server.names.unnamed = Some(statement.id);
-        let id = statement.id;
-        self.names.parse(b"", statement, Some(id));
+        let number = server.names.unnamed_parsed();
+        self.unnamed_at = (server.shared.id, number);
+        self.names.parse(b"", statement, Some(number));
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         true
     }
@@ -699,14 +701,15 @@ impl State {
         match self.names.lookup(b"") {
             Some(statement) => {
                 self.forgetting = statement.effects.intersects(FORGETS_NAMES);
-                if server.names.unnamed != Some(statement.id) {
+                if (server.shared.id, server.names.unnamed) != (self.unnamed_at.0, Some(self.unnamed_at.1)) {
                     let statement = Arc::clone(statement);
                     self.counts.server_parses += 1;
                     f::put_parse(&mut server.conn.out, b"", &statement.query, &statement.types);
                     // Struck by an error, it leaves whatever stood there.
-                    self.names.parse_on_server(statement.id);
+                    let number = server.names.unnamed_parsed();
+                    self.unnamed_at = (server.shared.id, number);
+                    self.names.parse_on_server(number);
                     server.pipeline.push(Kind::Parse, Action::Skip, true);
-                    server.names.unnamed = Some(statement.id);
                 }
             }
             // Also where none is known of: somebody's may stand there.

@@ -277,8 +277,9 @@ impl ClientNames {
 pub struct ServerNames {
     held: HashSet<u64, ahash::RandomState>,
     order: VecDeque<u64>,
-    /// Whose text the unnamed statement has now.
+    /// Which Parse made the unnamed statement that is there now; see [`ServerNames::unnamed_parsed`].
     pub unnamed: Option<u64>,
+    unnamed_parses: u64,
 }
 
 impl ServerNames {
@@ -329,7 +330,18 @@ impl ServerNames {
 
     /// DISCARD ALL, DEALLOCATE ALL.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { unnamed_parses: self.unnamed_parses, ..Self::default() };
+    }
+
+    /// A Parse of the unnamed statement was sent. Returns its number on this connection: an older Parse of the same
+    /// text may mean something else (a table was changed, other settings held).
+    pub fn unnamed_parsed(&mut self) -> u64 {
+        // Never the id of a statement with a name.
+        const UNNAMED: u64 = 1 << 63;
+        self.unnamed_parses += 1;
+        let number = UNNAMED | self.unnamed_parses;
+        self.unnamed = Some(number);
+        number
     }
 }
 
