@@ -71,6 +71,9 @@ pub fn changes_from_anything<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Chan
     back.chain(plain.chain(taken).map(|(name, value)| Change { name, value: Some(value) })).collect()
 }
 
+/// The setting that stops statements.
+const LIMIT: &str = "statement_timeout";
+
 /// The steps that lead from `have` to `want`. Who one is comes first when it must be given back (only the
 /// login role may do the rest), and last when it is taken on.
 pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
@@ -81,11 +84,20 @@ pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
             IDENTITY.iter().filter(|n| have.get(n).is_some()).map(|&name| Change { name, value: None }),
         );
     }
-    for (name, _) in have.iter().filter(|(n, _)| want.get(n).is_none() && !IDENTITY.contains(n)) {
+    // Nobody's short limit may stop the steps: it goes first and comes last.
+    let (old_limit, new_limit) = (have.get(LIMIT), want.get(LIMIT));
+    if old_limit.is_some() && old_limit != new_limit {
+        steps.push(Change { name: LIMIT, value: None });
+    }
+    let is_plain = |n: &str| n != LIMIT && !IDENTITY.contains(&n);
+    for (name, _) in have.iter().filter(|(n, _)| want.get(n).is_none() && is_plain(n)) {
         steps.push(Change { name, value: None });
     }
-    for (name, value) in want.iter().filter(|(n, v)| have.get(n) != Some(*v) && !IDENTITY.contains(n)) {
+    for (name, value) in want.iter().filter(|(n, v)| have.get(n) != Some(*v) && is_plain(n)) {
         steps.push(Change { name, value: Some(value) });
+    }
+    if let Some(limit) = new_limit.filter(|_| old_limit != new_limit) {
+        steps.push(Change { name: LIMIT, value: Some(limit) });
     }
     if identity_differs {
         for name in IDENTITY.iter().rev() {
@@ -188,6 +200,16 @@ mod tests {
         let want = vars.intern([("role", "a"), ("work_mem", "2")]);
         let steps: Vec<_> = changes_from_anything(&have, &want).iter().map(|c| (c.name, c.value)).collect();
         assert_eq!(steps, [("role", None), ("work_mem", Some("2")), ("role", Some("a"))]);
+    }
+
+    #[test]
+    fn a_limit_on_statements_goes_first_and_comes_last() {
+        let vars = Vars::default();
+        let have = vars.intern([("a.b", "1"), ("statement_timeout", "1")]);
+        let want = vars.intern([("statement_timeout", "2"), ("work_mem", "2"), ("x.y", "1")]);
+        let names: Vec<_> = changes(&have, &want).iter().map(|c| (c.name, c.value.is_some())).collect();
+        let limit = "statement_timeout";
+        assert_eq!(names, [(limit, false), ("a.b", false), ("work_mem", true), ("x.y", true), (limit, true)]);
     }
 
     #[test]

@@ -264,7 +264,7 @@ impl ServerConn {
         let known = self.vars.iter().map(|(name, _)| name).filter(|name| name.contains('.'));
         let names: Vec<&str> = known.chain(names.iter().map(String::as_str)).collect();
         let names = ascii_json(&names);
-        let reply = self.prepared(probe_statement(), &[Some(names.as_bytes())], max).await?;
+        let mut reply = self.probe_rows(names.as_bytes(), max).await?;
         if let Some(error) = reply.error {
             return Err(Lost(format!(
                 "session probe failed: {}",
@@ -272,11 +272,43 @@ impl ServerConn {
             )));
         }
         let login = self.shared.target.user.clone();
+        let limit =
+            if reply.rows.len() > 1 { reply.rows.remove(0).into_iter().next().flatten() } else { None };
         let mut probe =
             Probe::decode(&reply.rows, &login).ok_or_else(|| Lost("session probe gave no row".into()))?;
+        if let Some(limit) = limit {
+            let limit = String::from_utf8_lossy(&limit).into_owned();
+            probe
+                .settings
+                .iter_mut()
+                .filter(|(n, _)| n == "statement_timeout")
+                .for_each(|s| s.1.clone_from(&limit));
+        }
         probe.notifications = reply.notifications;
         Ok(probe)
     }
+
+    /// The probe, without the client's own short limit on statements: that row stands before the probe's then.
+    async fn probe_rows(&mut self, names: &[u8], max: usize) -> Result<Reply, Lost> {
+        self.conn.prepare_out();
+        let mut own = std::mem::take(&mut self.own_names);
+        self.put_own(lift_statement(), &[], &mut own, max);
+        self.put_own(probe_statement(), &[Some(names)], &mut own, max);
+        self.own_names = own;
+        f::put_empty(&mut self.conn.out, f::SYNC);
+        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.finish().await
+    }
+}
+
+/// Lifts a statement_timeout of less than a second for the rest of the transaction; the row is what it was. PostgreSQL
+/// shows such values, and no others, in milliseconds.
+fn lift_statement() -> &'static Arc<Statement> {
+    static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
+    const SQL: &str = "\
+SELECT pg_catalog.current_setting('statement_timeout'), pg_catalog.set_config('statement_timeout', '0', true)
+ WHERE pg_catalog.right(pg_catalog.current_setting('statement_timeout'), 2) OPERATOR(pg_catalog.=) 'ms'::pg_catalog.text";
+    STATEMENT.get_or_init(|| Statement::new(SQL.as_bytes(), &[], Effects::NONE))
 }
 
 /// Session state as the server itself tells it.

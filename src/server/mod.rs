@@ -276,7 +276,7 @@ impl ServerConn {
     }
 
     /// Appends Bind and Execute of ours.
-    fn put_own(
+    pub(crate) fn put_own(
         &mut self,
         statement: &Statement,
         params: &[Option<&[u8]>],

@@ -305,7 +305,25 @@ mod tests {
 
     use super::*;
     use crate::limits::{CANCEL_KEY_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
-    use crate::wire::frame::whole;
+    use crate::wire::frame::{HEADER_BYTES, whole};
+
+    #[test]
+    fn the_shape_of_rows_is_names_and_types() {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        put_text_row_description(&mut a, &["x", "y"]);
+        put_text_row_description(&mut b, &["x", "z"]);
+        let (a, b) = (&mut a[HEADER_BYTES..], &b[HEADER_BYTES..]);
+        let shape = row_shape(a);
+        assert!(shape.is_some() && shape != row_shape(b));
+        // Where the first column comes from does not matter; its type does.
+        a[2 + 2] ^= 1;
+        assert_eq!(row_shape(a), shape);
+        a[2 + 2 + 6] ^= 1;
+        assert_ne!(row_shape(a), shape);
+        for cut in 0..b.len() {
+            assert_eq!(row_shape(&b[..cut]), None);
+        }
+    }
 
     /// The one message in `buf`: its tag and body.
     fn only(buf: &[u8]) -> (u8, &[u8]) {

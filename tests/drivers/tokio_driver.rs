@@ -128,6 +128,8 @@ async fn cases(site: &Site, out: &mut String) {
     case!("settings are gone", async |c: &mut Client, _: &mut Heard, _: &Site| simple(c, "SHOW TimeZone")
         .await);
     case!("listen", listening);
+    case!("changed type", changed_type);
+    case!("the same statements", same_statements);
     out.push_str("== end\n");
 }
 
@@ -355,6 +357,42 @@ async fn settings(client: &mut Client, _: &mut Heard, _: &Site) -> Result<String
     let mut out = simple(client, "SET TIME ZONE 'Asia/Tokyo'").await?;
     for _ in 0..5 {
         out += &simple(client, "SHOW TimeZone").await?;
+    }
+    Ok(out)
+}
+
+async fn changed_type(client: &mut Client, _: &mut Heard, site: &Site) -> Result<String, Error> {
+    client.batch_execute("DROP TABLE IF EXISTS changing; CREATE TABLE changing AS SELECT 1 AS a").await?;
+    let (other, _) = site.connect().await;
+    let old = other.prepare("SELECT * FROM changing").await?;
+    let mut out = String::new();
+    for _ in 0..6 {
+        let _ = write!(out, "{} ", other.query_one(&old, &[]).await?.len());
+    }
+    client.batch_execute("ALTER TABLE changing ADD COLUMN b text").await?;
+    for _ in 0..3 {
+        // The line of the server's source is not there when the proxy says it in the server's place.
+        let _ = match other.query_one(&old, &[]).await {
+            Ok(row) => writeln!(out, "UNEXPECTED {}", row.len()),
+            Err(e) => writeln!(out, "{:?} {:?}", e.code(), e.as_db_error().and_then(DbError::routine)),
+        };
+    }
+    let new = other.prepare("SELECT * FROM changing").await?;
+    for _ in 0..6 {
+        let _ = write!(out, "{} ", other.query_one(&new, &[]).await?.len());
+    }
+    Ok(out)
+}
+
+async fn same_statements(client: &mut Client, _: &mut Heard, site: &Site) -> Result<String, Error> {
+    let (other, _) = site.connect().await;
+    let mine = client.prepare("SELECT $1::int + 1").await?;
+    let theirs = other.prepare("SELECT $1::text || 'b'").await?;
+    let mut out = String::new();
+    for n in 0..6i32 {
+        let number: i32 = client.query_one(&mine, &[&n]).await?.get(0);
+        let text: String = other.query_one(&theirs, &[&n.to_string()]).await?.get(0);
+        let _ = write!(out, "{number} {text} ");
     }
     Ok(out)
 }

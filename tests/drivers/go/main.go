@@ -342,6 +342,143 @@ func listening(c *pgx.Conn) (any, error) {
 	return n.Channel + " " + n.Payload, nil
 }
 
+func largeObjects(c *pgx.Conn) (any, error) {
+	tx, err := c.Begin(ctx)
+	must(err)
+	lo := tx.LargeObjects()
+	oid, err := lo.Create(ctx, 0)
+	must(err)
+	object, err := lo.Open(ctx, oid, pgx.LargeObjectModeRead|pgx.LargeObjectModeWrite)
+	must(err)
+	n, err := object.Write(bytes.Repeat([]byte("abc"), 1_000_000))
+	must(err)
+	_, err = object.Seek(3, 0)
+	must(err)
+	some := make([]byte, 7)
+	_, err = object.Read(some)
+	must(err)
+	must(object.Truncate(10))
+	end, err := object.Seek(0, 2)
+	must(err)
+	must(lo.Unlink(ctx, oid))
+	return fmt.Sprint(n, string(some), end), tx.Commit(ctx)
+}
+
+func sameNames(c *pgx.Conn) (any, error) {
+	other, err := pgx.ConnectConfig(ctx, config())
+	must(err)
+	defer other.Close(ctx)
+	_, err = c.Prepare(ctx, "mine", "SELECT $1::int + 1")
+	must(err)
+	_, err = other.Prepare(ctx, "mine", "SELECT $1::text || 'b'")
+	must(err)
+	for n := 0; n < 6; n++ {
+		fmt.Println(all(c, "mine", n))
+		fmt.Println(all(other, "mine", fmt.Sprint(n)))
+	}
+	_, err = c.PgConn().Prepare(ctx, "mine", "SELECT 3", nil)
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		fmt.Println(e.Code, e.Message, e.Routine)
+	}
+	must(c.Deallocate(ctx, "mine"))
+	return all(other, "mine", "still")
+}
+
+// The statement cache after ALTER TABLE: one error at most, then the new rows.
+func changedType(mode pgx.QueryExecMode) func(c *pgx.Conn) (any, error) {
+	return func(c *pgx.Conn) (any, error) {
+		conf := config()
+		conf.DefaultQueryExecMode = mode
+		other, err := pgx.ConnectConfig(ctx, conf)
+		must(err)
+		defer other.Close(ctx)
+		_, err = c.Exec(ctx, "DROP TABLE IF EXISTS changing; CREATE TABLE changing AS SELECT 1 AS a")
+		must(err)
+		for _, text := range []string{"ADD COLUMN b bigint DEFAULT 2", "ALTER COLUMN a TYPE bigint", "DROP COLUMN b"} {
+			for n := 0; n < 6; n++ {
+				fmt.Println(all(other, "SELECT * FROM changing"))
+			}
+			_, err = c.Exec(ctx, "ALTER TABLE changing "+text)
+			must(err)
+			for n := 0; n < 3; n++ {
+				result, err := all(other, "SELECT * FROM changing")
+				if err != nil {
+					var e *pgconn.PgError
+					errors.As(err, &e)
+					fmt.Println("error", e.Code, e.Message, e.Routine)
+				} else {
+					fmt.Println(result)
+				}
+			}
+		}
+		return nil, nil
+	}
+}
+
+func isolation(c *pgx.Conn) (any, error) {
+	for _, level := range []pgx.TxIsoLevel{pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted} {
+		tx, err := c.BeginTx(ctx, pgx.TxOptions{IsoLevel: level, AccessMode: pgx.ReadOnly, DeferrableMode: pgx.Deferrable})
+		must(err)
+		fmt.Println(all(tx, "SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only'), current_setting('transaction_deferrable')"))
+		must(tx.Rollback(ctx))
+	}
+	return nil, nil
+}
+
+func batchInBlock(c *pgx.Conn) (any, error) {
+	tx, err := c.Begin(ctx)
+	must(err)
+	b := &pgx.Batch{}
+	for n := 0; n < 50; n++ {
+		b.Queue("INSERT INTO stream (client, seq, word) VALUES ($1, $2, $3)", 91, n, "x")
+		b.Queue("SELECT $1::int * 2", n).QueryRow(func(row pgx.Row) error {
+			var twice int
+			return row.Scan(&twice)
+		})
+	}
+	b.Queue("SET LOCAL work_mem = '3MB'")
+	must(tx.SendBatch(ctx, b).Close())
+	fmt.Println(all(tx, "SHOW work_mem"))
+	must(tx.Rollback(ctx))
+	return all(c, "SELECT count(*), current_setting('work_mem') FROM stream WHERE client = 91")
+}
+
+func timeouts(c *pgx.Conn) (any, error) {
+	_, err := c.Exec(ctx, "SET statement_timeout = 250")
+	must(err)
+	for n := 0; n < 3; n++ {
+		_, err = c.Exec(ctx, "SELECT pg_sleep($1)", 60)
+		fmt.Println(explain(err))
+	}
+	return all(c, "SHOW statement_timeout")
+}
+
+func heard(c *pgx.Conn) (any, error) {
+	_, err := c.Exec(ctx, "LISTEN a; LISTEN b")
+	must(err)
+	other, err := pgx.ConnectConfig(ctx, config())
+	must(err)
+	defer other.Close(ctx)
+	for n := 0; n < 20; n++ {
+		_, err = other.Exec(ctx, "SELECT pg_notify($1, $2)", string("ab"[n%2]), fmt.Sprint(n))
+		must(err)
+		_, err = c.Exec(ctx, "SELECT $1::int", n)
+		must(err)
+	}
+	within, done := context.WithTimeout(ctx, 20*time.Second)
+	defer done()
+	for n := 0; n < 20; n++ {
+		note, err := c.WaitForNotification(within)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Println(note.Channel, note.Payload)
+	}
+	_, err = c.Exec(ctx, "UNLISTEN *")
+	return nil, err
+}
+
 func main() {
 	theCase("parameters", parameters)
 	theCase("kinds", query("SELECT * FROM kinds"))
@@ -380,5 +517,14 @@ func main() {
 	theCase("settings", settings)
 	theCase("settings are gone", query("SHOW TimeZone"))
 	theCase("listen", listening)
+	theCase("large objects", largeObjects)
+	theCase("the same names", sameNames)
+	for _, mode := range modes[:3] {
+		theCase("changed type, mode "+mode.String(), changedType(mode))
+	}
+	theCase("isolation", isolation)
+	theCase("batch in a block", batchInBlock)
+	theCase("timeouts", timeouts)
+	theCase("heard", heard)
 	fmt.Println("== end")
 }

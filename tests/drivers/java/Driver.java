@@ -11,7 +11,10 @@ import java.sql.*;
 import java.util.*;
 import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
+import org.postgresql.copy.CopyIn;
 import org.postgresql.copy.CopyManager;
+import org.postgresql.largeobject.LargeObject;
+import org.postgresql.largeobject.LargeObjectManager;
 import org.postgresql.util.PSQLException;
 import org.postgresql.util.ServerErrorMessage;
 
@@ -297,6 +300,140 @@ public class Driver {
         }
     }
 
+    // The driver's large objects are calls by FunctionCall messages.
+    static void largeObjects(Connection c) throws Exception {
+        c.setAutoCommit(false);
+        LargeObjectManager m = c.unwrap(PGConnection.class).getLargeObjectAPI();
+        long oid = m.createLO();
+        try (LargeObject o = m.open(oid)) {
+            o.write(new byte[3_000_000]);
+            o.write("tail".getBytes(StandardCharsets.UTF_8));
+            o.seek(2_999_998);
+            System.out.println(HexFormat.of().formatHex(o.read(20)) + " " + o.tell() + " " + o.size());
+            o.truncate(5);
+            System.out.println(o.size());
+        }
+        c.commit();
+        try (LargeObject o = m.open(oid, LargeObjectManager.READ)) {
+            o.write(new byte[] {1});
+        } catch (SQLException e) {
+            System.out.println("error " + explain(e));
+        }
+        c.rollback();
+        m.unlink(oid);
+        c.commit();
+        try {
+            m.unlink(oid);
+        } catch (SQLException e) {
+            System.out.println(e.getSQLState());
+        }
+        c.rollback();
+    }
+
+    static void changedType(Connection c) throws SQLException {
+        query(c, "DROP TABLE IF EXISTS changing");
+        query(c, "CREATE TABLE changing AS SELECT 1 AS a");
+        try (Connection other = connect("prepareThreshold", "1")) {
+            for (String text : new String[] {"ADD COLUMN b bigint DEFAULT 2", "ALTER COLUMN a TYPE text", "DROP COLUMN b"}) {
+                try (PreparedStatement s = other.prepareStatement("SELECT * FROM changing")) {
+                    for (int n = 0; n < 6; n++) print(s.executeQuery());
+                    query(c, "ALTER TABLE changing " + text);
+                    // The driver prepares again by itself, outside of a transaction.
+                    for (int n = 0; n < 6; n++) print(s.executeQuery());
+                }
+            }
+            other.setAutoCommit(false);
+            try (PreparedStatement s = other.prepareStatement("SELECT * FROM changing")) {
+                print(s.executeQuery());
+                other.commit();
+                query(c, "ALTER TABLE changing ADD COLUMN c int");
+                print(s.executeQuery());
+            } catch (SQLException e) {
+                System.out.println(e.getSQLState() + " " + e.getMessage());
+            }
+            other.rollback();
+            query(other, "SELECT * FROM changing");
+        }
+    }
+
+    static void autosave(Connection c) throws SQLException {
+        c.setAutoCommit(false);
+        for (int n = 0; n < 3; n++) {
+            query(c, "INSERT INTO item VALUES (?, 'saved', 1, NULL)", 580 + n);
+            failing(c, "INSERT INTO item VALUES (?, 'saved', -1, NULL)", 590 + n);
+        }
+        c.commit();
+        query(c, "SELECT id FROM item WHERE name = 'saved' ORDER BY id");
+    }
+
+    static void timeouts(Connection c) throws SQLException {
+        query(c, "SET statement_timeout = 250");
+        for (int n = 0; n < 3; n++) failing(c, "SELECT pg_sleep(?)", 60);
+        query(c, "SHOW statement_timeout");
+        query(c, "RESET statement_timeout");
+        try (Statement s = c.createStatement()) {
+            s.setQueryTimeout(1);
+            s.execute("SELECT pg_sleep(60)");
+        } catch (SQLException e) {
+            System.out.println("error " + explain(e));
+        }
+        query(c, "SELECT 'alive'");
+    }
+
+    static void refcursor(Connection c) throws SQLException {
+        query(c, "CREATE OR REPLACE FUNCTION some() RETURNS refcursor LANGUAGE plpgsql AS $$ DECLARE r refcursor := 'named'; BEGIN OPEN r FOR SELECT generate_series(1, 5); RETURN r; END $$");
+        c.setAutoCommit(false);
+        try (CallableStatement s = c.prepareCall("{? = call some()}")) {
+            s.registerOutParameter(1, Types.REF_CURSOR);
+            s.execute();
+            print((ResultSet) s.getObject(1));
+        }
+        c.commit();
+    }
+
+    static void described(Connection c) throws SQLException {
+        DatabaseMetaData m = c.getMetaData();
+        try (ResultSet r = m.getColumns(null, "public", "item", null)) {
+            while (r.next()) System.out.println(r.getString("COLUMN_NAME") + " " + r.getString("TYPE_NAME") + " " + r.getInt("NULLABLE"));
+        }
+        try (ResultSet r = m.getPrimaryKeys(null, "public", "item")) {
+            while (r.next()) System.out.println(r.getString("COLUMN_NAME") + " " + r.getString("PK_NAME"));
+        }
+        try (PreparedStatement s = c.prepareStatement("SELECT * FROM item WHERE id = ? AND name = ?")) {
+            ParameterMetaData p = s.getParameterMetaData();
+            System.out.println(p.getParameterTypeName(1) + " " + p.getParameterTypeName(2) + " " + s.getMetaData().getColumnCount());
+        }
+        try (Statement s = c.createStatement(ResultSet.TYPE_SCROLL_INSENSITIVE, ResultSet.CONCUR_UPDATABLE)) {
+            s.executeUpdate("INSERT INTO item VALUES (595, 'before', 1, NULL)");
+            ResultSet r = s.executeQuery("SELECT id, name FROM item WHERE id = 595");
+            r.next();
+            r.updateString("name", "after");
+            r.updateRow();
+        }
+        query(c, "SELECT name FROM item WHERE id = 595");
+    }
+
+    static void isolation(Connection c) throws SQLException {
+        for (int level : new int[] {1, 2, 4, 8}) {
+            c.setTransactionIsolation(level);
+            System.out.println(c.getTransactionIsolation());
+            query(c, "SHOW transaction_isolation");
+        }
+        c.setReadOnly(true);
+        for (int n = 0; n < 4; n++) failing(c, "INSERT INTO stream (client) VALUES (?)", n);
+        c.setReadOnly(false);
+        query(c, "INSERT INTO stream (client) VALUES (?)", 92);
+    }
+
+    static void copyCancelled(Connection c) throws SQLException {
+        CopyManager m = c.unwrap(PGConnection.class).getCopyAPI();
+        CopyIn in = m.copyIn("COPY stream (client, seq) FROM STDIN");
+        byte[] row = "93\t1\n".getBytes(StandardCharsets.UTF_8);
+        for (int n = 0; n < 1000; n++) in.writeToCopy(row, 0, row.length);
+        in.cancelCopy();
+        query(c, "SELECT count(*) FROM stream WHERE client = 93");
+    }
+
     public static void main(String[] a) throws Exception {
         System.setOut(new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8));
         url = "jdbc:postgresql://" + a[0] + ":" + a[1] + "/" + a[2];
@@ -339,6 +476,15 @@ public class Driver {
         theCase("settings", Driver::settings);
         theCase("settings are gone", c -> query(c, "SHOW TimeZone"));
         theCase("listen", Driver::listening);
+        theCase("large objects", Driver::largeObjects);
+        theCase("changed type", Driver::changedType);
+        theCase("autosave", Driver::autosave, "autosave", "always");
+        theCase("autosave, conservative", Driver::changedType, "autosave", "conservative");
+        theCase("timeouts", Driver::timeouts);
+        theCase("refcursor", Driver::refcursor);
+        theCase("described", Driver::described);
+        theCase("isolation", Driver::isolation);
+        theCase("copy cancelled", Driver::copyCancelled);
         System.out.println("== end");
     }
 }

@@ -7,6 +7,7 @@ const { Readable, Writable } = require('stream')
 // The modules lie under the target directory, in NODE_PATH.
 const pg = require('pg')
 const Cursor = require('pg-cursor')
+const QueryStream = require('pg-query-stream')
 const { from: copyFrom, to: copyTo } = require('pg-copy-streams')
 
 const [host, port, database, sslmode, ca] = process.argv.slice(2)
@@ -26,9 +27,9 @@ async function failing (what, run) {
   }
 }
 
-async function theCase (name, run) {
+async function theCase (name, run, more = {}) {
   console.log('== ' + name)
-  const client = new pg.Client(settings)
+  const client = new pg.Client({ ...settings, ...more })
   client.on('notice', (n) => show(['notice', fields(n)]))
   await client.connect()
   await failing('result', () => run(client))
@@ -155,11 +156,115 @@ const cases = {
     await other.query("NOTIFY words, 'hello'")
     await other.end()
     return heard
+  },
+  'heard between queries': async (c) => {
+    const heard = []
+    let last
+    const done = new Promise((resolve) => { last = resolve })
+    c.on('notification', (n) => {
+      heard.push([n.channel, n.payload])
+      if (n.payload === 'last') last()
+    })
+    await c.query('LISTEN a; LISTEN b')
+    const other = new pg.Client(settings)
+    await other.connect()
+    for (let n = 0; n < 20; n++) {
+      await other.query('SELECT pg_notify($1, $2)', [n % 2 ? 'a' : 'b', String(n)])
+      await c.query('SELECT $1::int', [n])
+    }
+    await c.query('UNLISTEN b')
+    await other.query("NOTIFY b, 'not heard'")
+    await other.query("NOTIFY a, 'last'")
+    await done
+    await c.query('UNLISTEN *')
+    await other.query("NOTIFY a, 'not heard'")
+    await other.end()
+    return [heard, await rows(c, "SELECT 'alive' AS state")]
+  },
+  stream: async (c) => {
+    let sum = 0
+    for await (const row of c.query(new QueryStream('SELECT * FROM generate_series(1, $1) AS n', [1000], { batchSize: 10 }))) sum += row.n
+    const cut = c.query(new QueryStream('SELECT * FROM generate_series(1, 100000) AS n', [], { batchSize: 7 }))
+    for await (const row of cut) if (row.n > 20) break
+    await failing('in the middle', async () => {
+      let n = 0
+      for await (const row of c.query(new QueryStream('SELECT 1 / (30 - n) AS q FROM generate_series(1, 100) AS n', [], { batchSize: 7 }))) n += row.q
+      return n
+    })
+    return [sum, await rows(c, "SELECT 'alive' AS state")]
+  },
+  'the same names': async (c) => {
+    const other = new pg.Client(settings)
+    await other.connect()
+    const seen = []
+    for (let n = 0; n < 6; n++) {
+      seen.push(await rows(c, { name: 'mine', text: 'SELECT $1::int + 1 AS a', values: [n] }))
+      seen.push(await rows(other, { name: 'mine', text: "SELECT $1::text || 'x' AS b", values: [String(n)] }))
+    }
+    await other.end()
+    return seen
+  },
+  'changed type': async (c) => {
+    const other = new pg.Client(settings)
+    await other.connect()
+    await c.query('DROP TABLE IF EXISTS changing')
+    await c.query('CREATE TABLE changing AS SELECT 1 AS a')
+    const seen = []
+    const named = (name) => ({ name, text: 'SELECT * FROM changing' })
+    for (let n = 0; n < 6; n++) seen.push(await rows(other, named('one')))
+    await c.query("ALTER TABLE changing ADD COLUMN b text DEFAULT 'new'")
+    for (let n = 0; n < 3; n++) {
+      // What a proxy says in the server's place has no line of the server's source.
+      await rows(other, named('one')).then(show, (e) => show([e.code, e.message, e.routine]))
+    }
+    for (let n = 0; n < 6; n++) seen.push(await rows(other, named('two')))
+    await other.end()
+    return seen
+  },
+  pool: async () => {
+    const pool = new pg.Pool({ ...settings, max: 4 })
+    const seen = await Promise.all(Array.from({ length: 40 }, async (_, n) => {
+      const mine = await pool.connect()
+      try {
+        await mine.query('BEGIN ISOLATION LEVEL REPEATABLE READ')
+        await mine.query("SELECT set_config('my.number', $1, true)", [String(n)])
+        const [{ number }] = await rows(mine, "SELECT current_setting('my.number') AS number")
+        await mine.query(n % 2 ? 'COMMIT' : 'ROLLBACK')
+        return number
+      } finally {
+        mine.release()
+      }
+    }))
+    await pool.end()
+    return seen
+  },
+  'settings in transactions': async (c) => {
+    const seen = []
+    const show = async () => seen.push(await rows(c, "SELECT current_setting('work_mem') AS m, current_setting('TimeZone') AS z"))
+    for (const end of ['ROLLBACK', 'COMMIT']) {
+      await c.query('BEGIN')
+      await c.query("SET work_mem = '3MB'")
+      await c.query("SET LOCAL TIME ZONE 'Asia/Tokyo'")
+      await show()
+      await c.query(end)
+      await show()
+    }
+    await c.query('DISCARD ALL')
+    await show()
+    return seen
   }
 }
 
 async function main () {
   for (const [name, run] of Object.entries(cases)) await theCase(name, run)
+  const limits = { statement_timeout: 250, lock_timeout: 70, idle_in_transaction_session_timeout: 80000, options: '-c work_mem=5MB' }
+  await theCase('limits at login', async (c) => {
+    await failing('sleeps', () => c.query('SELECT pg_sleep(60)'))
+    await failing('sleeps, extended', () => c.query('SELECT pg_sleep($1)', [60]))
+    const seen = []
+    for (const n of ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'work_mem']) seen.push(await rows(c, `SHOW ${n}`))
+    return seen
+  }, limits)
   console.log('== end')
 }
 

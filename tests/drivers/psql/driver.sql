@@ -100,4 +100,23 @@ INSERT INTO stream (client, seq, word) VALUES (4, 2, 'it''s');
 INSERT INTO stream (client, seq, word) VALUES (4, 3, NULL);
 INSERT INTO stream (client, seq, word) VALUES (4, 4, 'd') RETURNING seq, word;
 SELECT client, seq, word FROM stream WHERE client = 4 ORDER BY seq;
+\echo == large objects
+\set QUIET on
+\lo_import /etc/passwd
+SELECT count(*) FROM pg_largeobject_metadata WHERE oid = :LASTOID;
+\lo_unlink :LASTOID
+SELECT count(*) FROM pg_largeobject_metadata WHERE oid = :LASTOID;
+\echo == timeouts
+SET statement_timeout = 250;
+SELECT pg_sleep(60);
+SHOW statement_timeout;
+RESET statement_timeout;
+\echo == reset
+LISTEN words;
+SET work_mem = '3MB';
+SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL;
+SHOW work_mem;
+SHOW application_name;
+DISCARD ALL;
+SHOW application_name;
 \echo == end

@@ -309,7 +309,7 @@ async def main():
     await case("heard", heard)
     await case("codecs", codecs)
     await case("broken block", broken_block)
-    await case("timeout", statement("SET statement_timeout = 60; SELECT pg_sleep(60)"))
+    await case("timeout", statement("SET statement_timeout = 250; SELECT pg_sleep(60)"))
     print("== end")
 
 

@@ -347,7 +347,7 @@ def changed_type(conn):
 
 def timeouts(conn):
     conn.autocommit = True
-    conn.execute("SET statement_timeout = 60")
+    conn.execute("SET statement_timeout = 250")
     seen = []
     for _ in range(3):
         try:
