@@ -5,6 +5,9 @@ mod support;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, Postgres, Proxy, Raw, outline};
 
+/// Appends the messages of one unit but its Sync.
+type Unit<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     parts(&mut out);
@@ -186,7 +189,7 @@ fn duplicate_and_unknown_names_are_errors_as_direct() {
     let (server, proxy, database) = rotating("");
     let mut raw = Raw::login(proxy.port(), &database);
     let mut direct = Raw::login(server.port(), &database);
-    let units: [&dyn Fn(&mut Vec<u8>); 7] = [
+    let units: [Unit<'_>; 7] = [
         &|o| put_parse(o, "s", "SELECT 1"),
         &|o| put_parse(o, "s", "SELECT 1"),
         &|o| put_parse(o, "s", "SELECT 2"),
