@@ -10,13 +10,13 @@ use support::crowd::{self, comparable};
 use support::{Message, Postgres, Proxy, Raw, Step};
 
 /// Clients at a time.
-const CLIENTS: usize = 4;
+const CLIENTS: usize = 8;
 
 /// Rounds of a case; the first ones are learnt from.
 const ROUNDS: usize = 4;
 
 /// Rows of a client in a round in which nothing fails.
-const GOOD_ROWS: usize = 16;
+const GOOD_ROWS: usize = 12;
 
 /// A table and what is inserted into its column `v`. `@` stands for the table's name.
 struct Kind {
@@ -123,7 +123,7 @@ const KINDS: &[Kind] = &[
     kind("v int, \"W x\" int, w int", "1", "'x'"),
     // Constraints
     kind("v int UNIQUE NULLS NOT DISTINCT; INSERT INTO @ (v) VALUES (-5), (NULL)", "", "-5|NULL"),
-    kind("v int; CREATE UNIQUE INDEX ON @ (id); INSERT INTO @ SELECT c * 1000, 0 FROM generate_series(0, 3) c", "1|2", "'x'"),
+    kind("v int; CREATE UNIQUE INDEX ON @ (id); INSERT INTO @ SELECT c * 1000, 0 FROM generate_series(0, 7) c", "1|2", "'x'"),
     kind("v int CHECK (v > 0), CHECK (v < id + 10000)", "1|NULL|'9'", "0|20000"),
     kind("v text CHECK (current_setting('app.x_@', true) IS DISTINCT FROM 'bad')", "'a'", ""),
     kind("v int CHECK (v <> length(current_user))", "1|2", "8"),

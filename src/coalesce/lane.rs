@@ -359,7 +359,11 @@ impl Lane {
             self.stats.singles.fetch_add(rows as u64, Ordering::Relaxed);
             return Offer::Single(Single { lane: Arc::clone(self) });
         }
-        if !self.within_budget(encoded.len()) || inner.batch.push_unit(encoded, rows).is_none() {
+        let within_budget = self.within_budget(encoded.len());
+        if !within_budget || inner.batch.push_unit(encoded, rows).is_none() {
+            if within_budget {
+                self.return_budget(encoded.len());
+            }
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
@@ -384,8 +388,14 @@ impl Lane {
         let lane = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(lane.settings.lock_timeout).await;
-            let inner = lock(&lane.inner);
-            if inner.batches == batch && !inner.batch.is_empty() {
+            let mut inner = lock(&lane.inner);
+            if inner.batches != batch {
+                return;
+            }
+            if inner.batch.is_empty() {
+                // Its rows were taken back; the next one is watched again.
+                inner.watched = batch;
+            } else {
                 lane.leave(inner);
             }
         });
