@@ -15,7 +15,7 @@ use crate::auth::Credential;
 use crate::cancel::NewClient;
 use crate::error::{Error, Kind};
 use crate::net::conn::Conn;
-use crate::net::{Connector, Keepalive};
+use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::Rules;
 use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
 use crate::proto::prepared::ClientNames;
@@ -25,6 +25,7 @@ use crate::server::connect::Target;
 use crate::settings::{Database, PoolMode, Settings};
 use crate::sql::effects::Effects;
 use crate::telemetry::events;
+use crate::wire::startup::Startup;
 use crate::wire::{TransactionStatus, backend as b};
 
 /// Bytes of a cancel key, by the minor of the protocol: 3.0 knows four.
@@ -100,6 +101,8 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         connect_query: database.connect_query.clone(),
         max_prepared_statements: general.max_prepared_statements,
         session_state: database.session_state.unwrap_or(general.session_state),
+        server_check_delay: general.server_check_delay,
+        server_check_query: general.server_check_query.clone(),
         round_robin: general.server_round_robin,
         coalesce: database.coalesce.clone(),
     }
@@ -176,12 +179,14 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
 
     let ignored = &settings.general.ignore_startup_parameters;
     let vars = &cx.pools.shared().vars;
+    let named = named_by_host(&settings, &startup, peer);
     let base = vars.intern(
         startup
             .params
             .iter()
             .filter(|(name, _)| !ignored.iter().any(|i| i.eq_ignore_ascii_case(name)))
-            .map(|(n, v)| (n.as_str(), v.as_str())),
+            .map(|(n, v)| (n.as_str(), v.as_str()))
+            .chain(named.as_deref().map(|name| ("application_name", name))),
     );
     let mode = pool.settings.load().mode;
     let greeted = match mode {
@@ -204,7 +209,6 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         tls: tls.then(|| "TLS".to_owned()),
         application_name: startup.param("application_name").unwrap_or_default().into(),
     });
-    let _ = peer;
     pool.clients.fetch_add(1, Ordering::Relaxed);
     pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
     client.prepare_out();
@@ -264,6 +268,15 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         pouring: None,
     };
     Ok(Admitted { session, server })
+}
+
+/// `application_name_add_host`: the name with the client's address behind it, as PgBouncer writes it.
+fn named_by_host(settings: &Settings, startup: &Startup, peer: Peer) -> Option<String> {
+    let name = startup.param("application_name").unwrap_or("app");
+    settings.general.application_name_add_host.then(|| match peer {
+        Peer::Tcp(addr) => format!("{name} - {}:{}", addr.ip(), addr.port()),
+        Peer::Unix => format!("{name} - unix:{}", std::process::id()),
+    })
 }
 
 /// The pool, made when it is the first login; a login that proved more than the pool knows is remembered there.

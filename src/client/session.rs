@@ -99,8 +99,13 @@ impl Session {
             None => self.share().await,
         };
         self.me.unlink();
-        if let Err(fault) = ended {
-            Box::pin(self.tell(fault)).await;
+        match ended {
+            Err(fault) => Box::pin(self.tell(fault)).await,
+            Ok(()) if self.cx.settings.load().general.log_disconnections => {
+                let peer = self.peer();
+                events::session_ended(self.who(&peer), "client left");
+            }
+            Ok(()) => {}
         }
         self.cx.clients.leave(&self.me);
         self.pool.clients.fetch_sub(1, Ordering::Relaxed);
@@ -263,12 +268,24 @@ impl Session {
 
     /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
-        let mut server = match self.pool.checkout_now(&self.state.want, None) {
-            Some(server) => server,
-            None => match Box::pin(self.wait_for_server()).await? {
+        let mut server = loop {
+            let mut server = match self.pool.checkout_now(&self.state.want, None) {
                 Some(server) => server,
-                None => return Ok(None),
-            },
+                None => match Box::pin(self.wait_for_server()).await? {
+                    Some(server) => server,
+                    None => return Ok(None),
+                },
+            };
+            let settings = self.pool.settings.load();
+            if server.idle_since.elapsed() < settings.server_check_delay {
+                break server;
+            }
+            // Idle for long: whether it still answers is found before the client's own statement is at stake.
+            let query = settings.server_check_query.clone();
+            drop(settings);
+            if Box::pin(server.simple(&query)).await.is_ok() {
+                break server;
+            }
         };
         if self.state.shares_servers() && server.vars.identity() != self.state.want.identity() {
             Box::pin(self.become_client(&mut server)).await?;
@@ -638,7 +655,12 @@ impl Session {
             Fault::Settings(body) => b::put_as_fatal(out, body),
         }
         let peer = self.peer();
-        events::session_ended(self.who(&peer), &fault_text(&fault));
+        let settings = self.cx.settings.load();
+        let ours = matches!(fault, Fault::Client(_) | Fault::ServerViolation(_));
+        if if ours { settings.general.log_pooler_errors } else { settings.general.log_disconnections } {
+            events::session_ended(self.who(&peer), &fault_text(&fault));
+        }
+        drop(settings);
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.flush()).await;
     }
 }

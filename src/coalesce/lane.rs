@@ -353,7 +353,7 @@ impl Lane {
             return Offer::PassOn;
         }
         let idle = inner.flights == 0 && inner.singles == 0 && inner.batch.is_empty();
-        if idle && rows < self.settings.copy_min_rows {
+        if idle && self.settings.linger.is_zero() && rows < self.settings.copy_min_rows {
             inner.singles += 1;
             drop(inner);
             self.stats.singles.fetch_add(rows as u64, Ordering::Relaxed);
@@ -377,7 +377,7 @@ impl Lane {
     }
 
     /// A row that left as it was sent may wait for somebody's lock; a batch does not wait for it longer than it would
-    /// wait for a lock itself.
+    /// wait for a lock itself. With a `linger` this is the timer that ends it.
     fn watch(self: &Arc<Self>, batch: u64) {
         let mut inner = lock(&self.inner);
         if inner.batches != batch || inner.watched == batch + 1 {
@@ -387,7 +387,8 @@ impl Lane {
         drop(inner);
         let lane = Arc::clone(self);
         tokio::spawn(async move {
-            tokio::time::sleep(lane.settings.lock_timeout).await;
+            let linger = lane.settings.linger;
+            tokio::time::sleep(if linger.is_zero() { lane.settings.lock_timeout } else { linger }).await;
             let mut inner = lock(&lane.inner);
             if inner.batches != batch {
                 return;
@@ -460,7 +461,9 @@ impl Lane {
         let all_wait = here >= inner.expected && inner.tickets.len() * 2 >= inner.flying;
         let full = inner.batch.rows() >= self.settings.max_rows / 2
             || inner.batch.bytes().len() >= self.settings.max_bytes / 2;
-        if nothing_under_way || (inner.expected > 1 && all_wait) || full {
+        // With a linger only its timer and a full batch say so ([`Lane::watch`]).
+        let due = self.settings.linger.is_zero() && (nothing_under_way || (inner.expected > 1 && all_wait));
+        if due || full {
             self.leave(inner);
         }
     }
@@ -594,6 +597,9 @@ impl Lane {
         if let Some(sentinel) = &self.sentinel {
             put_own(server, sentinel, &[mark.as_deref().map(str::as_bytes), name, relid]);
         }
+        // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
+        // commit is then a question that the server can answer.
+        f::put_empty(&mut server.conn.out, f::FLUSH);
         f::put_empty(&mut server.conn.out, f::SYNC);
         server.pipeline.push(Kind::Sync, Action::Own, false);
         guard

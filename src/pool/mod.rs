@@ -76,6 +76,10 @@ pub struct Settings {
     pub max_prepared_statements: usize,
     /// State that can't be carried.
     pub session_state: SessionState,
+    /// Idle time after which a connection proves that it is alive before a client gets it.
+    pub server_check_delay: Duration,
+    /// By this statement; empty: an empty query.
+    pub server_check_query: String,
     /// Oldest idle connection first.
     pub round_robin: bool,
     /// Pouring.
@@ -252,6 +256,7 @@ impl Pool {
             drop(settings);
             return self.discard(server);
         }
+        server.idle_since = Instant::now();
         let mut inner = self.lock();
         while !inner.paused {
             let Some(at) = Self::first_waiter(&inner, &server, &settings) else { break };
@@ -272,7 +277,6 @@ impl Pool {
             drop(inner);
             return self.discard(server);
         }
-        server.idle_since = Instant::now();
         server.shared.client.store(0, Ordering::Relaxed);
         inner.idle.push(server);
         drop(inner);

@@ -255,6 +255,11 @@ impl Pools {
         lock(&self.shared.held).disabled.contains(database)
     }
 
+    /// Pools that nobody holds and that hold nothing are forgotten: with a fallback entry, clients choose their names.
+    pub fn forget_unused(&self) {
+        lock(&self.shared.pools).retain(|_, pool| Arc::strong_count(pool) > 1 || !pool.is_unused());
+    }
+
     /// Pools of databases that are no more, without a client or connection, are forgotten.
     pub fn forget_unserved(&self, serves: impl Fn(&str) -> bool) {
         lock(&self.shared.pools).retain(|key, pool| serves(&key.database) || !pool.is_unused());
