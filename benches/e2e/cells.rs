@@ -215,12 +215,14 @@ pub const CELLS: &[Cell] = &[
         32,
         ALL,
     ),
+    // pgbench prepares a client's statements with calls that block its whole thread: with more clients than servers, one
+    // that waits for a server keeps those of its thread that have one from ever giving it back.
     cell(
         "tx12-prepared",
-        "BEGIN, 12 INSERTs into 12 tables, COMMIT, 32 clients, prepared",
+        "BEGIN, 12 INSERTs into 12 tables, COMMIT, 16 clients, prepared",
         Load::Transaction12,
         Mode::Prepared,
-        32,
+        16,
         NO_PGBOUNCER,
     ),
     cell("connect", "connect, one query, disconnect, 8 clients", Load::Connect, Mode::Simple, 8, ALL),

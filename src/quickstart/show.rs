@@ -127,10 +127,11 @@ impl Scene<'_> {
             let values = lanes.iter().filter_map(|fields| fields.get(at?)?.parse::<u64>().ok());
             values.sum()
         };
-        let (rows, flushes, copies) = (sum("rows"), sum("flushes"), sum("plan_copy"));
+        let (rows, flushes, singles, undone) = (sum("rows"), sum("flushes"), sum("singles"), sum("failures"));
         let mean = rows as f64 / flushes.max(1) as f64;
         println!(
-            "SHOW COALESCE: {rows} rows left in {flushes} flushes, {mean:.1} rows each; {copies} of the flushes were COPY"
+            "SHOW COALESCE: {rows} rows left in {flushes} COPYs of {mean:.1} rows each, {singles} as they were sent because \
+             nothing was under way; {undone} COPYs failed and were undone"
         );
         Ok(())
     }
