@@ -246,7 +246,7 @@ impl Line {
 
     /// What came in clear behind a request for encryption would pass for encrypted later (CVE-2021-3935).
     fn nothing_behind(&self, request: &str) -> Outcome<()> {
-        if !self.stream()?.spoke_early()? {
+        if !self.stream()?.has_unread()? {
             return Ok(());
         }
         let what = format!("received unencrypted data after {request}");

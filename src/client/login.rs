@@ -378,7 +378,8 @@ fn with_application_name(reported: &Arc<Reported>, name: &str) -> Arc<Reported> 
     reported
 }
 
-fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
+/// Why there is no server connection: our error, or the body of the server's own.
+pub(super) fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
     match error {
         CheckoutError::Login(error) => match error.response() {
             Some(body) => Err(body.to_vec()),

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::Context;
+use super::login::why_none;
 use super::pour::{Poured, Pouring, may_hold_more};
 use super::relay::End;
 use super::state::{
@@ -20,7 +21,7 @@ use crate::error::{Error, Kind};
 use crate::limits::READ_BUFFER_BYTES;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
-use crate::pool::{Checkout, CheckoutError, Pool};
+use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::Statement;
 use crate::server::ServerShared;
 use crate::server::internal::{Lost, Probe};
@@ -114,7 +115,7 @@ impl Session {
     /// Session mode: one server from login to the end.
     async fn keep(&mut self, server: Checkout) -> Result<(), Fault> {
         let mut server = server;
-        self.linked(&mut server);
+        self.linked(&mut server, Instant::now());
         loop {
             match self.relay(&mut server, true).await {
                 // Only a drain ends it here.
@@ -268,7 +269,7 @@ impl Session {
 
     /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
-        let mut server = loop {
+        let (mut server, mut now) = loop {
             let mut server = match self.pool.checkout_now(&self.state.want, None) {
                 Some(server) => server,
                 None => match Box::pin(self.wait_for_server()).await? {
@@ -277,20 +278,22 @@ impl Session {
                 },
             };
             let settings = self.pool.settings.load();
-            if server.idle_since.elapsed() < settings.server_check_delay {
-                break server;
+            let now = Instant::now();
+            if now.duration_since(server.idle_since) < settings.server_check_delay {
+                break (server, now);
             }
             // Idle for long: whether it still answers is found before the client's own statement is at stake.
             let query = settings.server_check_query.clone();
             drop(settings);
             if Box::pin(server.simple(&query)).await.is_ok() {
-                break server;
+                break (server, Instant::now());
             }
         };
         if self.state.shares_servers() && server.vars.identity() != self.state.want.identity() {
             Box::pin(self.become_client(&mut server)).await?;
+            now = Instant::now();
         }
-        self.linked(&mut server);
+        self.linked(&mut server, now);
         Ok(Some(server))
     }
 
@@ -305,11 +308,11 @@ impl Session {
         }
     }
 
-    /// Hot path. The server is ours from here on.
-    fn linked(&mut self, server: &mut Checkout) {
-        self.linked_at = Instant::now();
-        self.me.set_state(ClientState::Active, self.linked_at);
-        self.me.begin(self.linked_at);
+    /// Hot path. The server is ours from here on, which is `now`.
+    fn linked(&mut self, server: &mut Checkout, now: Instant) {
+        self.linked_at = now;
+        self.me.set_state(ClientState::Active, now);
+        self.me.begin(now);
         self.me.link(&server.shared);
         let was_ours = std::mem::replace(&mut server.last_client, self.me.id) == self.me.id;
         self.state.report_pending = false;
@@ -356,7 +359,7 @@ impl Session {
         .await?;
         match got {
             Some(Ok(server)) => Ok(Some(server)),
-            Some(Err(error)) => Err(self.no_server(error)),
+            Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Settings, Fault::Client)),
             None => {
                 self.me.set_state(ClientState::Idle, Instant::now());
                 if self.me.take_signal(Signal::Cancel) {
@@ -366,18 +369,6 @@ impl Session {
                 Ok(None)
             }
         }
-    }
-
-    fn no_server(&self, error: CheckoutError) -> Fault {
-        Fault::Client(match error {
-            CheckoutError::Login(error) => match error.response() {
-                Some(body) => return Fault::Settings(body.to_vec()),
-                None => Error::server_unreachable(&error.to_string()),
-            },
-            CheckoutError::Timeout(_, Some(error)) => Error::server_unreachable(&error.to_string()),
-            CheckoutError::Timeout(limit, None) => Error::query_wait_timeout(limit),
-            CheckoutError::Closed => Error::shutting_down(),
-        })
     }
 
     /// A cancel request came before a server did: the request is answered as cancelled.

@@ -425,7 +425,7 @@ impl Question {
             .checkout(vars, None)
             .await
             .map_err(|_| Refusal::for_now("no server connection").of(as_written(&target)))?;
-        let max = pool.settings.load().max_prepared_statements.max(8);
+        let max = pool.settings.load().max_prepared_of_ours();
         let answer = self.ask_server(&mut server, vars, max, text, &target, &lifted.items).await;
         // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
         let spoilt = answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT);

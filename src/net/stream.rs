@@ -182,28 +182,6 @@ impl Stream {
         }
     }
 
-    /// Has the peer sent anything that was not read yet? Says so without waiting.
-    ///
-    /// What it finds is lost, so it is only for moments when nothing may be there: the stream is
-    /// unusable if the answer is true.
-    ///
-    /// # Errors
-    /// The socket's, and `UnexpectedEof` if the peer has gone.
-    pub fn spoke_early(&self) -> io::Result<bool> {
-        let mut byte = [0u8; 1];
-        let found = match self {
-            Self::Tcp(tcp) => tcp.try_read(&mut byte),
-            Self::Unix(unix) => unix.try_read(&mut byte),
-            Self::Tls(_) => return Ok(false),
-        };
-        match found {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
-
     /// The certificates that the peer showed in the TLS handshake, its own first.
     pub fn peer_certificates(&self) -> Option<&[rustls::pki_types::CertificateDer<'static>]> {
         match self {

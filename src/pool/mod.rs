@@ -86,6 +86,14 @@ pub struct Settings {
     pub coalesce: Coalesce,
 }
 
+impl Settings {
+    /// Prepared statements on one connection while pgsluice uses it for itself: a flush and a question to the catalogue
+    /// need a few, whatever clients may keep.
+    pub fn max_prepared_of_ours(&self) -> usize {
+        self.max_prepared_statements.max(PREPARED_OF_OURS)
+    }
+}
+
 /// Counters of one pool, as SHOW STATS has them. Added to when a server is released.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -167,6 +175,9 @@ pub struct Pool {
     db_count: Arc<AtomicUsize>,
     user_count: Arc<AtomicUsize>,
 }
+
+/// Fewest prepared statements that a connection keeps while pgsluice uses it for itself.
+const PREPARED_OF_OURS: usize = 8;
 
 /// Welcomes remembered for one pool.
 const WELCOMES_MAX: usize = 64;

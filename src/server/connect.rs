@@ -306,7 +306,7 @@ async fn negotiate_tls(target: &Target, host: &str, mut stream: Stream, sslmode:
     stream.write_all(&packet).await?;
     let answer = stream.read_u8().await?;
     // Whatever came in clear along with the answer would pass for encrypted later (CVE-2021-43767).
-    if stream.spoke_early()? {
+    if stream.has_unread()? {
         return Err(ConnectError::Protocol("unencrypted data behind the answer to SSLRequest".into()));
     }
     match (answer, stream) {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Brings the driver compatibility tests' libraries and a newer PostgreSQL under the target directory:
-# `tests/drivers/prepare.sh python|go|java|node|postgres-18|all`. What is there already is left alone.
+# Brings the driver compatibility tests' libraries and other PostgreSQLs under the target directory:
+# `tests/drivers/prepare.sh python|go|java|node|postgres-14|postgres-16|postgres-17|postgres-18|all`.
+# What is there already is left alone. `all` is what the tests need: of the servers, version 18.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -9,7 +10,6 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
 pgjdbc=42.7.7
-postgres_18=18.4.0
 
 fail() { echo "drivers: $*" >&2; exit 1; }
 tool() { command -v "$1" >/dev/null || fail "$1 is missing; run 'make drivers'"; }
@@ -48,21 +48,34 @@ node_modules() {
     (cd "$out/node" && npm ci --silent --no-audit --no-fund)
 }
 
-newer_postgres() {
+# The release of each major version that is packaged for Maven.
+release() {
+    case "$1" in
+    postgres-14) echo 14.23.0 ;;
+    postgres-16) echo 16.14.0 ;;
+    postgres-17) echo 17.10.0 ;;
+    postgres-18) echo 18.4.0 ;;
+    *) fail "no release of $1 is known" ;;
+    esac
+}
+
+# Unpacks the server $server.
+postgres() {
     case "$(uname -m)" in
     x86_64) arch=amd64 ;;
     aarch64) arch=arm64v8 ;;
-    *) fail "no PostgreSQL 18 package for $(uname -m)" ;;
+    *) fail "no $server package for $(uname -m)" ;;
     esac
     name="embedded-postgres-binaries-linux-$arch"
-    rm -rf "$out/postgres-18" "$out/package"
-    mkdir -p "$out/postgres-18" "$out/package"
+    rm -rf "${out:?}/$server" "$out/package"
+    mkdir -p "$out/$server" "$out/package"
     mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-        "-Dartifact=io.zonky.test.postgres:$name:$postgres_18" "-DoutputDirectory=$out/package" -Dmdep.stripVersion=true
+        "-Dartifact=io.zonky.test.postgres:$name:$(release "$server")" "-DoutputDirectory=$out/package" \
+        -Dmdep.stripVersion=true
     (cd "$out/package" && python3 -m zipfile -e "$name.jar" .)
-    tar xJf "$out"/package/*.txz -C "$out/postgres-18"
+    tar xJf "$out"/package/*.txz -C "$out/$server"
     rm -rf "$out/package"
-    "$out/postgres-18/bin/postgres" --version >/dev/null || fail "PostgreSQL 18 does not run here"
+    "$out/$server/bin/postgres" --version >/dev/null || fail "$server does not run here"
 }
 
 prepare() {
@@ -71,8 +84,12 @@ prepare() {
     go) tool go; once go "$(stamp "$here"/go/*)" go_program ;;
     java) tool javac; tool mvn; once java "$pgjdbc-$(stamp "$here"/java/*)" java_program ;;
     node) tool node; tool npm; once node "$(stamp "$here"/node/package*.json)" node_modules ;;
-    postgres-18) tool mvn; tool python3; tool xz; once postgres-18 "$postgres_18" newer_postgres ;;
-    *) fail "usage: $0 python|go|java|node|postgres-18|all" ;;
+    postgres-*)
+        tool mvn; tool python3; tool xz
+        server=$1
+        once "$server" "$(release "$server")" postgres
+        ;;
+    *) fail "usage: $0 python|go|java|node|postgres-14|postgres-16|postgres-17|postgres-18|all" ;;
     esac
 }
 
