@@ -33,6 +33,36 @@ use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 /// The tag of every INSERT of one row.
 const INSERTED: &[u8] = b"INSERT 0 1";
 
+/// Answers that wait for the outcome; the few of one statement stand in place.
+enum Answers {
+    Few([u8; FEW_BYTES], usize),
+    Many(Vec<u8>),
+}
+
+/// Those of a Parse, Bind, Describe, Execute and Sync of one row.
+const FEW_BYTES: usize = 48;
+
+impl Answers {
+    /// Takes what is in the scratch buffer out of it.
+    fn take(scratch: &mut Vec<u8>) -> Self {
+        let mut few = [0; FEW_BYTES];
+        match few.get_mut(..scratch.len()) {
+            Some(place) => {
+                place.copy_from_slice(scratch);
+                Self::Few(few, scratch.len())
+            }
+            None => Self::Many(std::mem::take(scratch)),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Few(bytes, len) => &bytes[..*len],
+            Self::Many(bytes) => bytes,
+        }
+    }
+}
+
 /// What one session needs to pour; made with its first INSERT.
 #[derive(Debug, Default)]
 pub(super) struct Pouring {
@@ -104,7 +134,7 @@ impl Session {
             };
             let ticket = Arc::clone(&self.pouring.get_or_insert_default().ticket);
             let answers = match found.lane.offer(&scratch.rows, found.rows, &ticket) {
-                Offer::Queued => std::mem::take(&mut scratch.answers),
+                Offer::Queued => Answers::take(&mut scratch.answers),
                 Offer::Single(single) => return Ok(Err(self.singly(found.bytes, Some(single)))),
                 Offer::PassOn => return Ok(Err(self.singly(found.bytes, None))),
             };
@@ -230,7 +260,7 @@ impl Session {
     async fn outcome(
         &mut self,
         found: Found,
-        answers: Vec<u8>,
+        answers: Answers,
         ticket: &Arc<Ticket>,
     ) -> Result<Poured, Fault> {
         let now = Instant::now();
@@ -249,8 +279,10 @@ impl Session {
         let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
         match outcome {
             Some(Outcome::Inserted) => {
-                self.answered(found, &answers);
-                SCRATCH.with(|scratch| scratch.borrow_mut().answers = answers);
+                self.answered(found, answers.bytes());
+                if let Answers::Many(buffer) = answers {
+                    SCRATCH.with(|scratch| scratch.borrow_mut().answers = buffer);
+                }
                 Ok(Poured::Answered)
             }
             Some(Outcome::RunSingly) => Ok(self.singly(found.bytes, None)),
@@ -319,6 +351,9 @@ struct Walk<'a> {
     bound: Option<(u64, Arc<Ready>)>,
     /// The unnamed statement that a Parse in here set.
     unnamed: Option<Arc<Statement>>,
+    /// The Parse that set it, and the name that `bound` was found by: drivers send the same again and again.
+    parsed: Option<&'a [u8]>,
+    named: Option<&'a [u8]>,
     own_time: bool,
 }
 
@@ -332,6 +367,8 @@ impl<'a> Walk<'a> {
             lane: None,
             bound: None,
             unnamed: None,
+            parsed: None,
+            named: None,
             own_time: false,
         }
     }
@@ -361,7 +398,19 @@ impl<'a> Walk<'a> {
         }
         let session = self.session;
         let ready = session.cx.lanes.find(&session.pool, &session.state.want, Source::Prepared(statement))?;
-        self.bound = Some((statement.id, Arc::clone(&ready)));
+        (self.bound, self.named) = (Some((statement.id, Arc::clone(&ready))), None);
+        Some(ready)
+    }
+
+    fn ready_by_name(&mut self, name: &'a [u8]) -> Option<Arc<Ready>> {
+        if self.named == Some(name)
+            && let Some((_, ready)) = &self.bound
+        {
+            return Some(Arc::clone(ready));
+        }
+        let statement = self.statement(name)?;
+        let ready = self.ready(&statement)?;
+        self.named = Some(name);
         Some(ready)
     }
 
@@ -410,7 +459,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn parse(&mut self, body: &[u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+    fn parse(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+        if self.parsed == Some(body) {
+            b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
+            return Ok(true);
+        }
         let parse = f::Parse::decode(body)?;
         if !parse.name.is_empty() || quick_reject(parse.query) {
             return Ok(false);
@@ -422,17 +475,17 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         self.unnamed = Some(statement);
+        (self.parsed, self.named) = (Some(body), None);
         b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
         Ok(true)
     }
 
-    fn bind(&mut self, body: &[u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+    fn bind(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
         let bind = f::Bind::decode(body)?;
         if !bind.portal.is_empty() {
             return Ok(false);
         }
-        let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
-        let Some(ready) = self.ready(&statement) else { return Ok(false) };
+        let Some(ready) = self.ready_by_name(bind.statement) else { return Ok(false) };
         let Some(format) = format_of(&ready.plan, &bind) else { return Ok(false) };
         let Some(lane) = ready.lane(format) else { return Ok(false) };
         match &self.lane {

@@ -426,6 +426,18 @@ impl Batch {
         self.units.len()
     }
 
+    /// Takes everything out and keeps the buffers.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.units.clear();
+        self.rows = 0;
+    }
+
+    /// Bytes of rows that it holds without growing.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Nothing in it?
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()

@@ -40,6 +40,9 @@ const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
 /// Between two such questions.
 const IN_DOUBT_PAUSE: Duration = Duration::from_millis(5);
 
+/// A lane keeps the buffers of its batches, one for each flight and one that fills, unless they grew beyond this.
+const BUFFER_KEPT: usize = 64 << 10;
+
 /// What became of a unit of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -66,12 +69,12 @@ impl Ticket {
             Outcome::Unknown => 3,
         };
         self.outcome.store(code, Ordering::Release);
-        if let Some(waker) = lock(&self.waker).take() {
-            waker.wake();
+        if let Some(waker) = lock(&self.waker).as_ref() {
+            waker.wake_by_ref();
         }
     }
 
-    /// The outcome, once. Registers the task while there is none.
+    /// The outcome, once. Registers the task while there is none; a session's task stays registered for its next rows.
     pub fn poll(&self, cx: &std::task::Context<'_>) -> Poll<Outcome> {
         let take = || match self.outcome.swap(0, Ordering::AcqRel) {
             1 => Some(Outcome::Inserted),
@@ -82,7 +85,11 @@ impl Ticket {
         if let Some(outcome) = take() {
             return Poll::Ready(outcome);
         }
-        *lock(&self.waker) = Some(cx.waker().clone());
+        let mut registered = lock(&self.waker);
+        if !registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *registered = Some(cx.waker().clone());
+        }
+        drop(registered);
         take().map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -148,6 +155,8 @@ pub struct LaneStats {
 struct Inner {
     batch: Batch,
     tickets: Vec<Arc<Ticket>>,
+    /// Empty ones that have flown, for their buffers.
+    flown: Vec<Batch>,
     /// COPYs in flight, and the units in them.
     flights: usize,
     flying: usize,
@@ -272,6 +281,7 @@ impl Lane {
             inner: Mutex::new(Inner {
                 batch: Batch::new(format, caps),
                 tickets: Vec::new(),
+                flown: Vec::new(),
                 flights: 0,
                 flying: 0,
                 aloft: Vec::new(),
@@ -470,8 +480,10 @@ impl Lane {
 
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         let caps = Caps { rows: self.settings.max_rows, bytes: self.settings.max_bytes };
-        let batch = std::mem::replace(&mut inner.batch, Batch::new(self.format, caps));
-        let tickets = std::mem::take(&mut inner.tickets);
+        let empty = inner.flown.pop().unwrap_or_else(|| Batch::new(self.format, caps));
+        let batch = std::mem::replace(&mut inner.batch, empty);
+        let as_many = Vec::with_capacity(inner.tickets.len());
+        let tickets = std::mem::replace(&mut inner.tickets, as_many);
         inner.expected = tickets.len() + inner.flying + inner.singles + inner.lately;
         inner.lately = 0;
         let number = inner.batches;
@@ -694,7 +706,7 @@ impl Flight {
         // Two COPYs that fail by a row are borne: the guilty one leaves, the others try again.
         for last in [false, true] {
             match self.land(&batch).await {
-                Landed::Committed => return self.committed(&batch),
+                Landed::Committed => return self.committed(batch),
                 Landed::Failed(Some(unit)) if !last && self.tickets.len() > 1 => {
                     self.lane.stats.isolated.fetch_add(1, Ordering::Relaxed);
                     self.lane.stats.fallbacks.fetch_add(batch.unit_rows(unit) as u64, Ordering::Relaxed);
@@ -804,9 +816,13 @@ impl Flight {
         }
     }
 
-    fn committed(&mut self, batch: &Batch) {
+    fn committed(&mut self, mut batch: Batch) {
         self.lane.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.lane.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        batch.clear();
+        if batch.capacity() <= BUFFER_KEPT {
+            lock(&self.lane.inner).flown.push(batch);
+        }
         self.resolve(Outcome::Inserted);
     }
 
