@@ -98,8 +98,8 @@ fn rows(c: &mut Criterion) {
             b.iter(|| {
                 out.clear();
                 let bind = Bind::decode(body).expect("Bind");
-                let format = format_of(&plan, &bind).expect("format");
-                encode_params(&plan, &bind, format, &mut out)
+                let format = format_of(&plan, &bind, 1).expect("format");
+                encode_params(&plan, &bind, 1, format, &mut out)
             });
         });
     }

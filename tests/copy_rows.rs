@@ -526,11 +526,11 @@ fn params_agree(
     let body = bind_body(b"p", values, binary);
     let bind = Bind::decode(&body).expect("Bind");
     let mut row = Vec::new();
-    let Some(format) = batch::format_of(plan, &bind) else {
+    let Some(format) = batch::format_of(plan, &bind, 1) else {
         counts.refused += 1;
         return Ok(());
     };
-    if encode_params(plan, &bind, format, &mut row).is_err() {
+    if encode_params(plan, &bind, 1, format, &mut row).is_err() {
         assert!(row.is_empty(), "a refused row leaves nothing behind");
         counts.refused += 1;
         return Ok(());

@@ -160,9 +160,12 @@ enum Form {
     SyncEach,
     Mixed,
     InBlock,
+    ManyRows,
+    ManyParams,
+    Tagged,
 }
 
-const FORMS: [Form; 9] = [
+const FORMS: [Form; 12] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
@@ -172,6 +175,9 @@ const FORMS: [Form; 9] = [
     Form::SyncEach,
     Form::Mixed,
     Form::InBlock,
+    Form::ManyRows,
+    Form::ManyParams,
+    Form::Tagged,
 ];
 
 /// What every other client has set; `@` stands for the table.
@@ -270,6 +276,33 @@ impl Case {
                 let mut steps = if r == 0 { vec![Step::prepare(t, &sql)] } else { Vec::new() };
                 steps.extend(with_param(&|_, id, v| Step::execute(t, &[Some(id), v])));
                 steps
+            }
+            // A tag that is never the same.
+            Form::Tagged => {
+                with_param(&|i, id, v| Step::extended(&format!("/* {c} */ {sql} -- {r} {i}"), &[Some(id), v]))
+            }
+            // What fails takes its statement's other rows with it.
+            Form::ManyRows => values
+                .chunks(2 + r % 2)
+                .map(|rows| {
+                    let rows: Vec<_> = rows.iter().map(|&(i, v)| format!("({}, {v})", id(i))).collect();
+                    Step::query(&format!("INSERT INTO {t} (id, v) VALUES {}", rows.join(", ")))
+                })
+                .collect(),
+            Form::ManyParams => {
+                let rows: Vec<_> = values
+                    .iter()
+                    .filter_map(|&(i, v)| as_parameter(v).map(|v| (id(i).to_string(), v)))
+                    .collect();
+                let step = |rows: &[(String, Option<String>)]| {
+                    let places: Vec<_> =
+                        (0..rows.len()).map(|i| format!("(${}, ${})", 2 * i + 1, 2 * i + 2)).collect();
+                    let params: Vec<_> =
+                        rows.iter().flat_map(|(id, v)| [Some(id.as_str()), v.as_deref()]).collect();
+                    let places = places.join(", ");
+                    Step::extended(&format!("INSERT INTO {t} (id, v) VALUES {places}"), &params)
+                };
+                rows.chunks(1 + (c + r) % 3).map(step).collect()
             }
             Form::Pipeline => {
                 vec![joined(with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v])), false)]
@@ -437,7 +470,8 @@ fn nobody_can_tell() {
                     break 'rounds;
                 }
             }
-            was_poured |= form != Form::InBlock && through.was_poured(&table);
+            let one_row_each = !matches!(form, Form::InBlock | Form::ManyRows | Form::ManyParams);
+            was_poured |= one_row_each && through.was_poured(&table);
             let (expected, seen) = (direct.content(&table, kind.see), through.content(&table, kind.see));
             if expected != seen {
                 let at = expected.lines().zip(seen.lines()).find(|(e, s)| e != s);

@@ -30,6 +30,7 @@ fn target(table: &str, columns: &[&str], items: &[Class]) -> InsertTarget {
         columns: columns.iter().map(|&c| c.into()).collect(),
         name_as_written: table.into(),
         items: items.to_vec(),
+        ..InsertTarget::default()
     }
 }
 

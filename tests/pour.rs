@@ -33,8 +33,8 @@ fn errors(messages: &[Message]) -> Vec<Message> {
     messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).cloned().collect()
 }
 
-/// Runs rounds of `script(client, round)` until rows of a round came by COPY; panics when they never do. Every tag must
-/// be `INSERT 0 1`, every row there. `(a int, ...)`: the scripts' rows have distinct `a`.
+/// Runs rounds of `script(client, round)` until rows of several statements came by one COPY; panics when they never do.
+/// Every tag must be that of an INSERT, every row there. `(a int, ...)`: the scripts' rows have distinct `a`.
 fn until_poured(
     pg: &Postgres,
     clients: &mut [Raw],
@@ -42,19 +42,19 @@ fn until_poured(
     table: &str,
     mut script: impl FnMut(usize, usize) -> Vec<Step>,
 ) {
-    let mut sent = 0;
+    let (mut sent, mut statements) = (0, 0);
     for round in 0..ROUNDS {
         let scripts: Vec<_> = (0..clients.len()).map(|c| script(c, round)).collect();
         for seen in crowd::run(clients, &scripts, false) {
             let tags = tags(&seen);
             assert!(errors(&seen).is_empty(), "{}", comparable(&seen));
-            let inserts = tags.iter().filter(|t| *t == "INSERT 0 1").count();
-            assert_eq!(inserts, tags.len(), "{tags:?}");
-            sent += inserts;
+            let rows = |tag: &String| tag.strip_prefix("INSERT 0 ").and_then(|n| n.parse::<usize>().ok());
+            sent += tags.iter().map(|tag| rows(tag).unwrap_or_else(|| panic!("{tags:?}"))).sum::<usize>();
+            statements += tags.len();
         }
         let (rows, commands) = rows_and_commands(pg, database, table);
         assert_eq!(rows, sent, "rows of {table}");
-        if commands < rows {
+        if commands < statements {
             let twice = pg.psql(database, &format!("SELECT a FROM {table} GROUP BY a HAVING count(*) > 1"));
             assert_eq!(twice, "", "rows that are there twice");
             return;
@@ -280,11 +280,115 @@ fn a_session_reads_what_it_wrote() {
     }
 }
 
+/// `n` rows in one INSERT with parameters.
+fn many_rows(table: &str, first: usize, n: usize, name: &str, tag: &str) -> Step {
+    let rows: Vec<_> = (0..n).map(|i| format!("(${}, ${})", 2 * i + 1, 2 * i + 2)).collect();
+    let sql = format!("INSERT INTO {table} (a, b) VALUES {} /*{tag}*/", rows.join(","));
+    let values: Vec<_> = (first..first + n).map(|a| a.to_string()).collect();
+    let params: Vec<_> = values.iter().flat_map(|a| [Some(a.as_bytes()), Some(&b"m"[..])]).collect();
+    let mut bytes = Vec::new();
+    frontend::put_parse(&mut bytes, name.as_bytes(), sql.as_bytes(), &[]);
+    frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', name.as_bytes());
+    frontend::put_bind_text(&mut bytes, name.as_bytes(), &params);
+    frontend::put_execute(&mut bytes, b"", 0);
+    if !name.is_empty() {
+        frontend::put_target(&mut bytes, frontend::CLOSE, b'S', name.as_bytes());
+    }
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    Step { bytes, ready: 1 }
+}
+
+#[test]
+fn statements_of_many_rows_leave_as_copy() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TABLE t (a int, b text); CREATE TABLE other (a int, b text)";
+    // Literals: rows that are alike and rows that are not.
+    let db = pg.fresh_database(setup);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| {
+                let a = number(c, r, i * 10);
+                let tag = format!("route='/{a}'");
+                Step::query(&format!(
+                    "INSERT INTO t (a, b) VALUES ({a}, 'it''s'), ({},NULL) , /*{tag}*/ ({}, 'x')",
+                    a + 1,
+                    a + 2
+                ))
+            })
+            .collect()
+    });
+    // Parameters, and as many rows as it happens.
+    let db = pg.fresh_database(setup);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| many_rows("t", number(c, r, i * 20), 2 + (c + i) % 7, "", &format!("{c} {r} {i}")))
+            .collect()
+    });
+    let mut direct = Raw::login(pg.port(), &db);
+    for n in [1, 2, 5] {
+        direct.send(&many_rows("other", 0, n, "", "x").bytes);
+        let expected = comparable(&direct.read_until_ready());
+        let scripts: Vec<_> =
+            (0..CLIENTS).map(|c| vec![many_rows("t", number(c, ROUNDS + n, 0), n, "", "y")]).collect();
+        for seen in crowd::run(&mut clients, &scripts, true) {
+            assert_eq!(comparable(&seen), expected);
+        }
+    }
+    // One statement stands or falls as a whole, and takes no stranger's rows with it.
+    pg.psql(&db, "TRUNCATE t; ALTER TABLE t ADD CHECK (a >= 0)");
+    let rows = |c: usize, n: i64| Step::query(&format!("INSERT INTO t (a, b) VALUES ({c}, 'x'), ({n}, 'y')"));
+    for round in 0..10 {
+        let scripts: Vec<_> =
+            (0..CLIENTS).map(|c| vec![rows(round * 100 + c, if c == 3 { -1 } else { 50 })]).collect();
+        for (c, seen) in crowd::run(&mut clients, &scripts, true).iter().enumerate() {
+            assert_eq!(errors(seen).len(), usize::from(c == 3), "{}", comparable(seen));
+            assert_eq!(tags(seen).len(), usize::from(c != 3), "{}", comparable(seen));
+        }
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*), count(*) FILTER (WHERE a % 100 = 3) FROM t").trim(), "140|0");
+}
+
+/// Neither tags that differ from one statement to the next nor row counts are other statements.
+#[test]
+fn tags_and_row_counts_make_no_other_shape() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4)
+            .map(|i| {
+                let (a, tag) = (number(c, r, i * 10), format!("traceparent='00-{c}-{r}-{i}'"));
+                match i % 4 {
+                    0 => Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x') /*{tag}*/")),
+                    1 => Step::query(&format!(
+                        "/*{tag}*/ INSERT INTO t (a, b) VALUES ({a}, 'x'), (0{a}1, 'y')"
+                    )),
+                    2 => many_rows("t", a, 1 + (c + r) % 8, "", &tag),
+                    _ => Step::extended(
+                        &format!("INSERT INTO t (a, b) VALUES ($1, $2) /*{tag}*/"),
+                        &[Some(&a.to_string()), Some("x")],
+                    ),
+                }
+            })
+            .collect()
+    });
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let shapes = console.query("SHOW COALESCE_TABLES");
+    let of_t = shapes.iter().find(|m| m.tag == backend::DATA_ROW && m.row().contains(&Some(db.clone())));
+    // One of literals, one of parameters.
+    assert_eq!(of_t.expect("a table").row()[4].as_deref(), Some("2"), "{}", comparable(&shapes));
+}
+
 /// Statements that must reach the server as they are, into `t` of each kind.
 const NOT_POURED: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a"),
     ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING"),
-    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (2)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (1.5)"),
+    ("CREATE TABLE t (a int, b int DEFAULT 7)", "INSERT INTO t VALUES (1, 2), (2, DEFAULT)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES ('1'::int)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1 + 1)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t SELECT 1"),

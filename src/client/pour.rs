@@ -30,8 +30,13 @@ use crate::wire::copy::CopyFormat;
 use crate::wire::frame::{HEADER_BYTES, header};
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
-/// The tag of every INSERT of one row.
-const INSERTED: &[u8] = b"INSERT 0 1";
+/// The tag of an INSERT of so many rows.
+fn put_inserted(out: &mut Vec<u8>, rows: usize) {
+    match rows {
+        1 => b::put_command_complete(out, b"INSERT 0 1"),
+        rows => b::put_command_complete(out, format!("INSERT 0 {rows}").as_bytes()),
+    }
+}
 
 /// Answers that wait for the outcome; the few of one statement stand in place.
 enum Answers {
@@ -85,6 +90,7 @@ pub(super) enum Poured {
 #[derive(Default)]
 struct Scratch {
     lifted: Lifted,
+    shape: Vec<u8>,
     rows: Vec<u8>,
     answers: Vec<u8>,
 }
@@ -97,6 +103,7 @@ thread_local! {
 struct Found {
     lane: Arc<Lane>,
     rows: usize,
+    statements: usize,
     /// Bytes of the client's messages.
     bytes: usize,
     /// Transactions of the client's.
@@ -133,7 +140,7 @@ impl Session {
                 Look::No => return Ok(Err(Poured::No(None))),
             };
             let ticket = Arc::clone(&self.pouring.get_or_insert_default().ticket);
-            let answers = match found.lane.offer(&scratch.rows, found.rows, &ticket) {
+            let answers = match found.lane.offer(&scratch.rows, found.rows, found.statements, &ticket) {
                 Offer::Queued => Answers::take(&mut scratch.answers),
                 Offer::Single(single) => return Ok(Err(self.singly(found.bytes, Some(single)))),
                 Offer::PassOn => return Ok(Err(self.singly(found.bytes, None))),
@@ -191,24 +198,46 @@ impl Session {
         let text = f::query(body)?;
         if !self.state.rules.passes_all_queries()
             || !self.pool.settings.load().coalesce.group
-            || text.len() > crate::coalesce::shapes::TEXT_BYTES_MAX
             || quick_reject(text)
             || lift(text, &mut scratch.lifted).is_err()
+            || !scratch.lifted.tail.is_plain()
         {
             return Ok(Look::No);
         }
-        let Lifted { shape, items } = &scratch.lifted;
-        let source = Source::Literals { shape, text };
-        let Some(ready) = self.cx.lanes.find(&self.pool, &self.state.want, source) else {
-            return Ok(Look::No);
-        };
-        let Some(lane) = ready.lane(CopyFormat::Text) else { return Ok(Look::No) };
-        if encode_literals(&ready.plan, text, items, &mut scratch.rows).is_err() {
-            return Ok(Look::No);
-        }
-        b::put_command_complete(&mut scratch.answers, INSERTED);
+        let Some(lane) = self.encode_rows(text, scratch) else { return Ok(Look::No) };
+        let rows = scratch.lifted.rows;
+        put_inserted(&mut scratch.answers, rows);
         b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
-        Ok(Look::Found(Found { lane: Arc::clone(lane), rows: 1, bytes, units: 1, unnamed: Unnamed::Gone }))
+        Ok(Look::Found(Found { lane, rows, statements: 1, bytes, units: 1, unnamed: Unnamed::Gone }))
+    }
+
+    /// All rows of a text of literals, when one lane takes them.
+    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<Arc<Lane>> {
+        let Scratch { lifted, shape, rows, .. } = scratch;
+        let mut ready: Option<Arc<Ready>> = None;
+        for row in 0..lifted.rows {
+            if !lifted.is_like_before(row) {
+                let shape: &[u8] = if row == 0 {
+                    &lifted.shape
+                } else {
+                    shape.clear();
+                    lifted.put_shape(row, shape);
+                    shape
+                };
+                let found = self.cx.lanes.find(
+                    &self.pool,
+                    &self.state.want,
+                    Source::Literals { shape, lifted, text, row },
+                )?;
+                let before = ready.replace(found);
+                let lane = |ready: &Arc<Ready>| ready.lane(CopyFormat::Text).map(Arc::as_ptr);
+                if before.is_some_and(|before| lane(&before) != ready.as_ref().and_then(lane)) {
+                    return None;
+                }
+            }
+            encode_literals(&ready.as_ref()?.plan, text, lifted.row(row), rows).ok()?;
+        }
+        ready?.lane(CopyFormat::Text).cloned()
     }
 
     /// As many units as are here whole, go to one lane and may share a transaction.
@@ -235,7 +264,14 @@ impl Session {
                     }
                     let unnamed = walk.unnamed.clone().map_or(Unnamed::Kept, Unnamed::Set);
                     let units = units_before + 1;
-                    found = Some(Found { lane, rows: walk.rows, bytes: walk.pos, units, unnamed });
+                    found = Some(Found {
+                        lane,
+                        rows: walk.rows,
+                        statements: walk.statements,
+                        bytes: walk.pos,
+                        units,
+                        unnamed,
+                    });
                     if alone || walk.pos == walk.buf.len() {
                         break;
                     }
@@ -251,7 +287,7 @@ impl Session {
             }
         }
         let group = self.pool.settings.load().coalesce.group;
-        let found = found.filter(|found| group || found.rows > 1);
+        let found = found.filter(|found| group || found.statements > 1);
         Ok(found.map_or(Look::No, Look::Found))
     }
 
@@ -299,7 +335,7 @@ impl Session {
     }
 
     fn answered(&mut self, found: Found, answers: &[u8]) {
-        let rows = found.rows as u64;
+        let statements = found.statements as u64;
         self.client.prepare_out();
         self.client.out.extend_from_slice(answers);
         self.client.consume(found.bytes);
@@ -313,7 +349,7 @@ impl Session {
             }
         }
         let stats = &self.pool.stats;
-        stats.query_count.fetch_add(rows, std::sync::atomic::Ordering::Relaxed);
+        stats.query_count.fetch_add(statements, std::sync::atomic::Ordering::Relaxed);
         stats.xact_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
@@ -340,15 +376,26 @@ enum Unit {
     Other,
 }
 
+/// A statement that may be poured.
+struct Bound {
+    id: u64,
+    ready: Arc<Ready>,
+    /// Rows of its VALUES.
+    rows: usize,
+}
+
 /// A walk over units of extended messages.
 struct Walk<'a> {
     session: &'a Session,
     buf: &'a [u8],
     pos: usize,
     rows: usize,
+    statements: usize,
+    /// Rows of the portal just bound.
+    open: usize,
     lane: Option<Arc<Lane>>,
-    /// The statement and plan of the last Bind.
-    bound: Option<(u64, Arc<Ready>)>,
+    /// The statement of the last Bind.
+    bound: Option<Bound>,
     /// The unnamed statement that a Parse in here set.
     unnamed: Option<Arc<Statement>>,
     /// The Parse that set it, and the name that `bound` was found by: drivers send the same again and again.
@@ -364,6 +411,8 @@ impl<'a> Walk<'a> {
             buf: session.client.bytes(),
             pos: 0,
             rows: 0,
+            statements: 0,
+            open: 0,
             lane: None,
             bound: None,
             unnamed: None,
@@ -376,7 +425,7 @@ impl<'a> Walk<'a> {
     /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
     fn may_take(&self, units_before: usize) -> bool {
         let settings = self.session.pool.settings.load();
-        settings.coalesce.pipeline || (self.rows == 1 && units_before == 0)
+        settings.coalesce.pipeline || (self.statements == 1 && units_before == 0)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
@@ -388,25 +437,25 @@ impl<'a> Walk<'a> {
 
     /// The plan of a statement, when it is known to be harmless.
     fn ready(&mut self, statement: &Arc<Statement>) -> Option<Arc<Ready>> {
-        if let Some((id, ready)) = &self.bound
-            && *id == statement.id
+        if let Some(bound) = &self.bound
+            && bound.id == statement.id
         {
-            return Some(Arc::clone(ready));
+            return Some(Arc::clone(&bound.ready));
         }
-        if !*statement.insert.get_or_init(|| !quick_reject(&statement.query)) {
-            return None;
-        }
+        let insert = statement.as_insert().filter(|insert| insert.tail.is_plain())?;
+        let source = Source::Prepared(insert.one_row().unwrap_or(statement));
         let session = self.session;
-        let ready = session.cx.lanes.find(&session.pool, &session.state.want, Source::Prepared(statement))?;
-        (self.bound, self.named) = (Some((statement.id, Arc::clone(&ready))), None);
+        let ready = session.cx.lanes.find(&session.pool, &session.state.want, source)?;
+        (self.bound, self.named) =
+            (Some(Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows }), None);
         Some(ready)
     }
 
     fn ready_by_name(&mut self, name: &'a [u8]) -> Option<Arc<Ready>> {
         if self.named == Some(name)
-            && let Some((_, ready)) = &self.bound
+            && let Some(bound) = &self.bound
         {
-            return Some(Arc::clone(ready));
+            return Some(Arc::clone(&bound.ready));
         }
         let statement = self.statement(name)?;
         let ready = self.ready(&statement)?;
@@ -442,7 +491,7 @@ impl<'a> Walk<'a> {
                 f::EXECUTE if open && body.first() == Some(&0) => {
                     open = false;
                     any = true;
-                    b::put_command_complete(&mut scratch.answers, INSERTED);
+                    put_inserted(&mut scratch.answers, self.open);
                     true
                 }
                 f::SYNC if any && !open => {
@@ -486,16 +535,21 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         let Some(ready) = self.ready_by_name(bind.statement) else { return Ok(false) };
-        let Some(format) = format_of(&ready.plan, &bind) else { return Ok(false) };
+        let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
+        let Some(format) = format_of(&ready.plan, &bind, rows) else { return Ok(false) };
         let Some(lane) = ready.lane(format) else { return Ok(false) };
         match &self.lane {
             Some(known) if !Arc::ptr_eq(known, lane) => return Ok(false),
             Some(_) => {}
             None => self.lane = Some(Arc::clone(lane)),
         }
-        let Ok(info) = encode_params(&ready.plan, &bind, format, &mut scratch.rows) else { return Ok(false) };
+        let Ok(info) = encode_params(&ready.plan, &bind, rows, format, &mut scratch.rows) else {
+            return Ok(false);
+        };
         self.own_time |= info.own_time || ready.plan.one_row_per_client;
-        self.rows += 1;
+        self.rows += rows;
+        self.statements += 1;
+        self.open = rows;
         b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
         Ok(true)
     }
@@ -507,15 +561,24 @@ impl<'a> Walk<'a> {
             let Some(statement) = self.statement(name) else { return Ok(false) };
             let Some(ready) = self.ready(&statement) else { return Ok(false) };
             let Some(description) = &ready.param_description else { return Ok(false) };
-            crate::wire::frame::put(&mut scratch.answers, b::PARAMETER_DESCRIPTION, |out| {
-                out.extend_from_slice(description);
-            });
+            // That of one row, when the statement is known by it.
+            let by_row = statement.as_insert().filter(|insert| insert.one_row().is_some());
+            put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
         } else if !open || !name.is_empty() {
             return Ok(false);
         }
         b::put_empty(&mut scratch.answers, b::NO_DATA);
         Ok(true)
     }
+}
+
+/// A ParameterDescription, that of `body` so many times over.
+fn put_parameters(out: &mut Vec<u8>, body: &[u8], times: usize) {
+    let types = body.get(2..).unwrap_or_default();
+    crate::wire::frame::put(out, b::PARAMETER_DESCRIPTION, |out| {
+        out.extend_from_slice(&((types.len() / 4 * times) as u16).to_be_bytes());
+        out.extend_from_slice(&types.repeat(times));
+    });
 }
 
 /// The buffer may grow to this while the end of a unit is awaited.

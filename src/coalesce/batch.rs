@@ -85,44 +85,55 @@ pub fn encode_literals(
     row.inspect_err(|_| out.truncate(begin))
 }
 
-/// Appends one row of the text or binary COPY from a Bind's parameters, or leaves `out` as it was. `format` is what
-/// [`format_of`] chose for this Bind.
+/// Appends the `rows` rows of the text or binary COPY from a Bind's parameters, or leaves `out` as it was. `format` is what
+/// [`format_of`] chose for this Bind. The plan is that of one row.
 pub fn encode_params(
     plan: &InsertPlan,
     bind: &Bind<'_>,
+    rows: usize,
     format: CopyFormat,
     out: &mut Vec<u8>,
 ) -> Result<RowInfo, NotPourable> {
-    check_counts(plan, bind)?;
+    check_counts(plan, bind, rows)?;
     let begin = out.len();
-    let row = match format {
-        CopyFormat::Text => params_text(plan, bind, out),
-        CopyFormat::Binary => params_binary(plan, bind, out),
-    };
-    row.inspect_err(|_| out.truncate(begin))
+    let mut params = Params::new(plan, bind);
+    let mut info = RowInfo::default();
+    for _ in 0..rows {
+        let row = match format {
+            CopyFormat::Text => params_text(plan, &mut params, out),
+            CopyFormat::Binary => params_binary(plan, &mut params, out),
+        };
+        info.own_time |= row.inspect_err(|_| out.truncate(begin))?.own_time;
+        params.next_row(plan.params);
+    }
+    Ok(info)
 }
 
 /// The form of a Bind's row: binary when every parameter is and the plan can, text when every binary parameter can be written
 /// as text; `None`: the row leaves as it was sent. Part of what rows must agree on to share a batch.
-pub fn format_of(plan: &InsertPlan, bind: &Bind<'_>) -> Option<CopyFormat> {
-    check_counts(plan, bind).ok()?;
-    if plan.copy_binary_sql.is_some() && (0..plan.params).all(|i| bind.binary(i)) && plan.params > 0 {
+pub fn format_of(plan: &InsertPlan, bind: &Bind<'_>, rows: usize) -> Option<CopyFormat> {
+    check_counts(plan, bind, rows).ok()?;
+    if plan.copy_binary_sql.is_some() && bind.params_len > 0 && (0..bind.params_len).all(|i| bind.binary(i)) {
         return Some(CopyFormat::Binary);
     }
+    // Without a code for each parameter all have the same.
+    let rows = if bind.formats.len() <= 2 { 1 } else { rows };
     let as_text = |item: &ItemRule| match item {
-        ItemRule::Param(rule) => rule.print != Print::No || !bind.binary(rule.index),
+        ItemRule::Param(rule) if rule.print == Print::No => {
+            (0..rows).all(|row| !bind.binary(row * plan.params + rule.index))
+        }
         _ => true,
     };
     plan.items.iter().all(as_text).then_some(CopyFormat::Text)
 }
 
 /// The server answers a wrong count or code before it looks at a value.
-fn check_counts(plan: &InsertPlan, bind: &Bind<'_>) -> Result<(), NotPourable> {
+fn check_counts(plan: &InsertPlan, bind: &Bind<'_>, rows: usize) -> Result<(), NotPourable> {
     let codes = bind.formats.len() / 2;
-    if bind.params_len != plan.params {
+    if plan.params.checked_mul(rows) != Some(bind.params_len) {
         return Err(NotPourable::Count);
     }
-    if codes > 1 && codes != plan.params {
+    if codes > 1 && codes != bind.params_len {
         return Err(NotPourable::FormatCode);
     }
     if bind.formats.chunks_exact(2).any(|code| code != [0, 0] && code != [0, 1]) {
@@ -244,37 +255,58 @@ fn means_own_time(temporal: Temporal, value: &[u8]) -> bool {
     false
 }
 
-/// The parameters by index, walked once when the plan takes them in their order.
+/// The parameters of one row by index, walked once when the plan takes them in their order.
 struct Params<'a> {
     bind: &'a Bind<'a>,
+    /// From the row's first parameter on.
+    row: frontend::Values<'a>,
+    /// How many stand before it.
+    before: usize,
     next: frontend::Values<'a>,
     in_order: bool,
 }
 
 impl<'a> Params<'a> {
     fn new(plan: &InsertPlan, bind: &'a Bind<'a>) -> Self {
-        Self { bind, next: bind.values(), in_order: plan.params_in_order }
+        let in_order = plan.params_in_order;
+        Self { bind, row: bind.values(), before: 0, next: bind.values(), in_order }
     }
 
     fn take(&mut self, index: usize, max: usize) -> Result<Option<&'a [u8]>, NotPourable> {
-        let value = if self.in_order { self.next.next() } else { self.bind.values().nth(index) };
+        let value = if self.in_order { self.next.next() } else { self.row.clone().nth(index) };
         let value = value.ok_or(NotPourable::Count)?;
         match value {
             Some(bytes) if bytes.len() > max => Err(NotPourable::ValueTooLong),
             value => Ok(value),
         }
     }
+
+    fn is_binary(&self, index: usize) -> bool {
+        self.bind.binary(self.before + index)
+    }
+
+    fn next_row(&mut self, params: usize) {
+        self.before += params;
+        if self.in_order {
+            self.row = self.next.clone();
+        } else if let Some(last) = params.checked_sub(1) {
+            self.row.nth(last);
+        }
+    }
 }
 
-fn params_text(plan: &InsertPlan, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<RowInfo, NotPourable> {
-    let mut params = Params::new(plan, bind);
+fn params_text(
+    plan: &InsertPlan,
+    params: &mut Params<'_>,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
     text_row(out, plan, plan.items.len(), |at, out| match &plan.items[at] {
         ItemRule::LeftOut => Ok(Field::LeftOut),
         ItemRule::Literal(_) => Err(NotPourable::Class),
         ItemRule::Fixed { class, text, rule } => put_literal(*rule, *class, text, plan.max_value_bytes, out),
         ItemRule::Param(rule) => {
             let value = params.take(rule.index, plan.max_value_bytes)?;
-            put_param_text(*rule, value, bind.binary(rule.index), out)
+            put_param_text(*rule, value, params.is_binary(rule.index), out)
         }
     })
 }
@@ -342,8 +374,11 @@ fn read_int(width: IntWidth, value: &[u8]) -> Result<i64, NotPourable> {
     })
 }
 
-fn params_binary(plan: &InsertPlan, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<RowInfo, NotPourable> {
-    let mut params = Params::new(plan, bind);
+fn params_binary(
+    plan: &InsertPlan,
+    params: &mut Params<'_>,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
     copy::put_binary_count(out, plan.fields);
     for item in &plan.items {
         match item {
@@ -352,7 +387,7 @@ fn params_binary(plan: &InsertPlan, bind: &Bind<'_>, out: &mut Vec<u8>) -> Resul
             ItemRule::Literal(_) | ItemRule::Fixed { .. } => return Err(NotPourable::Format),
             ItemRule::Param(rule) => {
                 let value = params.take(rule.index, plan.max_value_bytes)?;
-                if !bind.binary(rule.index) {
+                if !params.is_binary(rule.index) {
                     return Err(NotPourable::Format);
                 }
                 put_param_binary(*rule, value, out)?;
@@ -686,9 +721,9 @@ mod tests {
     fn params(plan: &InsertPlan, formats: &[u16], values: &[Option<&[u8]>]) -> Result<Vec<u8>, NotPourable> {
         let body = body(formats, values);
         let bind = Bind::decode(&body).unwrap();
-        let format = format_of(plan, &bind).unwrap_or(CopyFormat::Text);
+        let format = format_of(plan, &bind, 1).unwrap_or(CopyFormat::Text);
         let mut out = b"kept".to_vec();
-        let done = encode_params(plan, &bind, format, &mut out);
+        let done = encode_params(plan, &bind, 1, format, &mut out);
         if done.is_err() {
             assert_eq!(out, b"kept");
         }
@@ -728,7 +763,7 @@ mod tests {
         let two = plan(vec![param(0, None, Print::Bool), param(1, None, Print::No)]);
         let format = |plan: &InsertPlan, formats: &[u16]| {
             let body = body(formats, &[Some(b"\x01"), Some(b"x")]);
-            format_of(plan, &Bind::decode(&body).unwrap())
+            format_of(plan, &Bind::decode(&body).unwrap(), 1)
         };
         assert_eq!(format(&two, &[1]), Some(CopyFormat::Binary));
         assert_eq!(format(&two, &[1, 1]), Some(CopyFormat::Binary));
@@ -829,9 +864,10 @@ mod tests {
                 let items = (0..bind.params_len.min(6)).map(|i| param(i, None, rules[i])).collect();
                 let plan = plan(items);
                 for format in [CopyFormat::Text, CopyFormat::Binary] {
-                    let _ = encode_params(&plan, &bind, format, &mut Vec::new());
+                    let _ = encode_params(&plan, &bind, 1, format, &mut Vec::new());
+                    let _ = encode_params(&plan, &bind, 2, format, &mut Vec::new());
                 }
-                let _ = format_of(&plan, &bind);
+                let _ = (format_of(&plan, &bind, 1), format_of(&plan, &bind, 3));
             }
         }
 

@@ -350,8 +350,15 @@ impl Lane {
         }
     }
 
-    /// Hot path. Offers one unit: `rows` encoded rows that stand or fall together.
-    pub fn offer(self: &Arc<Self>, encoded: &[u8], rows: usize, ticket: &Arc<Ticket>) -> Offer {
+    /// Hot path. Offers one unit: `rows` encoded rows of `statements` statements, that stand or fall together. A statement
+    /// alone leaves an idle lane as it was sent, however many rows it has.
+    pub fn offer(
+        self: &Arc<Self>,
+        encoded: &[u8],
+        rows: usize,
+        statements: usize,
+        ticket: &Arc<Ticket>,
+    ) -> Offer {
         if self.mode == CoalesceMode::Shadow {
             self.stats.shadow.fetch_add(rows as u64, Ordering::Relaxed);
             return Offer::PassOn;
@@ -363,7 +370,8 @@ impl Lane {
             return Offer::PassOn;
         }
         let idle = inner.flights == 0 && inner.singles == 0 && inner.batch.is_empty();
-        if idle && self.settings.linger.is_zero() && rows < self.settings.copy_min_rows {
+        let enough = statements > 1 && rows >= self.settings.copy_min_rows;
+        if idle && self.settings.linger.is_zero() && !enough {
             inner.singles += 1;
             drop(inner);
             self.stats.singles.fetch_add(rows as u64, Ordering::Relaxed);

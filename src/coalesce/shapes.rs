@@ -39,12 +39,16 @@ const NO_ANSWER_KEPT: Duration = Duration::from_secs(1);
 /// What an INSERT is recognised by.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
-    /// Literals: the shape that the scan made of the text, and the text.
+    /// Literals: one row of the text that the scan took apart.
     Literals {
-        /// The text with its literals lifted out.
+        /// The text with the literals of that row lifted out, and without the others.
         shape: &'a [u8],
-        /// One text of that shape.
+        /// What the scan made of the text.
+        lifted: &'a Lifted,
+        /// The text.
         text: &'a [u8],
+        /// The row, from 0.
+        row: usize,
     },
     /// A prepared statement.
     Prepared(&'a Arc<Statement>),
@@ -402,7 +406,11 @@ impl From<Reason> for Refusal {
 impl Question {
     fn of(source: Source<'_>) -> Self {
         match source {
-            Source::Literals { text, .. } => Self::Literals(text.to_vec()),
+            Source::Literals { lifted, text, row, .. } => {
+                let mut one_row = Vec::new();
+                lifted.put_statement(text, row, &mut one_row);
+                Self::Literals(one_row)
+            }
             Source::Prepared(statement) => Self::Prepared(Arc::clone(statement)),
         }
     }
@@ -416,10 +424,20 @@ impl Question {
 
     /// Asks on a connection that has the client's settings.
     async fn ask(&self, pool: &Arc<Pool>, vars: &Arc<VarSet>) -> Result<Answer, Refusal> {
-        let text = std::str::from_utf8(self.text()).map_err(|_| "the text is not UTF-8".to_owned())?;
         let mut lifted = Lifted::new();
-        lift(text.as_bytes(), &mut lifted).map_err(|why: NotPourable| why.to_string())?;
+        lift(self.text(), &mut lifted).map_err(|why: NotPourable| why.to_string())?;
+        // A named statement with many rows: they are alike.
+        let mut one_row = Vec::new();
+        lifted.put_statement(self.text(), 0, &mut one_row);
+        lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
+        let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
         let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        if target.conflict {
+            return Err(NotPourable::OnConflict.to_string().into());
+        }
+        if target.returning.is_some() {
+            return Err(NotPourable::Returning.to_string().into());
+        }
 
         let mut server = pool
             .checkout(vars, None)
@@ -476,7 +494,9 @@ impl Question {
                     return Err(server_said(&error).into());
                 }
                 let oids = reply.param_types.unwrap_or_default();
-                let plan = plan_prepared(&table, target, text, items, &oids, context)?;
+                let rows = statement.as_insert().map_or(1, |insert| insert.rows);
+                let oids = oids_of_one_row(&oids, rows)?;
+                let plan = plan_prepared(&table, target, text, items, oids, context)?;
                 Answer { plan, param_description: reply.param_description }
             }
         };
@@ -502,6 +522,14 @@ impl Question {
         }
         Ok(())
     }
+}
+
+/// What the server resolved for the parameters of one row, when it is the same for all of them.
+fn oids_of_one_row(oids: &[u32], rows: usize) -> Result<&[u32], Reason> {
+    let (first, _) = oids.split_at(oids.len() / rows.max(1));
+    let same = first.len() * rows == oids.len()
+        && (first.is_empty() || oids.chunks(first.len()).all(|row| row == first));
+    if same { Ok(first) } else { Err(Reason::ParameterList) }
 }
 
 fn plan_prepared(

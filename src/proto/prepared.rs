@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::sql::effects::Effects;
+use crate::sql::insert::{Lifted, Tail, lift, quick_reject};
 
 /// Server-side names begin so; a client that uses such a name itself is told it does not exist.
 pub const SERVER_NAME_PREFIX: &str = "pgsluice_";
@@ -28,12 +29,54 @@ pub struct Statement {
     pub class: u64,
     /// What it may do to session state.
     pub effects: Effects,
-    /// The text begins like an INSERT that could be poured; found once.
-    pub insert: OnceLock<bool>,
+    insert: OnceLock<Option<Box<PreparedInsert>>>,
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
     pub shape: OnceLock<u64>,
     stale: AtomicBool,
     bytes: Option<Arc<AtomicUsize>>,
+}
+
+/// What a prepared INSERT is, as far as its text says.
+#[derive(Debug)]
+pub struct PreparedInsert {
+    /// Rows of its VALUES, all alike but for the numbers of their parameters.
+    pub rows: usize,
+    /// What stands behind them.
+    pub tail: Tail,
+    row: Option<Arc<Statement>>,
+}
+
+impl PreparedInsert {
+    fn of(statement: &Statement) -> Option<Box<Self>> {
+        if quick_reject(&statement.query) {
+            return None;
+        }
+        let mut lifted = Lifted::new();
+        lift(&statement.query, &mut lifted).ok()?;
+        let Lifted { rows, tail, .. } = lifted;
+        let types = types_of_one_row(&statement.types, rows, usize::from(lifted.params()))?;
+        let row = (!statement.is_shared()).then(|| {
+            let mut text = Vec::with_capacity(statement.query.len() / rows.max(1) + 64);
+            lifted.put_statement(&statement.query, 0, &mut text);
+            Statement::under(&text, types, statement.class, statement.effects)
+        });
+        Some(Box::new(Self { rows, tail, row }))
+    }
+
+    /// The same INSERT with one row and without comments, in the place of one that is parsed anew each time: neither its
+    /// tags nor the number of its rows make it another one. `None`: a named statement, which is remembered as it is.
+    pub fn one_row(&self) -> Option<&Arc<Statement>> {
+        self.row.as_ref()
+    }
+}
+
+/// The declared types of the first row's parameters; `None`: those of another row differ.
+fn types_of_one_row(types: &[u8], rows: usize, params: usize) -> Option<&[u8]> {
+    let first = types.get(..params * 4).unwrap_or(types);
+    let same = rows == 1
+        || types.is_empty()
+        || (types.len() == first.len() * rows && types.chunks(first.len()).all(|row| row == first));
+    same.then_some(if rows == 1 { types } else { first })
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -57,6 +100,11 @@ impl Statement {
     /// Clients share it by content: a named one. Otherwise each Parse makes it anew.
     pub fn is_shared(&self) -> bool {
         self.bytes.is_some()
+    }
+
+    /// What it is as an INSERT that could be poured; found once. `standard_conforming_strings` must be on.
+    pub fn as_insert(&self) -> Option<&PreparedInsert> {
+        self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref()
     }
 
     fn build(

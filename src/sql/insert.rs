@@ -5,8 +5,10 @@
 //! the table is like, whether a literal fits its column, a parse tree ([`super::meaning`] checks each shape
 //! once). On any doubt the answer is [`NotPourable`].
 //!
-//! Taken: `INSERT INTO [schema.]table [(columns)] VALUES (items) [;]`, each item NULL, DEFAULT, a plain literal
-//! or `$n`, with `standard_conforming_strings` on.
+//! Taken: `INSERT INTO [schema.]table [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
+//! [;]`, each item NULL, DEFAULT, a plain literal or `$n`, with `standard_conforming_strings` on.
+
+use std::ops::Range;
 
 use memchr::memchr;
 
@@ -17,6 +19,9 @@ pub const IDENTIFIER_BYTES_MAX: usize = 63;
 
 /// Most items of one row, as PostgreSQL's `MaxTupleAttributeNumber`.
 pub const ITEMS_MAX: usize = 1664;
+
+/// Most items of all rows of one statement; one with more is not looked at to its end.
+pub const ALL_ITEMS_MAX: usize = 1 << 14;
 
 /// What stands in one place of VALUES.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,15 +85,37 @@ impl Item {
     }
 }
 
+/// What stands behind the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tail {
+    /// ON CONFLICT [(columns) | ON CONSTRAINT name] DO NOTHING.
+    pub conflict: bool,
+    /// RETURNING, of names and `*`.
+    pub returning: bool,
+}
+
+impl Tail {
+    /// Nothing: the answer is a tag that is known beforehand.
+    pub fn is_plain(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// A statement taken apart. Meant to be kept and filled again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lifted {
     /// The text with each literal replaced by a marker of its class, comments and white space normalised
-    /// away, names and keywords as spelled (keywords in lower case). Equal shapes: the same statement but for
-    /// the literals' values.
+    /// away, names and keywords as spelled (keywords in lower case), and the first row alone. Equal shapes: the
+    /// same statement but for the literals' values and the further rows.
     pub shape: Vec<u8>,
-    /// The items of the row, in order.
+    /// The items of all rows, in order.
     pub items: Vec<Item>,
+    /// Rows, each of as many items.
+    pub rows: usize,
+    /// What stands behind them.
+    pub tail: Tail,
+    /// Where the first row's items stand in the shape.
+    row: Range<usize>,
 }
 
 impl Lifted {
@@ -97,10 +124,65 @@ impl Lifted {
         Self::default()
     }
 
-    /// Highest parameter number; 0: none.
+    /// The items of row `row`, from 0.
+    pub fn row(&self, row: usize) -> &[Item] {
+        let width = self.items.len() / self.rows.max(1);
+        self.items.get(row * width..(row + 1) * width).unwrap_or_default()
+    }
+
+    /// Highest parameter number of the first row; 0: none.
     pub fn params(&self) -> u16 {
         let number = |item: &Item| if let Class::Param(n) = item.class { n } else { 0 };
-        self.items.iter().map(number).max().unwrap_or(0)
+        self.row(0).iter().map(number).max().unwrap_or(0)
+    }
+
+    /// Has row `row` the classes of the one before it?
+    pub fn is_like_before(&self, row: usize) -> bool {
+        let Some(before) = row.checked_sub(1) else { return false };
+        self.row(row).iter().zip(self.row(before)).all(|(a, b)| a.class == b.class)
+    }
+
+    /// The shape of the statement with row `row` alone, into `out`. Only for rows without parameters.
+    pub fn put_shape(&self, row: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.shape[..self.row.start]);
+        put_markers(self.row(row), out);
+        out.extend_from_slice(&self.shape[self.row.end..]);
+    }
+
+    /// The statement with row `row` alone and without comments, into `out`. `text` is what was lifted.
+    pub fn put_statement(&self, text: &[u8], row: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.shape[..self.row.start]);
+        for (i, item) in self.row(row).iter().enumerate() {
+            out.extend_from_slice(if i == 0 { b"" } else { b"," });
+            out.extend_from_slice(item.bytes(text));
+        }
+        out.extend_from_slice(&self.shape[self.row.end..]);
+    }
+
+    /// As [`Lifted::put_statement`] of the first row, with a parameter in the place of each item that is not DEFAULT.
+    pub fn put_with_parameters(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.shape[..self.row.start]);
+        let mut number = 0;
+        for (i, item) in self.row(0).iter().enumerate() {
+            out.extend_from_slice(if i == 0 { b"" } else { b"," });
+            if item.class == Class::Default {
+                out.extend_from_slice(b"DEFAULT");
+            } else {
+                number += 1;
+                out.extend_from_slice(format!("${number}").as_bytes());
+            }
+        }
+        out.extend_from_slice(&self.shape[self.row.end..]);
+    }
+}
+
+fn put_markers(row: &[Item], out: &mut Vec<u8>) {
+    for (i, item) in row.iter().enumerate() {
+        out.extend_from_slice(if i == 0 { b"" } else { b"," });
+        out.push(item.class.marker());
+        if let Class::Param(n) = item.class {
+            out.extend_from_slice(&n.to_be_bytes());
+        }
     }
 }
 
@@ -121,11 +203,11 @@ pub enum NotPourable {
     Subscript,
     /// A name of three parts, or longer than 63 bytes, or with letters outside ASCII and no quotes, or `U&""`.
     Name,
-    /// More than one row.
+    /// Rows with parameters that are not alike, or too many rows.
     ManyRows,
-    /// ON CONFLICT.
+    /// ON CONFLICT with more than columns or a constraint's name, or DO UPDATE.
     OnConflict,
-    /// RETURNING.
+    /// RETURNING of more than names.
     Returning,
     /// Something follows the `;`.
     SecondStatement,
@@ -202,6 +284,7 @@ pub fn quick_reject(text: &[u8]) -> bool {
 pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     out.shape.clear();
     out.items.clear();
+    (out.rows, out.tail, out.row) = (0, Tail::default(), 0..0);
     if quick_reject(text) {
         return Err(NotPourable::NotInsert);
     }
@@ -256,7 +339,7 @@ impl<'a> Lift<'a, '_> {
         self.target()?;
         self.column_list()?;
         self.values()?;
-        self.row()?;
+        self.rows()?;
         self.tail()?;
         self.check_params()
     }
@@ -376,34 +459,54 @@ impl<'a> Lift<'a, '_> {
         self.keyword(b"values", why)
     }
 
+    fn rows(&mut self) -> Result<(), NotPourable> {
+        self.row()?;
+        let width = self.out.items.len();
+        if self.columns != 0 && self.columns != width {
+            return Err(NotPourable::Count);
+        }
+        self.out.rows = 1;
+        self.out.shape.push(b'(');
+        let start = self.out.shape.len();
+        put_markers(&self.out.items, &mut self.out.shape);
+        self.out.row = start..self.out.shape.len();
+        self.out.shape.push(b')');
+        loop {
+            let comma = self.peek();
+            if !self.is_byte(comma, b',') {
+                return Ok(());
+            }
+            self.next();
+            self.row()?;
+            self.out.rows += 1;
+            if self.out.items.len() != self.out.rows * width {
+                return Err(NotPourable::Count);
+            }
+            if self.out.items.len() > ALL_ITEMS_MAX {
+                return Err(NotPourable::ManyRows);
+            }
+        }
+    }
+
     fn row(&mut self) -> Result<(), NotPourable> {
         let open = self.next();
         if !self.is_byte(open, b'(') {
             return Err(NotPourable::Syntax);
         }
-        self.out.shape.push(b'(');
+        let begin = self.out.items.len();
         loop {
             let item = self.item()?;
-            self.out.shape.push(item.class.marker());
-            if let Class::Param(n) = item.class {
-                self.out.shape.extend_from_slice(&n.to_be_bytes());
-            }
             self.out.items.push(item);
-            if self.out.items.len() > ITEMS_MAX {
+            if self.out.items.len() - begin > ITEMS_MAX {
                 return Err(NotPourable::Count);
             }
             match self.next() {
-                t if self.is_byte(t, b',') => self.out.shape.push(b','),
-                t if self.is_byte(t, b')') => break,
+                t if self.is_byte(t, b',') => {}
+                t if self.is_byte(t, b')') => return Ok(()),
                 None => return Err(NotPourable::Syntax),
                 Some(t) => return Err(unlike_literal(t.kind)),
             }
         }
-        self.out.shape.push(b')');
-        if self.columns != 0 && self.columns != self.out.items.len() {
-            return Err(NotPourable::Count);
-        }
-        Ok(())
     }
 
     fn item(&mut self) -> Result<Item, NotPourable> {
@@ -443,42 +546,116 @@ impl<'a> Lift<'a, '_> {
         }
     }
 
-    /// Nothing but semicolons may follow.
+    /// ON CONFLICT, RETURNING, semicolons.
     fn tail(&mut self) -> Result<(), NotPourable> {
+        let token = self.peek();
+        if self.is_word(token, b"on") {
+            self.on_conflict()?;
+            self.out.tail.conflict = true;
+        }
+        let token = self.peek();
+        if self.is_word(token, b"returning") {
+            self.returning()?;
+            self.out.tail.returning = true;
+        }
         let mut ended = false;
         while let Some(token) = self.next() {
             match Some(token) {
                 t if self.is_byte(t, b';') => ended = true,
                 _ if token.kind == Kind::Unterminated => return Err(NotPourable::Syntax),
                 _ if ended => return Err(NotPourable::SecondStatement),
-                t if self.is_byte(t, b',') => return Err(NotPourable::ManyRows),
-                t if self.is_word(t, b"on") => return Err(NotPourable::OnConflict),
-                t if self.is_word(t, b"returning") => return Err(NotPourable::Returning),
                 _ => return Err(NotPourable::Syntax),
             }
         }
         Ok(())
     }
 
-    /// `$1` to `$n`, each once, in any order.
+    /// `ON CONFLICT [(names) | ON CONSTRAINT name] DO NOTHING`.
+    fn on_conflict(&mut self) -> Result<(), NotPourable> {
+        self.out.shape.push(b' ');
+        self.keyword(b"on", NotPourable::OnConflict)?;
+        self.keyword(b"conflict", NotPourable::OnConflict)?;
+        let target = self.peek();
+        if self.is_byte(target, b'(') {
+            self.next();
+            self.out.shape.push(b'(');
+            loop {
+                self.name().map_err(|_| NotPourable::OnConflict)?;
+                match self.next() {
+                    t if self.is_byte(t, b',') => self.out.shape.push(b','),
+                    t if self.is_byte(t, b')') => break,
+                    _ => return Err(NotPourable::OnConflict),
+                }
+            }
+            self.out.shape.extend_from_slice(b") ");
+        } else if self.is_word(target, b"on") {
+            self.keyword(b"on", NotPourable::OnConflict)?;
+            self.keyword(b"constraint", NotPourable::OnConflict)?;
+            self.name().map_err(|_| NotPourable::OnConflict)?;
+            self.out.shape.push(b' ');
+        }
+        self.keyword(b"do", NotPourable::OnConflict)?;
+        self.keyword(b"nothing", NotPourable::OnConflict)
+    }
+
+    /// RETURNING with nothing but names, dots, stars and commas: the parser judges what they mean.
+    fn returning(&mut self) -> Result<(), NotPourable> {
+        self.out.shape.push(b' ');
+        self.keyword(b"returning", NotPourable::Returning)?;
+        let begin = self.out.shape.len();
+        loop {
+            match self.peek() {
+                None => break,
+                t if self.is_byte(t, b';') => break,
+                Some(t) if matches!(t.kind, Kind::Word | Kind::Quoted) => {
+                    self.name().map_err(|_| NotPourable::Returning)?;
+                }
+                Some(t) if matches!(self.bytes(t), b"." | b"," | b"*") => {
+                    self.next();
+                    self.out.shape.extend_from_slice(self.bytes(t));
+                }
+                Some(t) if t.kind == Kind::Unterminated => return Err(NotPourable::Syntax),
+                Some(_) => return Err(NotPourable::Returning),
+            }
+            self.out.shape.push(b' ');
+        }
+        if self.out.shape.len() == begin { Err(NotPourable::Syntax) } else { Ok(()) }
+    }
+
+    /// `$1` to `$n`, each once, in any order; further rows are as the first one, with the numbers that follow.
     fn check_params(&self) -> Result<(), NotPourable> {
-        let highest = usize::from(self.out.params());
+        let highest = self.out.params();
         if highest == 0 {
-            return Ok(());
+            let param = |item: &Item| matches!(item.class, Class::Param(_));
+            return if self.out.items.iter().any(param) { Err(NotPourable::Params) } else { Ok(()) };
         }
         let mut seen = [0u64; ITEMS_MAX.div_ceil(64) + 1];
         let mut count = 0;
-        for item in &self.out.items {
+        for item in self.out.row(0) {
             let Class::Param(n) = item.class else { continue };
-            let n = usize::from(n);
-            let word = seen.get_mut(n / 64).ok_or(NotPourable::Params)?;
+            let word = seen.get_mut(usize::from(n / 64)).ok_or(NotPourable::Params)?;
             if *word >> (n % 64) & 1 == 1 {
                 return Err(NotPourable::Params);
             }
             *word |= 1 << (n % 64);
             count += 1;
         }
-        if count == highest { Ok(()) } else { Err(NotPourable::Params) }
+        if count != highest {
+            return Err(NotPourable::Params);
+        }
+        let alike =
+            |row: usize| self.out.row(row).iter().zip(self.out.row(0)).all(|(a, b)| self.follows(row, a, b));
+        if (1..self.out.rows).all(alike) { Ok(()) } else { Err(NotPourable::ManyRows) }
+    }
+
+    /// Is `item`, of row `row`, what `first` is in the first row?
+    fn follows(&self, row: usize, item: &Item, first: &Item) -> bool {
+        match (item.class, first.class) {
+            (Class::Param(a), Class::Param(b)) => {
+                usize::from(a) == usize::from(b) + row * usize::from(self.out.params())
+            }
+            (a, b) => a == b && item.bytes(self.text) == first.bytes(self.text),
+        }
     }
 }
 
@@ -577,9 +754,24 @@ mod tests {
             ("INSERT INTO U&\"t\" VALUES (1)", N::Name),
             ("INSERT INTO \"\" VALUES (1)", N::Name),
             (&long, N::Name),
-            ("INSERT INTO t VALUES (1), (2)", N::ManyRows),
-            ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", N::OnConflict),
-            ("INSERT INTO t VALUES (1) RETURNING a", N::Returning),
+            ("INSERT INTO t VALUES (1), (2, 3)", N::Count),
+            ("INSERT INTO t VALUES (1), 2", N::Syntax),
+            ("INSERT INTO t VALUES (1),", N::Syntax),
+            ("INSERT INTO t VALUES (1), ($1)", N::Params),
+            ("INSERT INTO t VALUES ($1), ($3)", N::ManyRows),
+            ("INSERT INTO t VALUES ($1), ($1)", N::ManyRows),
+            ("INSERT INTO t VALUES ($1, 1), ($2, 2)", N::ManyRows),
+            ("INSERT INTO t VALUES ($1, $2), ($4, $3)", N::ManyRows),
+            ("INSERT INTO t VALUES (1) ON CONFLICT DO UPDATE SET a = 1", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (lower(a)) DO NOTHING", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 0 DO NOTHING", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT", N::OnConflict),
+            ("INSERT INTO t VALUES (1) RETURNING a + 1", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING now()", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING 1", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING", N::Syntax),
+            ("INSERT INTO t VALUES (1) RETURNING a /* x", N::Syntax),
+            ("INSERT INTO t VALUES (1) RETURNING a; SELECT 1", N::SecondStatement),
             ("INSERT INTO t VALUES (1) LIMIT 1", N::Syntax),
             ("INSERT INTO t VALUES (1); SELECT 1", N::SecondStatement),
             ("INSERT INTO t VALUES (1) /* open", N::Syntax),
@@ -635,6 +827,44 @@ mod tests {
             "INSERT INTO s.t (a, b) VALUES (1, 'x')",
         ] {
             assert_ne!(lifted(other).unwrap().shape, a.shape, "{other}");
+        }
+    }
+
+    #[test]
+    fn further_rows_and_what_follows_them() {
+        let text = "INSERT INTO t (a, b) VALUES (1, 'x'), /* tag */ (2, NULL),(3,NULL) on Conflict (a , \"B\") Do nothing
+             RETURNING t.a, \"B\" AS c, t.* -- tag\n;";
+        let out = lifted(text).unwrap();
+        assert_eq!((out.rows, out.items.len()), (3, 6));
+        assert_eq!(out.tail, Tail { conflict: true, returning: true });
+        assert!(!out.is_like_before(0) && !out.is_like_before(1) && out.is_like_before(2));
+        let mut one = Vec::new();
+        out.put_statement(text.as_bytes(), 1, &mut one);
+        let one = String::from_utf8(one).unwrap();
+        assert_eq!(
+            one,
+            "insert into t(a,b) values (2,NULL) on conflict (a,\"B\") do nothing  returning t . a , \"B\" AS c , t . * "
+        );
+        let mut shape = Vec::new();
+        out.put_shape(1, &mut shape);
+        assert_eq!(lifted(&one).unwrap().shape, shape);
+        let mut numbered = Vec::new();
+        let text = "INSERT INTO t VALUES ('$1', DEFAULT, -1) RETURNING *";
+        lifted(text).unwrap().put_with_parameters(&mut numbered);
+        assert_eq!(numbered, b"insert into t values ($1,DEFAULT,$2) returning * ");
+        // However many rows, one shape.
+        let rows = |n: usize| {
+            let row = |i: usize| format!("(${}, DEFAULT, ${})", i * 2 + 2, i * 2 + 1);
+            let all: Vec<_> = (0..n).map(row).collect();
+            lifted(&format!("INSERT INTO t VALUES {}", all.join(", "))).unwrap()
+        };
+        assert_eq!(rows(1).shape, rows(700).shape);
+        assert_eq!((rows(700).rows, rows(700).params()), (700, 2));
+        let mut text = "INSERT INTO t VALUES (1)".to_owned();
+        text.push_str(&",(1)".repeat(ALL_ITEMS_MAX));
+        assert_eq!(lifted(&text), Err(NotPourable::ManyRows));
+        for tail in ["ON CONFLICT DO NOTHING", "ON CONFLICT ON CONSTRAINT c DO NOTHING RETURNING a;"] {
+            assert!(lifted(&format!("INSERT INTO t VALUES (1) {tail}")).is_ok(), "{tail}");
         }
     }
 

@@ -27,6 +27,19 @@ pub struct InsertTarget {
     pub name_as_written: String,
     /// One row's classes.
     pub items: Vec<Class>,
+    /// ON CONFLICT ... DO NOTHING.
+    pub conflict: bool,
+    /// RETURNING, when there is one.
+    pub returning: Option<Vec<Returned>>,
+}
+
+/// One entry of RETURNING.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Returned {
+    /// `*`.
+    All,
+    /// A column.
+    Column(String),
 }
 
 /// What kind of statement.
@@ -264,14 +277,16 @@ fn transaction_kind(kind: protobuf::TransactionStmtKind) -> Kind {
 pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourable> {
     let text =
         std::str::from_utf8(text).map(Cow::Borrowed).or_else(|_| stand_in(text, lifted).map(Cow::Owned));
-    let mut target = insert_target(&text?)?;
-    let same = target.items.len() == lifted.items.len()
-        && target.items.iter().zip(&lifted.items).all(|(tree, item)| is_same(*tree, item.class));
+    let (mut target, all) = parse_insert(&text?)?;
+    let same = all.len() == lifted.items.len()
+        && target.items.len() == lifted.row(0).len()
+        && all.iter().zip(&lifted.items).all(|(tree, item)| is_same(*tree, item.class))
+        && (target.conflict, target.returning.is_some()) == (lifted.tail.conflict, lifted.tail.returning);
     if !same {
         return Err(NotPourable::Disagreement);
     }
     target.items.clear();
-    target.items.extend(lifted.items.iter().map(|item| item.class));
+    target.items.extend(lifted.row(0).iter().map(|item| item.class));
     Ok(target)
 }
 
@@ -283,10 +298,17 @@ fn is_same(tree: Class, scanned: Class) -> bool {
 /// The statement with other literals of the same classes, for a text whose literals are not UTF-8.
 fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
     let first = lifted.items.first().ok_or(NotPourable::Disagreement)?;
-    let head = std::str::from_utf8(&text[..first.start]).map_err(|_| NotPourable::Name)?;
+    let last = lifted.items.last().ok_or(NotPourable::Disagreement)?;
+    let name = |bytes| std::str::from_utf8(bytes).map_err(|_| NotPourable::Name);
+    let (head, tail) = (name(&text[..first.start])?, name(&text[last.end..])?);
+    let width = lifted.row(0).len();
     let mut out = head.to_owned();
     for (i, item) in lifted.items.iter().enumerate() {
-        out.push_str(if i == 0 { "" } else { "," });
+        out.push_str(match i {
+            0 => "",
+            i if i.is_multiple_of(width) => "),(",
+            _ => ",",
+        });
         match item.class {
             Class::Null => out.push_str("NULL"),
             Class::Default => out.push_str("DEFAULT"),
@@ -300,15 +322,20 @@ fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
             Class::Param(n) => out.push_str(&format!("${n}")),
         }
     }
-    out.push(')');
+    out.push_str(tail);
     Ok(out)
 }
 
-/// The target and the classes of a literal INSERT of one row.
+/// The target of an INSERT, and the classes of its first row.
 ///
 /// # Errors
 /// Why the tree rules pouring out.
 pub fn insert_target(text: &str) -> Result<InsertTarget, NotPourable> {
+    parse_insert(text).map(|(target, _)| target)
+}
+
+/// As [`insert_target`], with the classes of all rows.
+fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     let text = readable(text.as_bytes()).map_err(|_| NotPourable::Syntax)?;
     let parsed = pg_query::parse(&text, 0).map_err(|_| NotPourable::Syntax)?;
     let stmt = match parsed.protobuf.stmts.as_slice() {
@@ -320,6 +347,7 @@ pub fn insert_target(text: &str) -> Result<InsertTarget, NotPourable> {
         _ => return Err(NotPourable::SecondStatement),
     };
     refuse_clauses(stmt)?;
+    let conflict = does_nothing(stmt)?;
     let relation = stmt.relation.as_ref().ok_or(NotPourable::Disagreement)?;
     if !relation.catalogname.is_empty() || !relation.inh || relation.relname.is_empty() {
         return Err(NotPourable::Name);
@@ -333,22 +361,68 @@ pub fn insert_target(text: &str) -> Result<InsertTarget, NotPourable> {
         None => quote_ident(&relation.relname),
     };
     let columns: Vec<String> = stmt.cols.iter().map(column).collect::<Result<_, _>>()?;
-    let items = row(stmt)?;
+    let rows = rows(stmt)?;
+    let items = rows.first().cloned().unwrap_or_default();
+    if rows.iter().any(|row| row.len() != items.len()) {
+        return Err(NotPourable::Count);
+    }
     if !columns.is_empty() && columns.len() != items.len() {
         return Err(NotPourable::Count);
     }
-    Ok(InsertTarget { schema, table: relation.relname.clone(), columns, name_as_written, items })
+    let returning = returning(stmt, &relation.relname)?;
+    let table = relation.relname.clone();
+    let target = InsertTarget { schema, table, columns, name_as_written, items, conflict, returning };
+    Ok((target, rows.concat()))
+}
+
+/// ON CONFLICT DO NOTHING, by names alone.
+fn does_nothing(stmt: &protobuf::InsertStmt) -> Result<bool, NotPourable> {
+    let Some(clause) = &stmt.on_conflict_clause else { return Ok(false) };
+    let plain = |node: &protobuf::Node| match node.node.as_ref() {
+        Some(NodeEnum::IndexElem(element)) => {
+            element.expr.is_none() && element.collation.is_empty() && element.opclass.is_empty()
+        }
+        _ => false,
+    };
+    let by_names = clause
+        .infer
+        .as_ref()
+        .is_none_or(|infer| infer.where_clause.is_none() && infer.index_elems.iter().all(plain));
+    let nothing = clause.action() == protobuf::OnConflictAction::OnconflictNothing;
+    if nothing && by_names { Ok(true) } else { Err(NotPourable::OnConflict) }
+}
+
+/// What RETURNING names: the table's columns, and nothing else.
+fn returning(stmt: &protobuf::InsertStmt, table: &str) -> Result<Option<Vec<Returned>>, NotPourable> {
+    let Some(clause) = &stmt.returning_clause else { return Ok(None) };
+    if !clause.options.is_empty() {
+        return Err(NotPourable::Returning);
+    }
+    let column = |node: &protobuf::Node| {
+        let Some(NodeEnum::ResTarget(target)) = node.node.as_ref() else { return None };
+        let Some(NodeEnum::ColumnRef(column)) = target.val.as_ref()?.node.as_ref() else { return None };
+        let last = match column.fields.as_slice() {
+            [last] => last,
+            // A table called so would be hidden by the aliases of what was there before and after.
+            [first, last] if is_name(first, table) && !["old", "new", "excluded"].contains(&table) => last,
+            _ => return None,
+        };
+        match last.node.as_ref()? {
+            NodeEnum::AStar(_) => Some(Returned::All),
+            NodeEnum::String(name) => Some(Returned::Column(name.sval.clone())),
+            _ => None,
+        }
+    };
+    clause.exprs.iter().map(column).collect::<Option<_>>().map(Some).ok_or(NotPourable::Returning)
+}
+
+fn is_name(node: &protobuf::Node, name: &str) -> bool {
+    matches!(node.node.as_ref(), Some(NodeEnum::String(found)) if found.sval == name)
 }
 
 fn refuse_clauses(stmt: &protobuf::InsertStmt) -> Result<(), NotPourable> {
     if stmt.with_clause.is_some() {
         return Err(NotPourable::NotValues);
-    }
-    if stmt.on_conflict_clause.is_some() {
-        return Err(NotPourable::OnConflict);
-    }
-    if stmt.returning_clause.is_some() {
-        return Err(NotPourable::Returning);
     }
     match stmt.r#override() {
         protobuf::OverridingKind::OverridingNotSet => Ok(()),
@@ -365,8 +439,8 @@ fn column(node: &protobuf::Node) -> Result<String, NotPourable> {
     }
 }
 
-/// The classes of the only row of VALUES.
-fn row(stmt: &protobuf::InsertStmt) -> Result<Vec<Class>, NotPourable> {
+/// The classes of each row of VALUES.
+fn rows(stmt: &protobuf::InsertStmt) -> Result<Vec<Vec<Class>>, NotPourable> {
     let source = stmt.select_stmt.as_ref().ok_or(NotPourable::DefaultValues)?;
     let Some(NodeEnum::SelectStmt(select)) = source.node.as_ref() else {
         return Err(NotPourable::NotValues);
@@ -380,14 +454,14 @@ fn row(stmt: &protobuf::InsertStmt) -> Result<Vec<Class>, NotPourable> {
     if **select != plain || select.op() != protobuf::SetOperation::SetopNone {
         return Err(NotPourable::NotValues);
     }
-    match select.values_lists.as_slice() {
-        [] => Err(NotPourable::NotValues),
-        [one] => match one.node.as_ref() {
-            Some(NodeEnum::List(list)) => list.items.iter().map(class).collect(),
-            _ => Err(NotPourable::NotValues),
-        },
-        _ => Err(NotPourable::ManyRows),
+    if select.values_lists.is_empty() {
+        return Err(NotPourable::NotValues);
     }
+    let row = |node: &protobuf::Node| match node.node.as_ref() {
+        Some(NodeEnum::List(list)) => list.items.iter().map(class).collect(),
+        _ => Err(NotPourable::NotValues),
+    };
+    select.values_lists.iter().map(row).collect()
 }
 
 fn class(node: &protobuf::Node) -> Result<Class, NotPourable> {
@@ -515,9 +589,25 @@ mod tests {
         let target = target_of(text, &lifted).unwrap();
         assert_eq!(target.table, "t");
         assert_eq!(target.items.len(), 10);
+        let text = b"INSERT INTO t VALUES (1, '\xe9'), (DEFAULT, '\xe8') ON CONFLICT DO NOTHING RETURNING a";
+        lift(text, &mut lifted).unwrap();
+        assert_eq!(target_of(text, &lifted).unwrap().items, [Class::Integer, Class::String]);
         let text = b"INSERT INTO \"\xe9\" VALUES (1)";
         lift(text, &mut lifted).unwrap();
         assert_eq!(target_of(text, &lifted), Err(NotPourable::Name));
+    }
+
+    #[test]
+    fn what_follows_the_row() {
+        let target = |tail: &str| insert_target(&format!("INSERT INTO \"T\" VALUES (1) {tail}")).expect(tail);
+        let column = |name: &str| Returned::Column(name.to_owned());
+        assert_eq!((target("").conflict, target("").returning), (false, None));
+        let all = target("ON CONFLICT (a, B) DO NOTHING RETURNING *, \"T\".*, A, \"T\".\"B\" AS x, c d");
+        assert!(all.conflict);
+        let returned = [Returned::All, Returned::All, column("a"), column("B"), column("c")];
+        assert_eq!(all.returning.as_deref(), Some(&returned[..]));
+        assert!(target("ON CONFLICT DO NOTHING").conflict);
+        assert!(target("ON CONFLICT ON CONSTRAINT c DO NOTHING").conflict);
     }
 
     #[test]
@@ -530,11 +620,22 @@ mod tests {
             ("INSERT INTO t VALUES (1) ORDER BY 1", N::NotValues),
             ("INSERT INTO t VALUES (1) UNION VALUES (2)", N::NotValues),
             ("INSERT INTO t VALUES (1) LIMIT 1", N::NotValues),
-            ("INSERT INTO t VALUES (1), (2)", N::ManyRows),
+            ("INSERT INTO t VALUES (1), (2, 3)", N::Count),
+            ("INSERT INTO t VALUES (1), (now())", N::Expression),
             ("INSERT INTO t AS a VALUES (1)", N::Alias),
             ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),
             ("INSERT INTO t VALUES (1) RETURNING 1", N::Returning),
-            ("INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", N::OnConflict),
+            ("INSERT INTO t VALUES (1) RETURNING a, current_user", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING u.a", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING s.t.a", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING (t).a", N::Returning),
+            ("INSERT INTO old VALUES (1) RETURNING old.a", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING WITH (OLD AS o) a", N::Returning),
+            ("INSERT INTO t VALUES (1) ON CONFLICT DO UPDATE SET a = 1", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 1", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a COLLATE \"C\") DO NOTHING", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 1 DO NOTHING", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT ((a + 1)) DO NOTHING", N::OnConflict),
             ("INSERT INTO t OVERRIDING USER VALUE VALUES (1)", N::Overriding),
             ("INSERT INTO t VALUES (1 + 1)", N::Expression),
             ("INSERT INTO t VALUES (b'1')", N::Literal),

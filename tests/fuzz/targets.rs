@@ -184,6 +184,10 @@ pub(crate) fn sql_texts(data: &[u8]) {
                 assert!(value.len() <= literal.len() - 2);
             }
         }
+        let (mut alone, mut again) = (Vec::new(), Lifted::new());
+        lifted.put_statement(data, 0, &mut alone);
+        assert!(lift(&alone, &mut again).is_ok(), "one row without comments is the same statement");
+        assert_eq!((&again.shape, again.rows, again.tail), (&lifted.shape, 1, lifted.tail));
     }
 }
 
