@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use support::{Certs, PgOptions, Postgres, Proxy};
+use support::{Certs, PgOptions, Postgres, Proxy, prepared};
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +42,7 @@ fn machines() -> &'static Site {
 fn version_18() -> &'static Site {
     static SITE: OnceLock<Site> = OnceLock::new();
     SITE.get_or_init(|| {
-        prepare("postgres-18");
-        let site = Site::start(Some(output_dir().join("postgres-18/bin")));
+        let site = Site::start(Some(prepared("postgres-18").join("bin")));
         assert_eq!(site.server.major(), 18);
         site
     })
@@ -115,23 +114,9 @@ fn source_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers")
 }
 
-/// Where `prepare.sh` puts things.
-fn output_dir() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
-    target.join("drivers")
-}
-
-/// Builds what is missing; fails with what to do.
-fn prepare(what: &str) {
-    let target = output_dir();
-    let mut command = Command::new(source_dir().join("prepare.sh"));
-    command.arg(what).env("CARGO_TARGET_DIR", target.parent().expect("the target directory"));
-    support::child::run(&mut command);
-}
-
 /// Runs a driver's program; `arguments` follow the host.
 fn run(driver: Driver, arguments: &[&str; 4]) -> String {
-    let (source, output) = (source_dir(), output_dir());
+    let source = source_dir();
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", "90"]).env_clear();
     for kept in ["PATH", "HOME", "JAVA_HOME"] {
@@ -139,18 +124,15 @@ fn run(driver: Driver, arguments: &[&str; 4]) -> String {
     }
     match driver {
         Driver::Psycopg | Driver::Asyncpg => {
-            prepare("python");
             let name = if driver == Driver::Psycopg { "psycopg_driver.py" } else { "asyncpg_driver.py" };
-            command.arg(output.join("python/bin/python")).arg(source.join("python").join(name));
+            command.arg(prepared("python").join("bin/python")).arg(source.join("python").join(name));
             command.env("PYTHONHASHSEED", "0");
         }
         Driver::Pgx => {
-            prepare("go");
-            command.arg(output.join("pgx"));
+            command.arg(prepared("go").with_file_name("pgx"));
         }
         Driver::Pgjdbc => {
-            prepare("java");
-            let class_path = format!("{0}:{0}/postgresql.jar", output.join("java").display());
+            let class_path = format!("{0}:{0}/postgresql.jar", prepared("java").display());
             command.args([
                 "java",
                 "-XX:+UseSerialGC",
@@ -161,8 +143,7 @@ fn run(driver: Driver, arguments: &[&str; 4]) -> String {
             ]);
         }
         Driver::NodePostgres => {
-            prepare("node");
-            command.env("NODE_PATH", output.join("node/node_modules"));
+            command.env("NODE_PATH", prepared("node").join("node_modules"));
             command.arg("node").arg(source.join("node/driver.js"));
         }
         Driver::Psql => {

@@ -11,11 +11,14 @@ use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::conn::Conn;
-use crate::proto::pipeline::{Answer, Kind, Settled};
+use crate::proto::pipeline::{Action, Answer, Kind, Settled};
 use crate::server::{ServerConn, report};
 use crate::settings::PoolMode;
 use crate::wire::frame::{HEADER_BYTES, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
+
+/// The name of a statement that nobody has: its Close is a question whose answer shows what came before it.
+const FENCE: &[u8] = b"pgsluice_fence";
 
 /// Why the relay stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,7 +232,7 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
             }
         }
         if state.awaiting {
-            if !server.pipeline.is_empty() {
+            if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
                 break Pumped::Full;
             }
             state.awaiting = false;
@@ -241,7 +244,7 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
         }
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
-        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) || state.forgetting {
+        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) || state.forgetting || state.fold_left {
             // What this message may put into the server's buffer stands behind the run.
             server.conn.out.extend_from_slice(&buf[run..pos]);
             run = pos;
@@ -318,7 +321,9 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 break;
             }
             b::ROW_DESCRIPTION
-                if rest > 0 && pipeline.front_statement() != 0 && head.total() <= SMALL_MESSAGE_BYTES_MAX =>
+                if rest > 0
+                    && (pipeline.front_statement() != 0 || pipeline.keeps_rows())
+                    && head.total() <= SMALL_MESSAGE_BYTES_MAX =>
             {
                 walk.want = head.total();
                 break;
@@ -344,6 +349,12 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 }
                 if pipeline.is_empty() {
                     state.described.clear();
+                }
+                if pipeline.needs_fence() {
+                    f::put_target(to_server, f::CLOSE, b'S', FENCE);
+                    f::put_empty(to_server, f::SYNC);
+                    pipeline.push(Kind::Close, Action::Skip, false);
+                    pipeline.push(Kind::Sync, Action::Skip, false);
                 }
                 answer
             }
@@ -378,16 +389,40 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
                         state.recv_shape(asked, (rest == 0).then_some(body), answer);
                     }
-                    b::COMMAND_COMPLETE if state.taint.intersects(FORGETS_NAMES) => {
-                        state.recv_forgetting_tag(body, names);
+                    b::COMMAND_COMPLETE => {
+                        if state.taint.intersects(FORGETS_NAMES) {
+                            state.recv_forgetting_tag(body, names);
+                        }
+                        state.recv_end(pipeline, to_server);
                     }
                     _ => {}
                 }
                 answer
             }
         };
+        if !state.kept.is_empty() && head.tag != b::NOTICE_RESPONSE {
+            out.extend_from_slice(&buf[walk.run..walk.pos]);
+            walk.run = walk.pos;
+            if head.tag != b::ERROR_RESPONSE {
+                out.extend_from_slice(&state.kept);
+            }
+            state.kept.clear();
+        }
         match answer {
-            Answer::Forward => walk.pos += frame.len(),
+            // Mostly what comes next is here, too, and shows that nothing is to be kept.
+            Answer::Keep
+                if rest == 0
+                    && matches!(
+                        buf.get(walk.pos + frame.len()),
+                        None | Some(&(b::ERROR_RESPONSE | b::NOTICE_RESPONSE))
+                    ) =>
+            {
+                out.extend_from_slice(&buf[walk.run..walk.pos]);
+                state.kept.extend_from_slice(frame);
+                walk.pos += frame.len();
+                walk.run = walk.pos;
+            }
+            Answer::Forward | Answer::Keep => walk.pos += frame.len(),
             Answer::Skip => {
                 out.extend_from_slice(&buf[walk.run..walk.pos]);
                 walk.pos += frame.len();
@@ -404,7 +439,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
             Answer::OwnFailed => return Err(Fault::Settings(body.to_vec())),
         }
         *streaming = rest;
-        state.dropping_down = !matches!(answer, Answer::Forward);
+        state.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);
         if rest == 0 && !pipeline.is_empty() {
             while let Some(owed) = pipeline.pop_fake() {
                 out.extend_from_slice(&buf[walk.run..walk.pos]);

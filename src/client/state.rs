@@ -14,6 +14,7 @@ use crate::limits::{
 };
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::pool::registry::Shared;
+use crate::proto::fold::Fold;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, SERVER_NAME_PREFIX, ServerNames, Statement};
 use crate::proto::vars::VarSet;
@@ -168,8 +169,12 @@ pub struct State {
     pub bound: Option<Arc<Statement>>,
     /// The rest of a server's message that is passed on in pieces is dropped.
     pub dropping_down: bool,
-    /// A Query sent on as one extended unit has COPY open or may open it.
-    pub folded: bool,
+    /// A COPY was sent on as one extended unit; its Sync goes out when the COPY has ended.
+    pub sync_owed: bool,
+    /// The unnamed statement and portal on the server are those of a folded Query, of which the client knows nothing.
+    pub fold_left: bool,
+    /// Messages of a folded Query's answer that go to the client unless an ErrorResponse comes first.
+    pub kept: Vec<u8>,
     /// ErrorResponses of ours that wait for their turn.
     pub refusals: VecDeque<Error>,
     /// A unit of ours that changes settings is on its way; what it reports is told in one go behind it.
@@ -226,6 +231,9 @@ impl State {
         let whole = frame.len() == head.total();
         let body = &frame[HEADER_BYTES..];
         check_length(head)?;
+        if self.fold_left && is_extended(head.tag) {
+            self.take_fold_away(server);
+        }
         match head.tag {
             f::COPY_DATA => Ok(Taken::Forward),
             f::EXECUTE if self.forgetting => {
@@ -312,6 +320,12 @@ impl State {
 
     fn take_query(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let text = f::query(body)?;
+        if !self.rules.passes_all_queries() && server.pipeline.is_within_unit() {
+            // If the unit failed this Query is skipped up to the client's own Sync, not up to that of a fold.
+            f::put_empty(&mut server.conn.out, f::FLUSH);
+            self.awaiting = true;
+            return Ok(Taken::Later);
+        }
         self.counts.queries += 1;
         let verdict = if self.rules.passes_all_queries() {
             Verdict::Pass
@@ -376,17 +390,24 @@ impl State {
             server.pipeline.push(Kind::Query, Action::Forward, false);
             return;
         }
-        f::put_parse(out, b"", text, &[]);
-        f::put_bind_text(out, b"", &[]);
-        f::put_target(out, f::DESCRIBE, b'P', b"");
-        f::put_execute(out, b"", 0);
-        f::put_empty(out, f::SYNC);
-        server.pipeline.push(Kind::Parse, Action::Skip, false);
-        server.pipeline.push(Kind::Bind, Action::Skip, false);
-        server.pipeline.push(Kind::Describe, Action::Fold, false);
-        server.pipeline.push(Kind::Execute, Action::Fold, false);
-        server.pipeline.push(Kind::Sync, Action::Forward, false);
-        self.folded = true;
+        let fold = Fold::of(text);
+        self.sync_owed = fold.put(text, out, &mut server.pipeline);
+        // What the client sends behind it is data, or waits.
+        self.awaiting |= self.sync_owed;
+        self.fold_left = fold != Fold::Empty;
+    }
+
+    /// A Query leaves neither an unnamed statement nor an unnamed portal.
+    fn take_fold_away(&mut self, server: &mut ServerConn) {
+        if server.pipeline.is_discarding() || server.pipeline.in_copy_in() {
+            return;
+        }
+        self.fold_left = false;
+        server.names.unnamed = None;
+        for kind in [b'S', b'P'] {
+            f::put_target(&mut server.conn.out, f::CLOSE, kind, b"");
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+        }
     }
 
     /// A Query too long to be understood streams through, unless a rule needs to understand it.
@@ -453,20 +474,26 @@ impl State {
         Some(format!("DEALLOCATE {}", statement.server_name).into_bytes())
     }
 
-    fn take_copy_end(&self, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
+    fn take_copy_end(&mut self, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
         if !whole {
             return Taken::NeedWhole;
         }
         let open = server.pipeline.in_copy_in();
         server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
-        if !(self.folded && open) {
+        if !(self.sync_owed && open) {
             return Taken::Forward;
         }
-        // The Sync behind the Execute was swallowed by copy-in; the client, in simple protocol, sends none.
-        server.conn.out.extend_from_slice(frame);
-        f::put_empty(&mut server.conn.out, f::SYNC);
-        server.pipeline.push(Kind::Sync, Action::Forward, false);
+        let ServerConn { conn, pipeline, .. } = server;
+        conn.out.extend_from_slice(frame);
+        self.put_owed_sync(pipeline, &mut conn.out);
         Taken::Done
+    }
+
+    /// The client, in simple protocol, sends none.
+    fn put_owed_sync(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        self.sync_owed = false;
+        f::put_empty(to_server, f::SYNC);
+        pipeline.push(Kind::Sync, Action::Forward, false);
     }
 
     // ----- extended protocol
@@ -795,7 +822,7 @@ impl State {
             self.report_due = std::mem::take(&mut self.report_pending);
             return;
         }
-        self.folded = false;
+        self.fold_left &= !self.shares_servers() || status != TransactionStatus::Idle;
         self.turns = self.turns.wrapping_add(1);
         if status == TransactionStatus::Idle {
             self.counts.xacts += 1;
@@ -846,10 +873,8 @@ impl State {
         pipeline: &mut Pipeline,
         to_server: &mut Vec<u8>,
     ) {
-        if self.folded && pipeline.is_discarding() {
-            // COPY failed behind the Sync that it had swallowed; the client, in simple protocol, sends none.
-            f::put_empty(to_server, f::SYNC);
-            pipeline.push(Kind::Sync, Action::Forward, false);
+        if self.sync_owed && pipeline.is_discarding() {
+            self.put_owed_sync(pipeline, to_server);
         }
         for _ in 0..pipeline.take_struck_refusals() {
             self.refusals.pop_front();
@@ -862,6 +887,13 @@ impl State {
                 Some(statement) => statement.make_stale(),
                 None => server.close_needed.store(true, Ordering::Relaxed),
             }
+        }
+    }
+
+    /// CommandComplete was taken in: a COPY that was folded has ended.
+    pub fn recv_end(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        if self.sync_owed && pipeline.is_empty() {
+            self.put_owed_sync(pipeline, to_server);
         }
     }
 
@@ -934,6 +966,11 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) {
             names.push(name);
         }
     }
+}
+
+/// Uses or makes statements and portals.
+fn is_extended(tag: u8) -> bool {
+    matches!(tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::CLOSE)
 }
 
 /// Hot path. The server would close the connection over a message of a short kind that is long.

@@ -18,7 +18,9 @@
 //! ```
 //!
 //! An ErrorResponse to an extended message strikes everything up to the next Sync: the server skips it.
-//! A Sync that the server reads while copy-in is open is swallowed there, so it is struck here too.
+//! A Sync that the server reads while copy-in is open is swallowed there, so it is struck here too. When COPY fails,
+//! nobody knows whether the server had read that Sync: then one ReadyForQuery more may come, until an answer to
+//! something behind it does (`spare`; see [`Pipeline::needs_fence`]).
 
 use std::collections::VecDeque;
 
@@ -60,8 +62,11 @@ pub enum Action {
     Own,
     /// The message never went to the server; we make the answer up when its turn comes.
     Fake,
-    /// As Forward, but NoData is dropped: a Query sent on as one extended unit.
+    /// As Forward, but NoData is dropped and CommandComplete kept until the Sync was answered: a Query sent on as one
+    /// extended unit (see [`super::fold`]).
     Fold,
+    /// As Fold; RowDescription is kept until what follows it is no error.
+    FoldLate,
     /// The server was made to fail here; the client gets the refusal kept beside the queue instead of the
     /// server's ErrorResponse.
     Refuse,
@@ -85,6 +90,8 @@ pub struct Owed {
 pub enum Answer {
     /// Copy it to the client.
     Forward,
+    /// Copy it to the client, unless an ErrorResponse comes first; notices overtake it.
+    Keep,
     /// Drop it.
     Skip,
     /// Put the kept refusal in its place.
@@ -123,6 +130,12 @@ pub struct Pipeline {
     unsynced: bool,
     /// Refusals struck before their turn came.
     refusals_struck: usize,
+    /// Syncs that were sent to an open copy-in, or before it opened.
+    swallowed: usize,
+    /// ReadyForQuery that may come though none is owed: COPY failed, perhaps before it had read these Syncs.
+    spare: usize,
+    /// Something was answered to the Query or FunctionCall at the front.
+    answered: bool,
     status: TransactionStatus,
 }
 
@@ -158,7 +171,24 @@ impl Pipeline {
             && !self.copy_in
             && !self.discarding
             && !self.unsynced
+            && self.spare == 0
             && self.status == TransactionStatus::Idle
+    }
+
+    /// Extended messages went by and no Sync yet, and not all of them were answered, nor does COPY read on.
+    pub fn is_within_unit(&self) -> bool {
+        self.unsynced && !self.copy_in && !self.owed.is_empty()
+    }
+
+    /// RowDescription, if it comes next, is kept.
+    pub fn keeps_rows(&self) -> bool {
+        self.owed.front().is_some_and(|o| o.action == Action::FoldLate)
+    }
+
+    /// Nothing is owed, but a ReadyForQuery too many may come: whether it does shows with the answer to something else.
+    /// Send a Close and a Sync, and push them with [`Action::Skip`].
+    pub fn needs_fence(&self) -> bool {
+        self.spare > 0 && self.owed.is_empty() && !self.discarding
     }
 
     /// Hot path. A message was sent (or swallowed, for `Fake`). Returns true when its made-up answer is due now.
@@ -179,7 +209,10 @@ impl Pipeline {
     fn push_owed(&mut self, owed: Owed) -> bool {
         let Owed { kind, action, .. } = owed;
         match kind {
-            Kind::Sync if self.copy_in => return false,
+            Kind::Sync if self.copy_in => {
+                self.swallowed += 1;
+                return false;
+            }
             Kind::Sync => (self.discarding, self.unsynced) = (false, false),
             Kind::Query | Kind::FunctionCall => self.unsynced = false,
             Kind::Parse | Kind::Bind | Kind::Describe | Kind::Execute | Kind::Close => self.unsynced = true,
@@ -226,6 +259,7 @@ impl Pipeline {
 
     /// Hot path. A backend message of type `tag` arrived (not ReadyForQuery, not an asynchronous one).
     pub fn recv(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
+        (self.answered, self.spare) = (true, 0);
         let front = match tag {
             b::DATA_ROW | b::COPY_DATA => {
                 return Ok((self.front_answer(tag)?, Settled::No));
@@ -272,20 +306,25 @@ impl Pipeline {
             Some(front) if front.kind == Kind::Describe => {
                 let action = front.action;
                 self.owed.pop_front();
-                let dropped = action == Action::Fold && tag == b::NO_DATA;
-                Ok((if dropped { Answer::Skip } else { answer_of(action) }, Settled::No))
+                let answer = match action {
+                    Action::Fold | Action::FoldLate if tag == b::NO_DATA => Answer::Skip,
+                    Action::FoldLate => Answer::Keep,
+                    action => answer_of(action),
+                };
+                Ok((answer, Settled::No))
             }
             _ => Ok((self.front_answer(tag)?, Settled::No)),
         }
     }
 
     fn recv_end_of_rows(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
-        self.copy_in = false;
+        (self.copy_in, self.swallowed) = (false, 0);
         match self.owed.front() {
             Some(front) if front.kind == Kind::Execute => {
                 let action = front.action;
                 self.owed.pop_front();
-                Ok((answer_of(action), Settled::No))
+                let kept = action == Action::Fold && tag == b::COMMAND_COMPLETE;
+                Ok((if kept { Answer::Keep } else { answer_of(action) }, Settled::No))
             }
             _ => Ok((self.front_answer(tag)?, Settled::No)),
         }
@@ -297,11 +336,13 @@ impl Pipeline {
         self.copy_in = true;
         while self.owed.get(1).is_some_and(|o| o.kind == Kind::Sync) {
             self.owed.remove(1);
+            self.swallowed += 1;
         }
     }
 
     fn recv_error(&mut self) -> Result<(Answer, Settled), Violation> {
         self.copy_in = false;
+        self.spare = std::mem::take(&mut self.swallowed);
         while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
             self.owed.pop_front();
         }
@@ -350,22 +391,40 @@ impl Pipeline {
         while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
             self.owed.pop_front();
         }
+        let answered = std::mem::replace(&mut self.answered, false);
         match self.owed.front() {
-            Some(front) if matches!(front.kind, Kind::Sync | Kind::Query | Kind::FunctionCall) => {
+            Some(front)
+                if front.kind == Kind::Sync || (front.kind.is_whole() && (answered || self.spare == 0)) =>
+            {
                 let action = front.action;
                 self.owed.pop_front();
                 self.status = status;
                 self.copy_in = false;
-                Ok(if action == Action::Own { Answer::Skip } else { Answer::Forward })
+                Ok(if matches!(action, Action::Own | Action::Skip) { Answer::Skip } else { Answer::Forward })
+            }
+            _ if self.spare > 0 => {
+                // COPY had failed before it read this Sync; what the client sends next is read again.
+                self.spare -= 1;
+                self.discarding = false;
+                self.unsynced &= !self.owed.is_empty();
+                self.status = status;
+                Ok(Answer::Forward)
             }
             front => Err(Violation { tag: b::READY_FOR_QUERY, owed: front.map(|o| o.kind) }),
         }
     }
 }
 
+impl Kind {
+    /// A ReadyForQuery ends its answer.
+    fn is_whole(self) -> bool {
+        matches!(self, Self::Query | Self::FunctionCall)
+    }
+}
+
 fn answer_of(action: Action) -> Answer {
     match action {
-        Action::Forward | Action::Fold => Answer::Forward,
+        Action::Forward | Action::Fold | Action::FoldLate => Answer::Forward,
         Action::Skip | Action::Own | Action::Fake => Answer::Skip,
         Action::Refuse => Answer::Refuse,
     }
@@ -373,7 +432,7 @@ fn answer_of(action: Action) -> Answer {
 
 fn error_answer_of(action: Action) -> Answer {
     match action {
-        Action::Forward | Action::Fold | Action::Skip => Answer::Forward,
+        Action::Forward | Action::Fold | Action::FoldLate | Action::Skip => Answer::Forward,
         Action::Own | Action::Fake => Answer::OwnFailed,
         Action::Refuse => Answer::Refuse,
     }
@@ -451,7 +510,57 @@ mod tests {
         p.recv(b::COPY_IN_RESPONSE).unwrap();
         assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(0))));
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.needs_fence() && p.is_empty());
+    }
+
+    /// COPY failed: the Sync behind its Execute was read by it, or is answered yet.
+    #[test]
+    fn failed_copy_may_have_left_a_sync_unread() {
+        use Action::Forward as F;
+        for unread in [false, true] {
+            let mut p = sent(&[(Kind::Bind, F), (Kind::Execute, F), (Kind::Sync, F), (Kind::CopyEnd, F)]);
+            p.push(Kind::Sync, F, false);
+            p.recv(b::BIND_COMPLETE).unwrap();
+            p.recv(b::COPY_IN_RESPONSE).unwrap();
+            p.recv(b::ERROR_RESPONSE).unwrap();
+            assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+            assert!(p.needs_fence() && !p.is_quiet());
+            p.push(Kind::Close, Action::Skip, false);
+            p.push(Kind::Sync, Action::Skip, false);
+            if unread {
+                assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+            }
+            assert_eq!(p.recv(b::CLOSE_COMPLETE), Ok((Answer::Skip, Settled::No)));
+            assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Skip));
+            assert!(p.is_quiet() && p.recv_ready(TransactionStatus::Idle).is_err());
+        }
+    }
+
+    #[test]
+    fn a_spare_ready_is_not_taken_for_the_end_of_the_next_query() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Execute, F), (Kind::Sync, F), (Kind::CopyEnd, F), (Kind::Sync, F)]);
+        p.push(Kind::Query, F, false);
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        p.recv(b::ERROR_RESPONSE).unwrap();
+        p.recv_ready(TransactionStatus::Idle).unwrap();
+        p.recv_ready(TransactionStatus::Idle).unwrap();
+        assert_eq!(p.len(), 1, "the Query is still owed its answer");
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        p.recv_ready(TransactionStatus::Idle).unwrap();
         assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn what_a_folded_query_says_too_early_is_kept() {
+        let mut p = sent(&[(Kind::Describe, Action::FoldLate), (Kind::Execute, Action::Fold)]);
+        p.push(Kind::Sync, Action::Forward, false);
+        assert!(p.keeps_rows());
+        assert_eq!(p.recv(b::ROW_DESCRIPTION), Ok((Answer::Keep, Settled::No)));
+        assert_eq!(p.recv(b::DATA_ROW), Ok((Answer::Forward, Settled::No)));
+        assert_eq!(p.recv(b::COMMAND_COMPLETE), Ok((Answer::Keep, Settled::No)));
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::No)));
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
     }
 
     #[test]

@@ -21,7 +21,18 @@ pub use postgres::{PgOptions, Postgres, client_program};
 pub use proxy::Proxy;
 pub use raw::{Message, Raw, outline};
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// How long anything in a test may take before it counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where `tests/drivers/prepare.sh` puts `what` (`python`, `postgres-18` ...); builds it when it is missing, and fails
+/// with what to do.
+pub fn prepared(what: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/prepare.sh");
+    child::run(Command::new(script).arg(what).env("CARGO_TARGET_DIR", target));
+    target.join("drivers").join(what)
+}
