@@ -529,7 +529,7 @@ impl Lane {
     }
 
     fn max_prepared(&self) -> usize {
-        self.pool.settings.load().max_prepared_statements.max(8)
+        self.pool.settings.load().max_prepared_of_ours()
     }
 
     /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
