@@ -201,6 +201,12 @@ impl ClientShared {
         self.signals.load(Ordering::Acquire) & Signal::Cancel as u8 != 0
     }
 
+    /// Something was told that ends the session whatever it does.
+    pub fn must_end(&self) -> bool {
+        const MAY_WAIT: u8 = Signal::Cancel as u8 | Signal::Drain as u8 | Signal::Reload as u8;
+        self.signals.load(Ordering::Acquire) & !MAY_WAIT != 0
+    }
+
     /// Takes a cancel request, if one was told, and nothing else.
     pub fn take_cancel(&self) -> bool {
         let cancel = Signal::Cancel as u8;

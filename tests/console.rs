@@ -57,6 +57,9 @@ impl Engine for Fixed {
     fn coalesce_tables(&self) -> Vec<CoalesceTableRow> {
         Vec::new()
     }
+    fn coalesce_flushes(&self) -> Vec<FlushRow> {
+        Vec::new()
+    }
 }
 
 /// Performs nothing but says how it would have gone.

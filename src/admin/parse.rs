@@ -130,6 +130,8 @@ shows! {
     Coalesce = "coalesce",
     /// Tables: what may be poured, and why not. Ours.
     CoalesceTables = "coalesce_tables",
+    /// Flushes of late, and whose rows they held. Ours.
+    CoalesceFlushes = "coalesce_flushes",
 }
 
 /// What PgBouncer shows and we do not: secrets and file descriptors, its own DNS, its peers.
@@ -162,7 +164,7 @@ impl Command {
                 Show::Pools | Show::Clients | Show::Servers => Role::Stats,
                 Show::Lists | Show::Mem => Role::Stats,
                 Show::Stats | Show::StatsTotals | Show::StatsAverages | Show::Totals => Role::Stats,
-                Show::Coalesce | Show::CoalesceTables => Role::Stats,
+                Show::Coalesce | Show::CoalesceTables | Show::CoalesceFlushes => Role::Stats,
             },
             Self::ShowParameter(_) | Self::SelectOne | Self::SelectVersion => Role::Stats,
             Self::SetParameter | Self::Transaction(_) | Self::Discard(_) => Role::Stats,

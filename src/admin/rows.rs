@@ -244,7 +244,7 @@ row! {
 }
 
 row! {
-    /// SHOW COALESCE: one lane. Ours.
+    /// SHOW COALESCE: one table, column list and format, with all its lanes. Ours.
     LaneRow {
         /// The name clients ask for.
         database: String = "database" Text,
@@ -255,11 +255,13 @@ row! {
         /// The column list.
         columns: String = "columns" Text,
         /// text or binary.
-        format: &'static str = "format" Text,
-        /// on, shadow or off.
+        format: String = "format" Text,
+        /// on or shadow; empty while no lane is there.
         mode: &'static str = "mode" Text,
-        /// The lane's state; the one the code switches on.
+        /// The busiest lane's state, one that the code switches on; `none`: no lane since the last RELOAD.
         state: &'static str = "state" Text,
+        /// Lanes now, one for each set of session settings.
+        lanes: u64 = "lanes" Int4,
         /// Rows that wait for the next flush.
         waiting: u64 = "waiting" Int4,
         /// Their bytes.
@@ -290,6 +292,66 @@ row! {
         shadow: u64 = "shadow" Numeric,
         /// Rows of undone COPYs, left for VACUUM.
         dead_rows: u64 = "dead_rows" Numeric,
+        /// Notices and warnings that came with a flush and were passed on.
+        notices: u64 = "notices" Numeric,
+        /// Rows of a flush: half of the flushes had at most this many,
+        rows_p50: u64 = "rows_p50" Numeric,
+        /// 99 of 100,
+        rows_p99: u64 = "rows_p99" Numeric,
+        /// all.
+        rows_max: u64 = "rows_max" Numeric,
+        /// Time of a flush from its leaving to the answer, in the same way,
+        flush_p50: u64 = "flush_us_p50" Numeric,
+        /// in microseconds.
+        flush_p99: u64 = "flush_us_p99" Numeric,
+        /// The longest.
+        flush_max: u64 = "flush_us_max" Numeric,
+        /// Time that the first row of a flush waited before it left, in the same way,
+        wait_p50: u64 = "wait_us_p50" Numeric,
+        /// in microseconds.
+        wait_p99: u64 = "wait_us_p99" Numeric,
+        /// The longest.
+        wait_max: u64 = "wait_us_max" Numeric,
+    }
+}
+
+row! {
+    /// SHOW COALESCE_FLUSHES: one COPY of late, the last one first. Ours.
+    FlushRow {
+        /// Counts up.
+        flush: u64 = "flush" Int8,
+        /// When it ended.
+        ended: Option<SystemTime> = "ended" Text,
+        /// The name clients ask for.
+        database: String = "database" Text,
+        /// The role whose rows these were.
+        user: String = "user" Text,
+        /// `schema.table`
+        table: String = "table" Text,
+        /// Rows in it.
+        rows: u64 = "rows" Int4,
+        /// Their bytes.
+        bytes: u64 = "bytes" Int8,
+        /// copy_text or copy_binary.
+        plan: String = "plan" Text,
+        /// How long its first row had waited, in microseconds.
+        wait: u64 = "wait_us" Int8,
+        /// From its leaving to the end, in microseconds.
+        duration: u64 = "duration_us" Int8,
+        /// How it ended.
+        outcome: &'static str = "outcome" Text,
+        /// Of the error.
+        sqlstate: Option<String> = "sqlstate" Text,
+        /// The client whose row the error named.
+        guilty: Option<u64> = "guilty_client" Int8,
+        /// The server process.
+        server_pid: Option<u64> = "server_pid" Int4,
+        /// The transaction: `xmin` of its rows.
+        xid: Option<u64> = "xid" Numeric,
+        /// Clients whose statements it held.
+        units: u64 = "clients" Int4,
+        /// Their `id`s in SHOW CLIENTS and the log; of many the first.
+        ids: String = "client_ids" Text,
     }
 }
 

@@ -45,6 +45,8 @@ pub trait Engine {
     fn lanes(&self) -> Vec<LaneRow>;
     /// SHOW COALESCE_TABLES
     fn coalesce_tables(&self) -> Vec<CoalesceTableRow>;
+    /// SHOW COALESCE_FLUSHES, the last one first.
+    fn coalesce_flushes(&self) -> Vec<FlushRow>;
 }
 
 /// What the caller does next.
@@ -389,6 +391,7 @@ fn show_columns(show: Show) -> Option<&'static [Column]> {
         Show::Totals => TotalRow::COLUMNS,
         Show::Coalesce => LaneRow::COLUMNS,
         Show::CoalesceTables => CoalesceTableRow::COLUMNS,
+        Show::CoalesceFlushes => FlushRow::COLUMNS,
     })
 }
 
@@ -428,6 +431,7 @@ fn show_rows(show: Show, engine: &impl Engine) -> Vec<Vec<Value>> {
         Show::Totals => Table::of(&totals(&engine.stats())).rows,
         Show::Coalesce => Table::of(&engine.lanes()).rows,
         Show::CoalesceTables => Table::of(&engine.coalesce_tables()).rows,
+        Show::CoalesceFlushes => Table::of(&engine.coalesce_flushes()).rows,
     }
 }
 
@@ -528,6 +532,9 @@ mod tests {
         }
         fn coalesce_tables(&self) -> Vec<CoalesceTableRow> {
             vec![CoalesceTableRow::default()]
+        }
+        fn coalesce_flushes(&self) -> Vec<FlushRow> {
+            vec![FlushRow::default()]
         }
     }
 

@@ -19,7 +19,7 @@ use super::session::{Session, unnamed_statement};
 use super::state::Fault;
 use crate::cancel::ClientState;
 use crate::coalesce::batch::{encode_literals, encode_params, format_of};
-use crate::coalesce::lane::{Lane, Offer, Outcome, Single, Ticket};
+use crate::coalesce::lane::{Lane, Offer, Outcome, Single, Ticket, Work};
 use crate::coalesce::{Ready, Source};
 use crate::error::Error;
 use crate::limits::HELD_BYTES_MAX;
@@ -69,11 +69,17 @@ impl Answers {
 }
 
 /// What one session needs to pour; made with its first INSERT.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pouring {
     ticket: Arc<Ticket>,
     /// Bytes of the client's that must go the ordinary way before anything is poured again.
     singly: usize,
+}
+
+impl Pouring {
+    fn new(client: u64) -> Self {
+        Self { ticket: Arc::new(Ticket::new(client)), singly: 0 }
+    }
 }
 
 /// How a look at the read buffer ended.
@@ -108,6 +114,9 @@ struct Found {
     bytes: usize,
     /// Transactions of the client's.
     units: usize,
+    /// Parse and Bind messages.
+    parses: usize,
+    binds: usize,
     /// The unnamed statement after them.
     unnamed: Unnamed,
 }
@@ -139,7 +148,10 @@ impl Session {
                 Look::NeedMore => return Ok(Err(Poured::NeedMore)),
                 Look::No => return Ok(Err(Poured::No(None))),
             };
-            let ticket = Arc::clone(&self.pouring.get_or_insert_default().ticket);
+            let client = self.me.id;
+            let pouring = self.pouring.get_or_insert_with(|| Box::new(Pouring::new(client)));
+            let ticket = Arc::clone(&pouring.ticket);
+            ticket.set_work(self.work(&found, scratch.answers.len()));
             let answers = match found.lane.offer(&scratch.rows, found.rows, found.statements, &ticket) {
                 Offer::Queued => Answers::take(&mut scratch.answers),
                 Offer::Single(single) => return Ok(Err(self.singly(found.bytes, Some(single)))),
@@ -208,7 +220,8 @@ impl Session {
         let rows = scratch.lifted.rows;
         put_inserted(&mut scratch.answers, rows);
         b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
-        Ok(Look::Found(Found { lane, rows, statements: 1, bytes, units: 1, unnamed: Unnamed::Gone }))
+        let unnamed = Unnamed::Gone;
+        Ok(Look::Found(Found { lane, rows, statements: 1, bytes, units: 1, parses: 0, binds: 0, unnamed }))
     }
 
     /// All rows of a text of literals, when one lane takes them.
@@ -264,14 +277,9 @@ impl Session {
                     }
                     let unnamed = walk.unnamed.clone().map_or(Unnamed::Kept, Unnamed::Set);
                     let units = units_before + 1;
-                    found = Some(Found {
-                        lane,
-                        rows: walk.rows,
-                        statements: walk.statements,
-                        bytes: walk.pos,
-                        units,
-                        unnamed,
-                    });
+                    let (rows, statements, parses) = (walk.rows, walk.statements, walk.parses);
+                    let bytes = walk.pos;
+                    found = Some(Found { lane, rows, statements, bytes, units, parses, binds: statements, unnamed });
                     if alone || walk.pos == walk.buf.len() {
                         break;
                     }
@@ -303,18 +311,31 @@ impl Session {
         self.me.set_state(ClientState::Coalescing, now);
         self.me.begin(now);
         let me = Arc::clone(&self.me);
+        // A request to cancel rows that are already on their way is void when they are stored, which is known within
+        // `flush_timeout`: to pass it on would undo the rows of others.
         let outcome = std::future::poll_fn(|cx| match ticket.poll(cx) {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            Poll::Pending if me.is_cancelled() && found.lane.withdraw(ticket) => Poll::Ready(None),
+            Poll::Ready(outcome) => Poll::Ready(Ok(Some(outcome))),
+            Poll::Pending if me.is_cancelled() && found.lane.withdraw(ticket) => Poll::Ready(Ok(None)),
+            Poll::Pending if me.must_end() => Poll::Ready(Err(())),
             Poll::Pending => Poll::Pending,
         })
         .await;
+        let Ok(outcome) = outcome else {
+            // Rows on their way are stored or not, as those of a session that ends in the middle of a COMMIT.
+            found.lane.withdraw(ticket);
+            self.obey(false)?;
+            return Err(Fault::Client(Error::killed()));
+        };
         self.me.set_state(ClientState::Idle, Instant::now());
         // A request that came too late is void; one for rows that are not stored after all is not.
         let cancelled = self.me.take_cancel();
         let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
         match outcome {
             Some(Outcome::Inserted) => {
+                if let Some(notices) = ticket.take_notices() {
+                    self.client.prepare_out();
+                    self.client.out.extend_from_slice(&notices);
+                }
                 self.answered(found, answers.bytes());
                 if let Answers::Many(buffer) = answers {
                     SCRATCH.with(|scratch| scratch.borrow_mut().answers = buffer);
@@ -335,10 +356,12 @@ impl Session {
     }
 
     fn answered(&mut self, found: Found, answers: &[u8]) {
-        let statements = found.statements as u64;
         self.client.prepare_out();
         self.client.out.extend_from_slice(answers);
         self.client.consume(found.bytes);
+        // Counted with the flush.
+        let received = &mut self.state.counts.received;
+        *received = received.saturating_sub(found.bytes as u64);
         match found.unnamed {
             Unnamed::Kept => {}
             Unnamed::Gone => self.state.names.forget_unnamed(),
@@ -348,9 +371,18 @@ impl Session {
                 self.state.names.settle();
             }
         }
-        let stats = &self.pool.stats;
-        stats.query_count.fetch_add(statements, std::sync::atomic::Ordering::Relaxed);
-        stats.xact_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// What these messages will be in the counters, once they are committed ([`Ticket::set_work`]).
+    fn work(&self, found: &Found, sent: usize) -> Work {
+        Work {
+            statements: found.statements as u32,
+            transactions: found.units as u32,
+            parses: found.parses as u32,
+            binds: found.binds as u32,
+            received: found.bytes as u32,
+            sent: sent as u32,
+        }
     }
 
     /// Where the first transaction of `bytes` ends: behind its Query or Sync.
@@ -393,6 +425,7 @@ struct Walk<'a> {
     statements: usize,
     /// Rows of the portal just bound.
     open: usize,
+    parses: usize,
     lane: Option<Arc<Lane>>,
     /// The statement of the last Bind.
     bound: Option<Bound>,
@@ -413,6 +446,7 @@ impl<'a> Walk<'a> {
             rows: 0,
             statements: 0,
             open: 0,
+            parses: 0,
             lane: None,
             bound: None,
             unnamed: None,
@@ -510,6 +544,7 @@ impl<'a> Walk<'a> {
 
     fn parse(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
         if self.parsed == Some(body) {
+            self.parses += 1;
             b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
             return Ok(true);
         }
@@ -525,6 +560,7 @@ impl<'a> Walk<'a> {
         }
         self.unnamed = Some(statement);
         (self.parsed, self.named) = (Some(body), None);
+        self.parses += 1;
         b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
         Ok(true)
     }

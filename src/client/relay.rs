@@ -3,6 +3,7 @@
 //! Owns: walking headers on both sides, copying runs, back-pressure (a side is read only while the other's buffer has
 //! room). Never: looks into DataRow or CopyData, allocates for a message, takes a lock, reads the clock, logs.
 
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::session::Session;
@@ -145,6 +146,7 @@ impl Session {
             _ => ClientState::IdleInTransaction,
         };
         self.me.show(state, self.state.turns, self.state.xact_turns);
+        self.me.statements.store(self.state.names.len() as u64, Ordering::Relaxed);
     }
 
     /// Takes in what the client sent, as far as the server's buffer has room.

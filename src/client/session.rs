@@ -538,6 +538,7 @@ impl Session {
     /// Hot path. The server goes back.
     fn unlink(&mut self, mut server: Checkout) {
         self.me.unlink();
+        self.me.statements.store(self.state.names.len() as u64, Ordering::Relaxed);
         let now = Instant::now();
         self.me.set_state(ClientState::Idle, now);
         if server.names.unnamed == Some(UNKEPT) {
@@ -598,7 +599,7 @@ impl Session {
     }
 
     /// Does what was signalled. `quiet`: no transaction is open and nothing is owed.
-    fn obey(&mut self, quiet: bool) -> Result<(), Fault> {
+    pub(super) fn obey(&mut self, quiet: bool) -> Result<(), Fault> {
         let signals = self.me.take_signals();
         let told = |signal: Signal| signals & signal as u8 != 0;
         if told(Signal::Kill) {

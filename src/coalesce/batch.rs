@@ -572,12 +572,16 @@ impl Batch {
 /// a value shown behind it may imitate it, which is why the first such line counts.
 pub fn line_of_error(fields: &ErrorFields<'_>, relname: &str) -> Option<u64> {
     let context = fields.field(b'W')?;
-    let prefix = format!("COPY {relname}, line ");
-    let at = memchr::memmem::find_iter(context, prefix.as_bytes())
-        .find(|&at| at == 0 || context[at - 1] == b'\n')?;
-    let rest = &context[at + prefix.len()..];
+    let at = copy_context(context, relname)?;
+    let rest = &context[at + "COPY , line ".len() + relname.len()..];
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok().filter(|&line| line > 0)
+}
+
+/// Where a context begins to speak of the COPY.
+pub fn copy_context(context: &[u8], relname: &str) -> Option<usize> {
+    let prefix = format!("COPY {relname}, line ");
+    memchr::memmem::find_iter(context, prefix.as_bytes()).find(|&at| at == 0 || context[at - 1] == b'\n')
 }
 
 #[cfg(test)]

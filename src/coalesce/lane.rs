@@ -3,15 +3,16 @@
 //! Owns: when a batch leaves, the flush in one round trip, whose rows have which outcome. Never: answers a client.
 //! A ticket is resolved exactly once; `Inserted` is said only after the server confirmed the COMMIT.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::batch::{Batch, Caps, line_of_error};
+use super::batch::{Batch, Caps, copy_context, line_of_error};
 use super::catalog;
+use super::evidence::{Flush, FlushOutcome, LaneStats, Seen, StatsKey};
 use super::plan::InsertPlan;
 use super::shapes::{Lanes, Shape, guard_statement};
 use crate::pool::{Checkout, Pool};
@@ -21,7 +22,7 @@ use crate::proto::vars::VarSet;
 use crate::server::internal::Reply;
 use crate::settings::{Coalesce, CoalesceMode};
 use crate::sql::effects::Effects;
-use crate::wire::backend::ErrorFields;
+use crate::wire::backend::{self, ErrorFields};
 use crate::wire::copy::CopyFormat;
 use crate::wire::frontend as f;
 
@@ -36,6 +37,9 @@ const PASSED_ON_MAX: u64 = 1 << 16;
 
 /// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
 const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
+
+/// COPYs that a row is in, at most, before it runs singly.
+const TRIES: usize = 3;
 
 /// Between two such questions.
 const IN_DOUBT_PAUSE: Duration = Duration::from_millis(5);
@@ -57,11 +61,59 @@ pub enum Outcome {
 /// A session's end of a batch; kept and used again.
 #[derive(Debug, Default)]
 pub struct Ticket {
+    client: u64,
     outcome: AtomicU8,
     waker: Mutex<Option<Waker>>,
+    work: [AtomicU32; 6],
+    noticed: AtomicBool,
+    notices: Mutex<Vec<u8>>,
+}
+
+/// What a unit is in the counters of its pool, when it is committed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Work {
+    /// INSERTs.
+    pub statements: u32,
+    /// Transactions of the client's.
+    pub transactions: u32,
+    /// Parse messages.
+    pub parses: u32,
+    /// Bind messages.
+    pub binds: u32,
+    /// Bytes that the client sent.
+    pub received: u32,
+    /// Bytes of its answers.
+    pub sent: u32,
 }
 
 impl Ticket {
+    /// For the client of this id.
+    pub fn new(client: u64) -> Self {
+        Self { client, ..Self::default() }
+    }
+
+    /// Hot path. What the unit that is offered next comes to; said before it is offered.
+    pub fn set_work(&self, work: Work) {
+        let Work { statements, transactions, parses, binds, received, sent } = work;
+        for (to, n) in self.work.iter().zip([statements, transactions, parses, binds, received, sent]) {
+            to.store(n, Ordering::Relaxed);
+        }
+    }
+
+    fn work(&self) -> [u64; 6] {
+        self.work.each_ref().map(|n| n.load(Ordering::Relaxed).into())
+    }
+
+    /// Hot path. NoticeResponse messages that the server sent for its rows, whole, if there are any; to be passed on before
+    /// the answers.
+    pub fn take_notices(&self) -> Option<Vec<u8>> {
+        let any = self.noticed.load(Ordering::Acquire);
+        any.then(|| {
+            self.noticed.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *lock(&self.notices))
+        })
+    }
+
     fn resolve(&self, outcome: Outcome) {
         let code = match outcome {
             Outcome::Inserted => 1,
@@ -124,33 +176,6 @@ impl Drop for Single {
     }
 }
 
-/// Counters of one lane, for the console and the metrics.
-#[derive(Debug, Default)]
-pub struct LaneStats {
-    /// Rows committed by COPY.
-    pub rows: AtomicU64,
-    /// COPYs that committed.
-    pub flushes: AtomicU64,
-    /// Rows that left as they were sent because the lane was idle.
-    pub singles: AtomicU64,
-    /// Rows handed back to be run singly.
-    pub fallbacks: AtomicU64,
-    /// COPYs that failed.
-    pub failures: AtomicU64,
-    /// Failures in which the error named the guilty row.
-    pub isolated: AtomicU64,
-    /// Rows of failed COPYs, which VACUUM has to clear away.
-    pub dead_rows: AtomicU64,
-    /// Units whose outcome could not be known.
-    pub unknown: AtomicU64,
-    /// Units whose connection was lost at the commit, and whose outcome the server told afterwards.
-    pub resolved: AtomicU64,
-    /// Offers passed on (budget, failures).
-    pub passed_on: AtomicU64,
-    /// Rows that would have been poured (`mode = "shadow"`).
-    pub shadow: AtomicU64,
-}
-
 #[derive(Debug)]
 struct Inner {
     batch: Batch,
@@ -174,6 +199,8 @@ struct Inner {
     batches: u64,
     /// One more than the number of the last batch that has a timer.
     watched: u64,
+    /// When the first row of the batch came.
+    since: Instant,
 }
 
 /// One lane.
@@ -189,8 +216,8 @@ pub struct Lane {
     pub mode: CoalesceMode,
     /// `schema.table`, as the configuration names it.
     pub table: String,
-    /// Counters.
-    pub stats: LaneStats,
+    /// Counters, shared with lanes before and after it.
+    pub stats: Arc<LaneStats>,
     class: u64,
     vars: Arc<VarSet>,
     copy: Arc<Statement>,
@@ -202,17 +229,17 @@ pub struct Lane {
     landed: Notify,
 }
 
-/// What a lane does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a lane does; the busier the later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaneState {
     /// Nothing waits, nothing is under way.
     Idle,
+    /// It failed too often: offers are passed on for a while.
+    PassingOn,
     /// Rows wait.
     Filling,
     /// A COPY, or a row as it was sent, is under way.
     Flying,
-    /// It failed too often: offers are passed on for a while.
-    PassingOn,
 }
 
 impl LaneState {
@@ -267,7 +294,17 @@ impl Lane {
             pool: Arc::clone(pool),
             format,
             mode,
-            stats: LaneStats::default(),
+            stats: lanes.evidence.stats(StatsKey {
+                database: pool.key.database.clone(),
+                user: pool.target.load().user.clone(),
+                table: plan.configured_name(),
+                columns: columns_of(&plan.copy_text_sql).to_owned(),
+                format: match format {
+                    CopyFormat::Text => "text",
+                    CopyFormat::Binary => "binary",
+                }
+                .to_owned(),
+            }),
             class: vars.pour_class,
             vars: pool.shared().vars.intern(vars.pouring().chain(own)),
             copy: Statement::new(sql.as_bytes(), &[], Effects::NONE),
@@ -292,6 +329,7 @@ impl Lane {
                 pass_on: 0,
                 batches: 0,
                 watched: 0,
+                since: Instant::now(),
             }),
             landed: Notify::new(),
         })
@@ -387,6 +425,9 @@ impl Lane {
         }
         inner.tickets.push(Arc::clone(ticket));
         let (first, batch) = (inner.tickets.len() == 1, inner.batches);
+        if first {
+            inner.since = Instant::now();
+        }
         self.flush_if_due(inner);
         if first {
             self.watch(batch);
@@ -499,24 +540,32 @@ impl Lane {
         inner.flights += 1;
         inner.aloft.push(number);
         inner.flying += tickets.len();
+        let since = inner.since;
         drop(inner);
         self.return_budget(batch.bytes().len());
-        let flight = Flight { lane: Arc::clone(self), number, units: tickets.len(), tickets };
+        let left = Instant::now();
+        let waited = left.duration_since(since);
+        let units = tickets.len();
+        let flight = Flight {
+            lane: Arc::clone(self),
+            number,
+            units,
+            tickets,
+            waited,
+            left,
+            landed: false,
+            failed: false,
+        };
         tokio::spawn(flight.fly(batch));
     }
 
-    fn failed(&self) {
-        self.stats.failures.fetch_add(1, Ordering::Relaxed);
-        let mut inner = lock(&self.inner);
+    /// No COPY of a flight succeeded.
+    fn failed(inner: &mut Inner) {
         inner.failures += 1;
         if inner.failures >= FAILURES_BORNE {
             let doublings = (inner.failures - FAILURES_BORNE).min(10);
             inner.pass_on = (PASSED_ON << doublings).min(PASSED_ON_MAX);
         }
-    }
-
-    fn succeeded(&self) {
-        lock(&self.inner).failures = 0;
     }
 
     /// The table is not what was planned for.
@@ -661,12 +710,20 @@ impl Guard {
     }
 }
 
-/// A batch under way and the tickets it answers for. Dropped with tickets left (the process ends), they are unknown.
+/// A batch under way and the tickets it answers for, one for each unit. Dropped with tickets left (the process ends), they
+/// are unknown.
 struct Flight {
     lane: Arc<Lane>,
     number: u64,
     tickets: Vec<Arc<Ticket>>,
     units: usize,
+    /// How long its first row waited before it left.
+    waited: Duration,
+    /// When the COPY under way began.
+    left: Instant,
+    /// One of its COPYs committed; one failed.
+    landed: bool,
+    failed: bool,
 }
 
 /// What came of one COPY.
@@ -704,30 +761,122 @@ fn status_statement() -> &'static Arc<Statement> {
 }
 
 impl Flight {
+    /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in
+    /// halves and quarters. What fails then runs singly. So a batch costs at most two, or seven COPYs more than its rows do.
     async fn fly(mut self, batch: Batch) {
-        let rows = batch.rows();
-        if rows < self.lane.settings.copy_min_rows {
-            self.hand_back(rows);
-            return;
+        if batch.rows() < self.lane.settings.copy_min_rows {
+            return self.hand_back(&batch);
         }
-        let mut batch = batch;
-        // Two COPYs that fail by a row are borne: the guilty one leaves, the others try again.
-        for last in [false, true] {
+        // The front of the tickets are those of the last one here.
+        let mut batches = vec![(batch, TRIES)];
+        while let Some((batch, tries)) = batches.pop() {
             match self.land(&batch).await {
-                Landed::Committed => return self.committed(batch),
-                Landed::Failed(Some(unit)) if !last && self.tickets.len() > 1 => {
+                Landed::Committed => self.committed(batch),
+                Landed::Failed(Some(unit)) if tries == TRIES && batch.units() > 1 => {
                     self.lane.stats.isolated.fetch_add(1, Ordering::Relaxed);
                     self.lane.stats.fallbacks.fetch_add(batch.unit_rows(unit) as u64, Ordering::Relaxed);
                     self.tickets.remove(unit).resolve(Outcome::RunSingly);
-                    batch = batch.without(unit);
+                    batches.push((batch.without(unit), tries - 1));
                 }
-                Landed::Failed(_) | Landed::NotStored => return self.hand_back(batch.rows()),
-                Landed::Unknown => return self.unknown(),
+                Landed::Failed(None) if tries > 1 && batch.rows() >= 2 * self.lane.settings.copy_min_rows => {
+                    let half = batch.units() / 2;
+                    batches.push((batch.select(half..batch.units()), tries - 1));
+                    batches.push((batch.select(0..half), tries - 1));
+                }
+                Landed::Failed(_) | Landed::NotStored => self.hand_back(&batch),
+                Landed::Unknown => self.unknown(&batch),
+            }
+            self.left = Instant::now();
+        }
+    }
+
+    /// One COPY: sent, and what came of it; remembered for the console.
+    async fn land(&mut self, batch: &Batch) -> Landed {
+        let mut seen = Seen::default();
+        let mut notices = Vec::new();
+        let landed = self.send(batch, &mut seen, &mut notices).await;
+        if let Landed::Failed(Some(unit)) = landed {
+            seen.guilty = self.tickets.get(unit).map(|ticket| ticket.client);
+        }
+        if matches!(landed, Landed::Committed) && !notices.is_empty() {
+            self.pass_on(batch, &notices);
+        }
+        let clients = self.tickets[..batch.units()].iter().map(|ticket| ticket.client);
+        let flush = Flush {
+            number: 0,
+            ended: SystemTime::now(),
+            stats: Arc::clone(&self.lane.stats),
+            rows: batch.rows(),
+            bytes: batch.bytes().len(),
+            waited: self.waited,
+            took: self.left.elapsed(),
+            seen,
+            units: batch.units(),
+            clients: Vec::new(),
+        };
+        let stats = &self.lane.stats;
+        if matches!(landed, Landed::Committed) {
+            self.landed = true;
+            stats.batch_rows.record(flush.rows as u64);
+            stats.flush_time.record(flush.took.as_micros() as u64);
+            stats.wait.record(flush.waited.as_micros() as u64);
+            self.count(&flush);
+        } else if flush.seen.outcome != FlushOutcome::NotSent {
+            self.failed = true;
+            stats.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        if matches!(flush.seen.outcome, FlushOutcome::SettledCommitted | FlushOutcome::SettledAborted) {
+            stats.resolved.fetch_add(flush.units as u64, Ordering::Relaxed);
+        }
+        if let Some(lanes) = self.lane.lanes.upgrade() {
+            lanes.evidence.remember(flush, clients);
+        }
+        landed
+    }
+
+    /// What was committed counts in the pool as if each client had had a server.
+    fn count(&self, flush: &Flush) {
+        let mut sums = [0; 6];
+        for ticket in &self.tickets[..flush.units] {
+            sums.iter_mut().zip(ticket.work()).for_each(|(sum, n)| *sum += n);
+        }
+        let [statements, transactions, parses, binds, received, sent] = sums;
+        let time = flush.took.as_micros() as u64 * flush.units as u64;
+        let stats = &self.lane.pool.stats;
+        for (to, n) in [
+            (&stats.query_count, statements),
+            (&stats.xact_count, transactions),
+            (&stats.client_parse_count, parses),
+            (&stats.bind_count, binds),
+            (&stats.received, received),
+            (&stats.sent, sent),
+            (&stats.xact_time, time),
+            (&stats.query_time, time),
+            (&stats.server_assignment_count, 1),
+        ] {
+            to.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    /// A notice that names a row is its client's; any other (a warning of the COMMIT) is everybody's.
+    fn pass_on(&self, batch: &Batch, notices: &[Vec<u8>]) {
+        self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
+        for body in notices {
+            let fields = ErrorFields::new(body);
+            let line = line_of_error(&fields, &self.lane.plan.relname);
+            let owner = line.and_then(|line| batch.line_owner(line));
+            let (tickets, relname) = match owner {
+                Some(unit) => (&self.tickets[unit..=unit], Some(&*self.lane.plan.relname)),
+                None => (&self.tickets[..batch.units()], None),
+            };
+            for ticket in tickets {
+                put_notice(&mut lock(&ticket.notices), &fields, relname);
+                ticket.noticed.store(true, Ordering::Release);
             }
         }
     }
 
-    async fn land(&self, batch: &Batch) -> Landed {
+    async fn send(&self, batch: &Batch, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
         let lane = &self.lane;
         // A mark that moved says only that the full guard has to look.
         for _ in 0..2 {
@@ -737,16 +886,23 @@ impl Flight {
             }
             let guard = lane.put_flush(&mut server, batch);
             let mut reply = Reply::default();
-            if server.finish_into(&mut reply).await.is_err() {
-                return self.lost(server, guard, &reply).await;
+            let finished = server.finish_into(&mut reply).await;
+            seen.server_pid = Some(server.shared.pid);
+            seen.xid = guard.xid(&reply);
+            let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
+            seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
+            if finished.is_err() {
+                return self.lost(server, guard, &reply, seen).await;
             }
             let moved = self.take_mark(&mut server, guard, &reply);
             server.release();
             if !moved {
-                return self.answered(batch, &reply);
+                *notices = std::mem::take(&mut reply.notices);
+                return self.answered(batch, &reply, seen);
             }
             lane.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
         }
+        seen.outcome = FlushOutcome::TableChanged;
         Landed::NotStored
     }
 
@@ -772,30 +928,39 @@ impl Flight {
         }
     }
 
-    fn answered(&self, batch: &Batch, reply: &Reply) -> Landed {
+    fn answered(&self, batch: &Batch, reply: &Reply, seen: &mut Seen) -> Landed {
         let lane = &self.lane;
         match &reply.error {
             None if reply.tags.iter().any(|tag| copied(tag, batch.rows())) => {
-                lane.succeeded();
+                seen.outcome = FlushOutcome::Committed;
                 Landed::Committed
             }
             // The server says it copied another number of rows, and has committed: nothing can be promised.
-            None => Landed::Unknown,
+            None => {
+                seen.outcome = FlushOutcome::Unknown;
+                Landed::Unknown
+            }
             Some(error) => {
-                lane.failed();
                 lane.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
                 let fields = ErrorFields::new(error);
                 if catalog::is_guard_error(&fields) {
                     lane.forget_shapes();
+                    seen.outcome = FlushOutcome::TableChanged;
                     return Landed::NotStored;
                 }
                 let owner =
                     line_of_error(&fields, &lane.plan.relname).and_then(|line| batch.line_owner(line));
-                if owner.is_none() && fields.sqlstate().starts_with(b"42") {
+                seen.outcome = if owner.is_some() { FlushOutcome::RowFailed } else { FlushOutcome::Failed };
+                let state = fields.sqlstate();
+                if owner.is_none() && state.starts_with(b"42") {
                     // No such table or column, or no privilege for it: not what was planned for either.
                     lane.forget_shapes();
                 }
-                Landed::Failed(owner)
+                // A row that violates something is looked for; a lock, a full disk or an administrator is nobody's row.
+                match owner {
+                    None if !state.starts_with(b"22") && !state.starts_with(b"23") => Landed::NotStored,
+                    owner => Landed::Failed(owner),
+                }
             }
         }
     }
@@ -803,51 +968,52 @@ impl Flight {
     /// The connection is gone. Stored is nothing if the Sync never left whole, or if the server said why it ends the
     /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
     /// was read.
-    async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply) -> Landed {
-        self.lane.failed();
+    async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply, seen: &mut Seen) -> Landed {
         let guard_answered = reply.tags.len() >= guard.tags();
         if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
+            seen.outcome = FlushOutcome::Lost;
             return Landed::NotStored;
         }
-        let xid = guard.xid(reply);
         let incarnation = server.incarnation.clone().filter(|life| !life.is_empty());
         drop(server);
-        match (xid, incarnation) {
-            (Some(xid), Some(incarnation)) => {
-                let landed = self.lane.in_doubt(xid, &incarnation).await;
-                if !matches!(landed, Landed::Unknown) {
-                    self.lane.stats.resolved.fetch_add(self.tickets.len() as u64, Ordering::Relaxed);
-                }
-                landed
-            }
-            _ => Landed::Unknown,
-        }
+        seen.outcome = FlushOutcome::Unknown;
+        let (Some(xid), Some(incarnation)) = (seen.xid, incarnation) else { return Landed::Unknown };
+        let landed = self.lane.in_doubt(xid, &incarnation).await;
+        seen.outcome = match landed {
+            Landed::Committed => FlushOutcome::SettledCommitted,
+            Landed::Failed(_) | Landed::NotStored => FlushOutcome::SettledAborted,
+            Landed::Unknown => return landed,
+        };
+        landed
     }
 
     fn committed(&mut self, mut batch: Batch) {
         self.lane.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.lane.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        let units = batch.units();
         batch.clear();
         if batch.capacity() <= BUFFER_KEPT {
             lock(&self.lane.inner).flown.push(batch);
         }
-        self.resolve(Outcome::Inserted);
+        self.resolve(units, Outcome::Inserted);
     }
 
-    fn hand_back(&mut self, rows: usize) {
-        self.lane.stats.fallbacks.fetch_add(rows as u64, Ordering::Relaxed);
-        self.resolve(Outcome::RunSingly);
+    fn hand_back(&mut self, batch: &Batch) {
+        self.lane.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        self.resolve(batch.units(), Outcome::RunSingly);
     }
 
-    fn unknown(&mut self) {
-        self.lane.stats.unknown.fetch_add(self.tickets.len() as u64, Ordering::Relaxed);
-        self.resolve(Outcome::Unknown);
+    fn unknown(&mut self, batch: &Batch) {
+        self.lane.stats.unknown.fetch_add(batch.units() as u64, Ordering::Relaxed);
+        self.resolve(batch.units(), Outcome::Unknown);
     }
 
-    /// The flight is over before its sessions hear of it, so that the first of them finds the lane as it is.
-    fn resolve(&mut self, outcome: Outcome) {
-        self.end();
-        for ticket in self.tickets.drain(..) {
+    /// The first `units` sessions hear. The flight is over before the last ones do, so that they find the lane as it is.
+    fn resolve(&mut self, units: usize, outcome: Outcome) {
+        if units == self.tickets.len() {
+            self.end();
+        }
+        for ticket in self.tickets.drain(..units) {
             ticket.resolve(outcome);
         }
     }
@@ -858,6 +1024,11 @@ impl Flight {
             return;
         }
         let mut inner = lock(&self.lane.inner);
+        if self.landed {
+            inner.failures = 0;
+        } else if self.failed {
+            Lane::failed(&mut inner);
+        }
         inner.flights -= 1;
         inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
@@ -869,10 +1040,58 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.resolve(Outcome::Unknown);
+        self.resolve(self.tickets.len(), Outcome::Unknown);
     }
+}
+
+/// The column list of `COPY "schema"."table" ("a", "b") FROM STDIN`.
+fn columns_of(copy: &str) -> &str {
+    let list = copy.rsplit_once(") FROM STDIN").map_or(copy, |(list, _)| list);
+    list.split_once("\" (").map_or(list, |(_, columns)| columns)
+}
+
+/// A notice as the row's own INSERT would have brought it: without the lines of its context that speak of the COPY, if
+/// `relname` is given.
+fn put_notice(out: &mut Vec<u8>, fields: &ErrorFields<'_>, relname: Option<&str>) {
+    crate::wire::frame::put(out, backend::NOTICE_RESPONSE, |out| {
+        for (kind, value) in fields.clone() {
+            let copy = relname.filter(|_| kind == b'W').and_then(|relname| copy_context(value, relname));
+            let value = match copy {
+                Some(0) => continue,
+                Some(at) => &value[..at - 1],
+                None => value,
+            };
+            out.push(kind);
+            crate::wire::frame::put_cstr(out, value);
+        }
+        out.push(0);
+    });
 }
 
 fn copied(tag: &[u8], rows: usize) -> bool {
     tag.strip_prefix(b"COPY ").and_then(|n| std::str::from_utf8(n).ok()?.parse().ok()) == Some(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_stand_in_the_copy() {
+        assert_eq!(columns_of("COPY \"public\".\"t\" (\"a\", \"b c\") FROM STDIN"), "\"a\", \"b c\"");
+    }
+
+    #[test]
+    fn a_notice_loses_what_its_context_says_of_the_copy() {
+        let notice = |context: &str, relname: Option<&str>| {
+            let body = [b"SNOTICE\0Mword is too long\0", context.as_bytes(), b"\0"].concat();
+            let mut out = Vec::new();
+            put_notice(&mut out, &ErrorFields::new(&body), relname);
+            String::from_utf8_lossy(&out[5..]).replace('\0', "|")
+        };
+        assert_eq!(notice("WCOPY t, line 2\0", Some("t")), "SNOTICE|Mword is too long||");
+        let nested = "Wsomething\nCOPY t, line 2, column a: \"x\ny\"\0";
+        assert_eq!(notice(nested, Some("t")), "SNOTICE|Mword is too long|Wsomething||");
+        assert_eq!(notice("Welsewhere\0", None), "SNOTICE|Mword is too long|Welsewhere||");
+    }
 }

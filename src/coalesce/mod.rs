@@ -2,7 +2,7 @@
 //!
 //! Owns: what is known of statements and tables ([`shapes`]), the batches that wait and leave ([`lane`]), and the pure
 //! parts below them: the catalogue's judgement ([`catalog`]), the plan of a statement ([`plan`]), the bytes of a batch
-//! ([`batch`]). Never: reads a client or answers one; a session offers encoded rows and waits for its [`lane::Ticket`].
+//! ([`batch`]), and what is counted and remembered of all that ([`evidence`]). Never: reads a client or answers one; a session offers encoded rows and waits for its [`lane::Ticket`].
 //!
 //! ```text
 //!   session: encoded rows --offer--> lane idle, one row:  leaves at once, as it was sent (the session does it)
@@ -10,12 +10,14 @@
 //!   the batch leaves when the flush (or single) in flight ends, when every session that lately used the lane is
 //!   waiting, or at a cap; one round trip: COPY, rows, guard, Sync
 //!     committed        -> each ticket: Inserted
-//!     an error         -> rolled back; the guilty row's session runs it singly, the others are flushed again, then singly
+//!     an error         -> rolled back; the guilty row's session runs it singly, the others are flushed again, then singly;
+//!                         if the error names no row: halves, quarters, then singly
 //!     connection lost  -> before the Sync was written: singly; after: Unknown
 //! ```
 
 pub mod batch;
 pub mod catalog;
+pub mod evidence;
 pub mod lane;
 pub mod plan;
 pub mod shapes;

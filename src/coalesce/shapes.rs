@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
 use super::catalog::{self, Reason, Table};
+use super::evidence::Evidence;
 use super::lane::Lane;
 use super::plan::{self, Context, InsertPlan};
 use crate::pool::{Checkout, Pool};
@@ -91,10 +92,18 @@ enum Known {
     Nothing,
     /// Somebody asks.
     Asking,
-    /// Not poured, why, and until when that is believed.
-    No(Refusal, Instant),
+    /// Not poured.
+    No,
     /// Poured.
     Yes(Arc<Ready>),
+}
+
+/// The last answer about a shape, as the console shows it until there is another.
+#[derive(Debug, Clone, Default)]
+struct Said {
+    table: Option<String>,
+    eligible: Option<bool>,
+    reason: String,
 }
 
 /// One shape.
@@ -106,6 +115,7 @@ pub struct Shape {
     text: Box<[u8]>,
     types: Box<[u8]>,
     known: ArcSwap<Known>,
+    said: Mutex<Said>,
     seen: AtomicU64,
 }
 
@@ -149,6 +159,10 @@ pub struct Lanes {
     hasher: ahash::RandomState,
     count: AtomicUsize,
     lanes: Mutex<Vec<Arc<Lane>>>,
+    /// RELOADs.
+    generation: AtomicU64,
+    /// What is counted and remembered.
+    pub evidence: Evidence,
     /// Bytes waiting in all lanes.
     pub(super) waiting_bytes: AtomicUsize,
 }
@@ -192,9 +206,8 @@ impl Lanes {
         let known = shape.known.load();
         match &**known {
             Known::Yes(ready) => Some(Arc::clone(ready)),
-            Known::Asking => None,
-            Known::No(_, until) if Instant::now() < *until => None,
-            Known::Nothing | Known::No(..) => {
+            Known::Asking | Known::No => None,
+            Known::Nothing => {
                 shape.known.store(Arc::new(Known::Asking));
                 let question = Question::of(source);
                 tokio::spawn(Arc::clone(self).learn(
@@ -228,6 +241,7 @@ impl Lanes {
             text: key.1.into(),
             types: key.2.into(),
             known: ArcSwap::from_pointee(Known::Nothing),
+            said: Mutex::default(),
             seen: AtomicU64::new(0),
         });
         shapes.entry(hash).or_default().push((Arc::clone(pool), Arc::clone(&shape)));
@@ -242,21 +256,33 @@ impl Lanes {
         shape: Arc<Shape>,
         question: Question,
     ) {
+        let generation = self.generation.load(Ordering::Acquire);
         let outcome = Box::pin(question.ask(&pool, &vars)).await;
-        let known = match outcome {
-            Ok(answer) => match self.ready(&pool, &vars, &shape, answer) {
-                Ok(ready) => Known::Yes(Arc::new(ready)),
-                Err(table) => {
-                    let refusal = Refusal::from("coalesce.mode is off for this table".to_owned());
-                    Known::No(refusal.of(table), Instant::now() + REFUSAL_KEPT)
-                }
-            },
-            Err(refusal) => {
-                let until = Instant::now() + refusal.kept;
-                Known::No(refusal, until)
+        let ready = outcome.and_then(|answer| {
+            self.ready(&pool, &vars, &shape, answer)
+                .map_err(|table| Refusal::from("coalesce.mode is off for this table".to_owned()).of(table))
+        });
+        let (known, kept) = match ready {
+            Ok(ready) => {
+                let table = Some(ready.plan.configured_name());
+                *lock(&shape.said) = Said { table, eligible: Some(true), reason: String::new() };
+                (Known::Yes(Arc::new(ready)), None)
+            }
+            Err(Refusal { table, why, kept }) => {
+                *lock(&shape.said) = Said { table, eligible: Some(false), reason: why };
+                (Known::No, Some(kept))
             }
         };
-        shape.known.store(Arc::new(known));
+        let known = Arc::new(known);
+        shape.known.store(Arc::clone(&known));
+        if self.generation.load(Ordering::Acquire) != generation {
+            // A RELOAD came between the question and its answer.
+            shape.forget();
+        } else if let Some(kept) = kept {
+            // The table may change: asked again, if the statement still comes by.
+            tokio::time::sleep(kept).await;
+            shape.known.compare_and_swap(&known, Arc::new(Known::Nothing));
+        }
     }
 
     /// The error is the table, which is not to be poured into.
@@ -321,11 +347,17 @@ impl Lanes {
         shapes.values().flatten().map(|(pool, shape)| view(pool, shape)).collect()
     }
 
-    /// Everything is asked anew (RELOAD: modes may have changed).
-    pub fn forget_all(&self) {
+    /// Everything is asked anew (RELOAD: modes may have changed); what was said before is shown until then. `serves`: the
+    /// pools that are still there.
+    pub fn forget_all(&self, serves: impl Fn(&Pool) -> bool) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
         let mut shapes = lock(&self.shapes);
-        shapes.clear();
-        self.count.store(0, Ordering::Relaxed);
+        shapes.retain(|_, slot| {
+            slot.retain(|(pool, _)| serves(pool));
+            slot.iter().for_each(|(_, shape)| shape.forget());
+            !slot.is_empty()
+        });
+        self.count.store(shapes.values().map(Vec::len).sum(), Ordering::Relaxed);
         lock(&self.lanes).retain(|lane| lane.is_busy());
     }
 }
@@ -339,12 +371,7 @@ fn as_written(target: &meaning::InsertTarget) -> String {
 }
 
 fn view(pool: &Pool, shape: &Shape) -> ShapeView {
-    let known = shape.known.load();
-    let (table, eligible, reason) = match &**known {
-        Known::Nothing | Known::Asking => (None, None, String::new()),
-        Known::No(refusal, _) => (refusal.table.clone(), Some(false), refusal.why.clone()),
-        Known::Yes(ready) => (Some(ready.plan.configured_name()), Some(true), String::new()),
-    };
+    let Said { table, eligible, reason } = lock(&shape.said).clone();
     ShapeView {
         database: pool.key.database.clone(),
         user: pool.key.user.clone(),

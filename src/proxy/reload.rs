@@ -78,7 +78,8 @@ impl Proxy {
         // New clients of a removed database are told that it does not exist; those that are here end their transactions.
         removed.iter().for_each(Pool::reconnect);
         self.cx.generation.fetch_add(1, Ordering::AcqRel);
-        self.cx.lanes.forget_all();
+        let pools = self.cx.pools.all();
+        self.cx.lanes.forget_all(|pool| pools.iter().any(|known| std::ptr::eq(&**known, pool)));
         for client in self.cx.clients.all() {
             client.signal(Signal::Reload);
         }

@@ -12,12 +12,12 @@ use crate::admin::rows::*;
 use crate::admin::session::Engine;
 use crate::cancel::{ClientShared, ClientState};
 use crate::coalesce::Lane;
+use crate::coalesce::evidence::{Flush, LaneStats, StatsKey};
 use crate::config::{self, Section};
 use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
 use crate::settings::{CoalesceMode, Database, Settings};
-use crate::wire::copy::CopyFormat;
 
 /// The pool_mode that PgBouncer shows for its console.
 const CONSOLE_MODE: &str = "statement";
@@ -186,9 +186,8 @@ impl Engine for Proxy {
     }
 
     fn lanes(&self) -> Vec<LaneRow> {
-        let mut rows: Vec<_> = self.cx.lanes.lanes().iter().map(|lane| lane_row(lane)).collect();
-        rows.sort_by(|a, b| (&a.database, &a.table, &a.columns).cmp(&(&b.database, &b.table, &b.columns)));
-        rows
+        let lanes = self.cx.lanes.lanes();
+        self.cx.lanes.evidence.all().iter().map(|stats| lane_row(stats, &lanes)).collect()
     }
 
     fn coalesce_tables(&self) -> Vec<CoalesceTableRow> {
@@ -210,9 +209,13 @@ impl Engine for Proxy {
             .into_iter()
             .map(|((database, table, eligible, reason), row)| {
                 let row = CoalesceTableRow { database, table, eligible, reason, ..row };
-                if eligible == "yes" { with_lanes(row, &lanes) } else { row }
+                if eligible == "yes" { self.with_lanes(row, &lanes) } else { row }
             })
             .collect()
+    }
+
+    fn coalesce_flushes(&self) -> Vec<FlushRow> {
+        self.cx.lanes.evidence.flushes().into_iter().map(flush_row).collect()
     }
 }
 
@@ -230,6 +233,19 @@ impl Proxy {
             totals.entry(pool.key.database.clone()).or_default().add(&counters(&pool.stats));
         }
         totals
+    }
+
+    /// Adds up what is counted of a table.
+    fn with_lanes(&self, mut row: CoalesceTableRow, lanes: &[Arc<Lane>]) -> CoalesceTableRow {
+        let same = |key: &StatsKey| key.table == row.table && key.database == row.database;
+        row.lanes = count(lanes.iter().filter(|lane| same(&lane.stats.key)).count());
+        for stats in self.cx.lanes.evidence.all().iter().filter(|stats| same(&stats.key)) {
+            row.rows += load(&stats.rows);
+            row.flushes += load(&stats.flushes);
+            row.dead_rows += load(&stats.dead_rows);
+        }
+        row.rows_per_flush = Ratio { of: row.rows, by: row.flushes };
+        row
     }
 
     fn database_row(&self, settings: &Settings, name: &str, database: &Database) -> DatabaseRow {
@@ -439,27 +455,29 @@ fn user_row(settings: &Settings, name: String, (servers, clients): (usize, usize
     }
 }
 
-fn lane_row(lane: &Lane) -> LaneRow {
-    let (load_now, stats) = (lane.load(), &lane.stats);
+fn lane_row(stats: &Arc<LaneStats>, lanes: &[Arc<Lane>]) -> LaneRow {
+    let StatsKey { database, user, table, columns, format } = stats.key.clone();
+    let lanes: Vec<_> = lanes.iter().filter(|lane| Arc::ptr_eq(&lane.stats, stats)).collect();
+    let loads: Vec<_> = lanes.iter().map(|lane| lane.load()).collect();
     let (rows, flushes) = (load(&stats.rows), load(&stats.flushes));
+    let (batch_rows, flush_time, wait) =
+        (stats.batch_rows.spread(), stats.flush_time.spread(), stats.wait.spread());
     LaneRow {
-        database: lane.pool.key.database.clone(),
-        user: lane.pool.target.load().user.clone(),
-        table: lane.table.clone(),
-        columns: columns_of(&lane.plan.copy_text_sql).to_owned(),
-        format: match lane.format {
-            CopyFormat::Text => "text",
-            CopyFormat::Binary => "binary",
-        },
-        mode: match lane.mode {
+        database,
+        user,
+        table,
+        columns,
+        format,
+        mode: lanes.last().map_or("", |lane| match lane.mode {
             CoalesceMode::On => "on",
             CoalesceMode::Shadow => "shadow",
             CoalesceMode::Off => "off",
-        },
-        state: load_now.state.as_str(),
-        waiting: count(load_now.rows),
-        waiting_bytes: count(load_now.bytes),
-        in_flight: count(load_now.flights),
+        }),
+        state: loads.iter().map(|load| load.state).max().map_or("none", |state| state.as_str()),
+        lanes: count(lanes.len()),
+        waiting: count(loads.iter().map(|load| load.rows).sum()),
+        waiting_bytes: count(loads.iter().map(|load| load.bytes).sum()),
+        in_flight: count(loads.iter().map(|load| load.flights).sum()),
         rows,
         flushes,
         rows_per_flush: Ratio { of: rows, by: flushes },
@@ -472,25 +490,45 @@ fn lane_row(lane: &Lane) -> LaneRow {
         passed_through: load(&stats.passed_on),
         shadow: load(&stats.shadow),
         dead_rows: load(&stats.dead_rows),
+        notices: load(&stats.notices),
+        rows_p50: batch_rows.p50,
+        rows_p99: batch_rows.p99,
+        rows_max: batch_rows.max,
+        flush_p50: flush_time.p50,
+        flush_p99: flush_time.p99,
+        flush_max: flush_time.max,
+        wait_p50: wait.p50,
+        wait_p99: wait.p99,
+        wait_max: wait.max,
     }
 }
 
-/// The column list of `COPY "schema"."table" ("a", "b") FROM STDIN`.
-fn columns_of(copy: &str) -> &str {
-    let list = copy.rsplit_once(") FROM STDIN").map_or(copy, |(list, _)| list);
-    list.split_once("\" (").map_or(list, |(_, columns)| columns)
-}
-
-/// Adds up the lanes of a table.
-fn with_lanes(mut row: CoalesceTableRow, lanes: &[Arc<Lane>]) -> CoalesceTableRow {
-    for lane in lanes.iter().filter(|l| l.table == row.table && l.pool.key.database == row.database) {
-        row.lanes += 1;
-        row.rows += load(&lane.stats.rows);
-        row.flushes += load(&lane.stats.flushes);
-        row.dead_rows += load(&lane.stats.dead_rows);
+fn flush_row(flush: Flush) -> FlushRow {
+    let StatsKey { database, user, table, format, .. } = flush.stats.key.clone();
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let mut ids = flush.clients.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+    if flush.units > flush.clients.len() {
+        ids.push_str(" ...");
     }
-    row.rows_per_flush = Ratio { of: row.rows, by: row.flushes };
-    row
+    FlushRow {
+        flush: flush.number,
+        ended: Some(flush.ended),
+        database,
+        user,
+        table,
+        rows: count(flush.rows),
+        bytes: count(flush.bytes),
+        plan: format!("copy_{format}"),
+        wait: micros(flush.waited),
+        duration: micros(flush.took),
+        outcome: flush.seen.outcome.as_str(),
+        sqlstate: flush.seen.sqlstate,
+        guilty: flush.seen.guilty,
+        server_pid: flush.seen.server_pid.and_then(|pid| u64::try_from(pid).ok()),
+        xid: flush.seen.xid,
+        units: count(flush.units),
+        ids,
+    }
 }
 
 /// What the system says this process holds in memory.
@@ -498,14 +536,4 @@ fn resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kib| kib * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_columns_stand_in_the_copy() {
-        assert_eq!(columns_of("COPY \"public\".\"t\" (\"a\", \"b c\") FROM STDIN"), "\"a\", \"b c\"");
-    }
 }

@@ -36,6 +36,8 @@ pub struct Reply {
     pub tags: Vec<Vec<u8>>,
     /// NotificationResponse messages that came meanwhile, whole: they are the listening client's.
     pub notifications: Vec<u8>,
+    /// Bodies of NoticeResponse.
+    pub notices: Vec<Vec<u8>>,
     /// ParameterDescription's body, to be given to a client as it is.
     pub param_description: Option<Vec<u8>>,
 }
@@ -204,7 +206,7 @@ impl ServerConn {
                     report(&mut self.reported, name, value);
                 }
                 b::NOTIFICATION_RESPONSE => reply.notifications.extend_from_slice(&buf[..head.total()]),
-                b::NOTICE_RESPONSE => {}
+                b::NOTICE_RESPONSE => reply.notices.push(body.to_vec()),
                 tag => {
                     if tag == b::ERROR_RESPONSE {
                         reply.error.get_or_insert_with(|| body.to_vec());

@@ -1,6 +1,7 @@
 //! Logs and counters: what happened, for people and for machines. Nothing decides on them.
 
 pub mod events;
+pub mod histogram;
 
 use tracing::level_filters::LevelFilter;
 

@@ -7,9 +7,11 @@
 
 mod certs;
 pub mod child;
+pub mod console;
 pub mod crowd;
 mod cut;
 mod postgres;
+pub mod pouring;
 mod proxy;
 mod raw;
 

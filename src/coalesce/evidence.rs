@@ -1,0 +1,253 @@
+//! What pouring leaves behind for operators: counters by table that outlive lanes, and the flushes of late.
+//!
+//! Owns: [`LaneStats`], one for each database, user, table, column list and format, kept across RELOAD and DDL; a ring of
+//! [`Flush`]es that says whose statements were in which batch. Never: decides anything; holds a value or a statement's text.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::telemetry::histogram::Histogram;
+
+/// Flushes remembered.
+const FLUSHES_KEPT: usize = 256;
+
+/// Clients named of one flush; of more only the number is known.
+const CLIENTS_NAMED: usize = 64;
+
+/// Tables (by column list and format) counted apart; more share no counters with anybody and are not shown once
+/// their lane has gone.
+const STATS_MAX: usize = 10_000;
+
+/// What is counted together: lanes that differ only in session settings, or in what the table was before a DDL.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StatsKey {
+    /// The name clients ask for.
+    pub database: String,
+    /// The server's user.
+    pub user: String,
+    /// `schema.table`
+    pub table: String,
+    /// The column list.
+    pub columns: String,
+    /// text or binary.
+    pub format: String,
+}
+
+/// Counters of the lanes of one [`StatsKey`], for the console and the metrics.
+#[derive(Debug, Default)]
+pub struct LaneStats {
+    /// Whose they are.
+    pub key: StatsKey,
+    /// Rows committed by COPY.
+    pub rows: AtomicU64,
+    /// COPYs that committed.
+    pub flushes: AtomicU64,
+    /// Rows that left as they were sent because the lane was idle.
+    pub singles: AtomicU64,
+    /// Rows handed back to be run singly.
+    pub fallbacks: AtomicU64,
+    /// COPYs that failed.
+    pub failures: AtomicU64,
+    /// Failures in which the error named the guilty row.
+    pub isolated: AtomicU64,
+    /// Rows of failed COPYs, which VACUUM has to clear away.
+    pub dead_rows: AtomicU64,
+    /// Units whose outcome could not be known.
+    pub unknown: AtomicU64,
+    /// Units whose connection was lost at the commit, and whose outcome the server told afterwards.
+    pub resolved: AtomicU64,
+    /// Offers passed on (budget, failures).
+    pub passed_on: AtomicU64,
+    /// Rows that would have been poured (`mode = "shadow"`).
+    pub shadow: AtomicU64,
+    /// Notices and warnings that came with a flush.
+    pub notices: AtomicU64,
+    /// Rows of each COPY that committed.
+    pub batch_rows: Histogram,
+    /// Microseconds from a batch's leaving to the answer, of each COPY that committed.
+    pub flush_time: Histogram,
+    /// Microseconds that the first row of each batch waited before it left: no row of it waited longer.
+    pub wait: Histogram,
+}
+
+/// How one COPY ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FlushOutcome {
+    /// Its COMMIT was confirmed.
+    Committed,
+    /// Rolled back; the error named a row.
+    RowFailed,
+    /// Rolled back; the error named no row.
+    Failed,
+    /// Rolled back by the guard: the table is not what was planned for, or has to be looked at again.
+    TableChanged,
+    /// There was no connection to send it on.
+    #[default]
+    NotSent,
+    /// The connection was lost, surely before its COMMIT.
+    Lost,
+    /// The connection was lost at the COMMIT; the server said afterwards that it committed.
+    SettledCommitted,
+    /// As before; the server said that it did not.
+    SettledAborted,
+    /// The connection was lost at the COMMIT, and nobody can say.
+    Unknown,
+}
+
+impl FlushOutcome {
+    /// As the console shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::RowFailed => "row_failed",
+            Self::Failed => "failed",
+            Self::TableChanged => "table_changed",
+            Self::NotSent => "not_sent",
+            Self::Lost => "lost",
+            Self::SettledCommitted => "settled_committed",
+            Self::SettledAborted => "settled_aborted",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One COPY that was tried.
+#[derive(Debug, Clone)]
+pub struct Flush {
+    /// Counts up while the process runs.
+    pub number: u64,
+    /// When it ended.
+    pub ended: SystemTime,
+    /// The counters it went into, and with them its table.
+    pub stats: Arc<LaneStats>,
+    /// Rows in it.
+    pub rows: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// How long its first row had waited.
+    pub waited: Duration,
+    /// From its leaving to the end.
+    pub took: Duration,
+    /// What the server said.
+    pub seen: Seen,
+    /// Clients' units in it.
+    pub units: usize,
+    /// Their clients, [`CLIENTS_NAMED`] at most: the `id` of SHOW CLIENTS and of the log.
+    pub clients: Vec<u64>,
+}
+
+/// What one COPY showed of itself.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// How it ended.
+    pub outcome: FlushOutcome,
+    /// The server process that ran it.
+    pub server_pid: Option<i32>,
+    /// Its transaction, the `xmin` of its rows.
+    pub xid: Option<u64>,
+    /// SQLSTATE of the error.
+    pub sqlstate: Option<String>,
+    /// The client whose row the error named.
+    pub guilty: Option<u64>,
+}
+
+/// All counters, and the ring.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    stats: Mutex<BTreeMap<StatsKey, Arc<LaneStats>>>,
+    flushes: Mutex<VecDeque<Flush>>,
+    numbers: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Evidence {
+    /// The counters of `key`; the same ones as long as the process runs.
+    pub fn stats(&self, key: StatsKey) -> Arc<LaneStats> {
+        let mut all = lock(&self.stats);
+        if let Some(known) = all.get(&key) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(LaneStats { key, ..LaneStats::default() });
+        if all.len() < STATS_MAX {
+            all.insert(new.key.clone(), Arc::clone(&new));
+        }
+        new
+    }
+
+    /// All of them, by key.
+    pub fn all(&self) -> Vec<Arc<LaneStats>> {
+        lock(&self.stats).values().cloned().collect()
+    }
+
+    /// Remembers a COPY that ended; `clients` are those of its units, in order. Its number is given here.
+    pub fn remember(&self, mut flush: Flush, clients: impl Iterator<Item = u64>) {
+        flush.number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut flushes = lock(&self.flushes);
+        let oldest = if flushes.len() < FLUSHES_KEPT { None } else { flushes.pop_front() };
+        // The oldest's list is used again: nothing is allocated for a flush once the ring is full.
+        let mut named = oldest.map(|oldest| oldest.clients).unwrap_or_default();
+        named.clear();
+        named.extend(clients.take(CLIENTS_NAMED));
+        flush.clients = named;
+        flushes.push_back(flush);
+    }
+
+    /// The flushes of late, the last one first.
+    pub fn flushes(&self) -> Vec<Flush> {
+        lock(&self.flushes).iter().rev().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flush(stats: &Arc<LaneStats>) -> Flush {
+        Flush {
+            number: 0,
+            ended: SystemTime::UNIX_EPOCH,
+            stats: Arc::clone(stats),
+            rows: 1,
+            bytes: 1,
+            waited: Duration::ZERO,
+            took: Duration::ZERO,
+            seen: Seen::default(),
+            units: 1,
+            clients: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_ring_and_its_lists_are_bounded() {
+        let evidence = Evidence::default();
+        let stats = evidence.stats(StatsKey::default());
+        for n in 0..FLUSHES_KEPT as u64 + 10 {
+            evidence.remember(flush(&stats), n..n + 100);
+        }
+        let flushes = evidence.flushes();
+        assert_eq!(flushes.len(), FLUSHES_KEPT);
+        let (last, first) = (&flushes[0], &flushes[FLUSHES_KEPT - 1]);
+        assert_eq!((last.number, first.number), (FLUSHES_KEPT as u64 + 10, 11));
+        assert_eq!(first.clients, (10..10 + CLIENTS_NAMED as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn counters_of_one_table_are_found_again() {
+        let evidence = Evidence::default();
+        let key = |table: &str| StatsKey { table: table.into(), ..StatsKey::default() };
+        evidence.stats(key("b")).rows.fetch_add(3, Ordering::Relaxed);
+        evidence.stats(key("a"));
+        assert_eq!(evidence.stats(key("b")).rows.load(Ordering::Relaxed), 3);
+        let tables: Vec<_> = evidence.all().iter().map(|stats| stats.key.table.clone()).collect();
+        assert_eq!(tables, ["a", "b"]);
+        for n in 0..STATS_MAX + 5 {
+            evidence.stats(key(&n.to_string()));
+        }
+        assert_eq!(evidence.all().len(), STATS_MAX);
+    }
+}

@@ -1,0 +1,452 @@
+//! What an operator sees of pouring, and what pouring does when something goes wrong: counted, bounded, nobody else's business.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use pgsluice::wire::backend;
+use support::console::{Row, find, show, tell, until};
+use support::crowd::{self, comparable};
+use support::pouring::{
+    CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
+    warmed,
+};
+use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
+
+fn console(proxy: &Proxy) -> Raw {
+    Raw::login(proxy.port(), "pgsluice")
+}
+
+/// The row of SHOW COALESCE for a table.
+fn lane(console: &mut Raw, db: &str, table: &str) -> Option<Row> {
+    find(console, "SHOW COALESCE", &[("database", db), ("table", table)])
+}
+
+fn count(row: &Row, column: &str) -> u64 {
+    row[column].parse().unwrap_or_else(|_| panic!("{column} is {:?}", row[column]))
+}
+
+/// Four single INSERTs of `(a, b)`.
+fn four(table: &str, client: usize, round: usize) -> Vec<Step> {
+    (0..4)
+        .map(|i| {
+            Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({}, 'x')", number(client, round, i)))
+        })
+        .collect()
+}
+
+#[test]
+fn a_flush_is_linked_to_its_clients_and_to_its_rows() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| four("t", c, r));
+    let mut console = console(&proxy);
+    let known: BTreeSet<String> =
+        show(&mut console, "SHOW CLIENTS").into_iter().map(|row| row["id"].clone()).collect();
+    let flushes = show(&mut console, "SHOW COALESCE_FLUSHES");
+    let lane = lane(&mut console, &db, "public.t").expect("a lane");
+    let committed: Vec<&Row> = flushes.iter().filter(|row| row["outcome"] == "committed").collect();
+    assert_eq!(committed.len() as u64, count(&lane, "flushes"));
+    assert_eq!(committed.iter().map(|row| count(row, "rows")).sum::<u64>(), count(&lane, "rows"));
+    for flush in committed {
+        assert_eq!((flush["database"].as_str(), flush["table"].as_str()), (db.as_str(), "public.t"));
+        assert_eq!(flush["plan"], "copy_text");
+        let stored = pg.psql(&db, &format!("SELECT count(*) FROM t WHERE xmin::text = '{}'", flush["xid"]));
+        assert_eq!(stored.trim(), flush["rows"]);
+        let ids: Vec<&str> = flush["client_ids"].split(' ').collect();
+        assert_eq!(ids.len().to_string(), flush["clients"]);
+        assert!(ids.iter().all(|id| known.contains(*id)), "{ids:?} in {known:?}");
+        assert!(count(flush, "server_pid") > 0 && count(flush, "duration_us") > 0);
+    }
+    let numbers: Vec<u64> = flushes.iter().map(|row| count(row, "flush")).collect();
+    assert!(numbers.is_sorted_by(|a, b| a > b), "the last one first: {numbers:?}");
+    for what in ["rows_", "flush_us_", "wait_us_"] {
+        let [p50, p99, max] = ["p50", "p99", "max"].map(|q| count(&lane, &format!("{what}{q}")));
+        assert!(p50 <= p99 && p99 <= max && max > 0, "{what}: {p50} {p99} {max}");
+    }
+    assert!(count(&lane, "rows_max") <= (CLIENTS * 4) as u64);
+}
+
+#[test]
+fn what_was_counted_survives_a_reload_and_a_change_of_the_table() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| four("t", c, r));
+    let mut console = console(&proxy);
+    let tables = [("database", db.as_str()), ("table", "public.t"), ("eligible", "yes")];
+    let before = lane(&mut console, &db, "public.t").expect("a lane");
+    tell(&mut console, "RELOAD");
+    let after = lane(&mut console, &db, "public.t").expect("its counters");
+    for column in ["rows", "flushes", "singles", "flush_us_max"] {
+        assert_eq!(before[column], after[column], "{column}");
+    }
+    assert_eq!((after["state"].as_str(), after["lanes"].as_str()), ("none", "0"));
+    assert!(find(&mut console, "SHOW COALESCE_TABLES", &tables).is_some());
+    pg.psql(&db, "TRUNCATE t; ALTER TABLE t ADD c int");
+    until_poured(pg, &mut clients, &db, "t", |c, r| four("t", c, r));
+    let later = lane(&mut console, &db, "public.t").expect("its counters");
+    assert!(count(&later, "rows") > count(&before, "rows"));
+    assert_eq!(later["mode"], "on");
+}
+
+#[test]
+fn poured_rows_count_as_queries_and_transactions() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    let mut console = console(&proxy);
+    let stats =
+        |console: &mut Raw| find(console, "SHOW STATS_TOTALS", &[("database", &db)]).expect("the database");
+    // What is counted of a transaction may come a moment after its answer.
+    let settled = |console: &mut Raw| {
+        let mut last = stats(console);
+        poll(PATIENCE, || {
+            std::thread::yield_now();
+            let now = stats(console);
+            let same = now == last;
+            last = now.clone();
+            same.then_some(now)
+        })
+        .expect("counters that stand still")
+    };
+    let before = settled(&mut console);
+    let poured = count(&lane(&mut console, &db, "public.t").expect("a lane"), "rows");
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            (0..10)
+                .map(|i| {
+                    let a = number(c, ROUNDS, i).to_string();
+                    Step::extended("INSERT INTO t (a, b) VALUES ($1, $2)", &[Some(&a), Some("x")])
+                })
+                .collect()
+        })
+        .collect();
+    let mut sent = 0;
+    for _ in 0..ROUNDS {
+        for seen in crowd::run(&mut clients, &scripts, false) {
+            sent += tags(&seen).len() as u64;
+        }
+        let lanes = show(&mut console, "SHOW COALESCE");
+        let rows: u64 = lanes.iter().filter(|row| row["database"] == db).map(|row| count(row, "rows")).sum();
+        if rows > poured {
+            break;
+        }
+    }
+    let more = |column: &str, expected: u64| {
+        let mut last = 0;
+        let seen = poll(PATIENCE, || {
+            let now =
+                find(&mut Raw::login(proxy.port(), "pgsluice"), "SHOW STATS_TOTALS", &[("database", &db)])?;
+            last = count(&now, column) - count(&before, column);
+            (last == expected).then_some(())
+        });
+        assert!(seen.is_some(), "{column}: {last} more, not {expected}");
+    };
+    for column in ["query_count", "xact_count", "client_parse_count", "bind_count"] {
+        more(column, sent);
+    }
+    let bytes = scripts[0][0].bytes.len() as u64;
+    let after = stats(&mut console);
+    assert!(count(&after, "bytes_received") - count(&before, "bytes_received") >= sent * (bytes - 4));
+    assert!(count(&after, "bytes_sent") > count(&before, "bytes_sent"));
+}
+
+#[test]
+fn prepared_statements_of_a_client_are_shown() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    for mode in ["transaction", "session"] {
+        let proxy = Proxy::to(pg, &format!("pool_mode = \"{mode}\""), "", "");
+        let mut client = Raw::login(proxy.port(), &db);
+        for name in ["one", "two"] {
+            client.send(&Step::prepare(name, "SELECT $1::int").bytes);
+            client.read_until_ready();
+        }
+        let mut console = console(&proxy);
+        until(&mut console, "SHOW CLIENTS", &[("database", &db), ("prepared_statements", "2")]);
+        client.rows("DEALLOCATE ALL");
+        until(&mut console, "SHOW CLIENTS", &[("database", &db), ("prepared_statements", "0")]);
+    }
+}
+
+#[test]
+fn shadow_says_what_it_would_pour_and_pours_nothing() {
+    let pg = Postgres::start(PgOptions { conf: "log_statement = 'all'".into(), ..PgOptions::default() });
+    let db = pg.fresh_database(
+        "CREATE TABLE t (a int, b text); CREATE TABLE ruled (a int, b text);
+         CREATE RULE r AS ON INSERT TO ruled DO ALSO NOTHING",
+    );
+    let proxy = Proxy::to(&pg, "", "", "[coalesce]\nmode = \"shadow\"");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let mut console = console(&proxy);
+    let mut round = 0;
+    let said = poll(PATIENCE, || {
+        round += 1;
+        for table in ["t", "ruled"] {
+            let scripts: Vec<_> = (0..CLIENTS).map(|c| four(table, c, round)).collect();
+            for seen in crowd::run(&mut clients, &scripts, false) {
+                assert_eq!(tags(&seen).len(), 4, "{}", comparable(&seen));
+            }
+        }
+        let lane = lane(&mut console, &db, "public.t").filter(|lane| lane["shadow"] != "0")?;
+        let by = [("database", db.as_str()), ("table", "ruled"), ("eligible", "no")];
+        Some((lane, find(&mut console, "SHOW COALESCE_TABLES", &by)?))
+    });
+    let (lane, ruled) = said.expect("it never said anything");
+    assert_eq!(
+        (lane["mode"].as_str(), lane["rows"].as_str(), lane["flushes"].as_str()),
+        ("shadow", "0", "0")
+    );
+    assert!(ruled["reason"].contains("rule"), "{ruled:?}");
+    assert!(show(&mut console, "SHOW COALESCE_FLUSHES").is_empty());
+    let (rows, commands) = rows_and_commands(&pg, &db, "t");
+    assert_eq!(rows, commands);
+    assert!(!pg.log().contains("COPY "), "a COPY reached the server");
+}
+
+/// `guilty(n)`: the n-th row violates something. What the server had to run for `rows` rows, without what they were warmed
+/// up by: COPYs, and rows one by one.
+fn with_guilty_rows(
+    setup: &str,
+    rounds: usize,
+    guilty: impl Fn(usize) -> bool,
+    sqlstate: &str,
+) -> (u64, u64) {
+    const EACH: usize = 4;
+    const MANY: usize = 32;
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(setup);
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = warmed(pg, &proxy, &db, MANY);
+    let mut console = console(&proxy);
+    let sum = |row: &Row| {
+        ["flushes", "failures", "singles", "fallbacks", "passed_through"]
+            .iter()
+            .map(|c| count(row, c))
+            .sum::<u64>()
+    };
+    let before = sum(&lane(&mut console, &db, "public.t").expect("a lane"));
+    for r in 0..rounds {
+        let bad = |c: usize, i: usize| guilty((r * EACH + i) * MANY + c);
+        let scripts: Vec<Vec<Step>> = (0..MANY)
+            .map(|c| {
+                (0..EACH)
+                    .map(|i| {
+                        let b = if bad(c, i) { "bad" } else { "w" };
+                        Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, '{b}')", number(c, r, i)))
+                    })
+                    .collect()
+            })
+            .collect();
+        for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+            let ended =
+                seen.iter().filter(|m| matches!(m.tag, backend::COMMAND_COMPLETE | backend::ERROR_RESPONSE));
+            for (i, message) in ended.enumerate() {
+                if bad(c, i) {
+                    assert_eq!(message.tag, backend::ERROR_RESPONSE, "{}", message.outline());
+                    assert_eq!(message.sqlstate(), sqlstate);
+                    assert!(!message.field(b'W').contains("COPY"), "{}", message.outline());
+                } else {
+                    assert_eq!(message.tag, backend::COMMAND_COMPLETE, "{}", message.outline());
+                }
+            }
+        }
+    }
+    let rows = rounds * EACH * MANY;
+    let good = (0..rows).filter(|n| !guilty(*n)).count();
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), good.to_string());
+    let after = lane(&mut console, &db, "public.t").expect("a lane");
+    println!("{rows} rows, {} guilty: {after:?}", rows - good);
+    (sum(&after) - before, rows as u64)
+}
+
+/// Errors that name the row, and one that does not.
+const CHECKED: &str = "CREATE TABLE t (a int, b text CHECK (b <> 'bad'))";
+const REFERRED: &str = "CREATE TABLE words (b text PRIMARY KEY); INSERT INTO words VALUES ('w');
+    CREATE TABLE t (a int, b text REFERENCES words)";
+
+#[test]
+fn one_guilty_row_in_a_hundred_costs_little() {
+    for (setup, sqlstate) in [(CHECKED, "23514"), (REFERRED, "23503")] {
+        let (statements, rows) = with_guilty_rows(setup, 8, |n| n % 100 == 50, sqlstate);
+        assert!(statements < rows, "{statements} for {rows} rows");
+    }
+}
+
+#[test]
+fn half_of_the_rows_guilty_costs_little_more_than_without_pouring() {
+    for (setup, sqlstate) in [(CHECKED, "23514"), (REFERRED, "23503")] {
+        let (statements, rows) = with_guilty_rows(setup, 8, |n| n % 2 == 0, sqlstate);
+        assert!(statements < rows * 3 / 2, "{statements} for {rows} rows");
+    }
+}
+
+#[test]
+fn a_notice_is_its_own_clients() {
+    let pg = Postgres::shared();
+    let setup =
+        "CREATE TABLE t (a int, b text, c tsvector GENERATED ALWAYS AS (to_tsvector('simple', b)) STORED);
+        CREATE TABLE q (a int, b tsquery)";
+    let (db, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    let mut direct = Raw::login(pg.port(), &twin);
+    let long = "w".repeat(3000);
+    let step = |a: usize, b: &str| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, '{b}')"));
+    direct.send(&step(0, &long).bytes);
+    let expected = comparable(&direct.read_until_ready());
+    assert!(expected.starts_with("N S=\"NOTICE\""), "{expected}");
+    let mut console = console(&proxy);
+    for r in 0..ROUNDS {
+        let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+            .map(|c| (0..4).map(|i| step(number(c, r, i), if c == 0 { &long } else { "w" })).collect())
+            .collect();
+        for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+            if c == 0 {
+                assert_eq!(comparable(seen), expected.repeat(4));
+            } else {
+                assert!(seen.iter().all(|m| m.tag != backend::NOTICE_RESPONSE), "{}", comparable(seen));
+            }
+        }
+        if lane(&mut console, &db, "public.t").is_some_and(|lane| lane["notices"] != "0") {
+            break;
+        }
+    }
+    let lane = lane(&mut console, &db, "public.t").expect("a lane");
+    assert_ne!(lane["notices"], "0", "no notice came with a flush");
+    // A type whose input function sends notices is not poured into.
+    clients[0].rows("INSERT INTO q VALUES (1, '')");
+    until(&mut console, "SHOW COALESCE_TABLES", &[("database", &db), ("table", "q"), ("eligible", "no")]);
+}
+
+/// While one row waits in its own session, the others wait in the batch for as long as a flush may wait for a lock; and then
+/// in the flush.
+const LONG_BATCH: &str = "[coalesce]\nlock_timeout = \"800ms\"\nflush_timeout = \"900ms\"";
+
+/// Clients of which the first waits for the table in its own session, and the others' rows in a flush. Again until the flush
+/// was seen: it waits for no more than `lock_timeout`.
+fn in_flight(pg: &Postgres, db: &str, clients: &mut [Raw], then: impl Fn(&mut [Raw])) {
+    for attempt in 0..20 {
+        let mut holder = Raw::login(pg.port(), db);
+        holder.rows("BEGIN");
+        holder.rows("LOCK TABLE t");
+        send_insert(&mut clients[0], attempt * 100);
+        waiting(pg, db, 1);
+        for (i, client) in clients.iter_mut().enumerate().skip(1) {
+            send_insert(client, attempt * 100 + i);
+        }
+        let sql = format!(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'COPY%'"
+        );
+        let mut observer = Raw::login(pg.port(), "postgres");
+        let seen = poll(PATIENCE, || {
+            let flying = !observer.rows(&sql).is_empty();
+            // Or it is over: then all of them wait in their own sessions.
+            let over = format!(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
+            );
+            (flying || observer.rows(&over).len() == clients.len()).then_some(flying)
+        });
+        if seen == Some(true) {
+            then(clients);
+            holder.rows("COMMIT");
+            return;
+        }
+        holder.rows("COMMIT");
+        for client in clients.iter_mut() {
+            client.read_until_ready();
+        }
+    }
+    panic!("no flush was seen under way");
+}
+
+#[test]
+fn a_request_to_cancel_a_row_on_its_way_is_its_clients_alone() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", LONG_BATCH);
+    let mut clients = warmed(pg, &proxy, &db, 8);
+    in_flight(pg, &db, &mut clients, |clients| clients[3].cancel(proxy.port()));
+    for (i, client) in clients.iter_mut().enumerate() {
+        let seen = client.read_until_ready();
+        let error = errors(&seen).pop().map(|error| error.sqlstate());
+        let stored = pg.psql(&db, &format!("SELECT count(*) FROM t WHERE a % 100 = {i}")).trim() != "0";
+        match error.as_deref() {
+            None => assert_eq!(tags(&seen), ["INSERT 0 1"]),
+            Some("57014") if i == 3 => {}
+            Some(_) => panic!("client {i}: {}", comparable(&seen)),
+        }
+        assert_eq!(error.is_none(), stored, "client {i}");
+        // It is over: the next statement is not struck.
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_with_its_row_on_its_way_goes_at_once() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", LONG_BATCH);
+    let mut clients = warmed(pg, &proxy, &db, 8);
+    let ids: Vec<String> = {
+        let mut rows = show(&mut console(&proxy), "SHOW CLIENTS");
+        rows.retain(|row| row["database"] == db);
+        rows.into_iter().map(|row| row["id"].clone()).collect()
+    };
+    in_flight(pg, &db, &mut clients, |clients| {
+        tell(&mut console(&proxy), &format!("KILL_CLIENT {}", ids[3]));
+        let last = clients[3].read_until_closed().pop().expect("last words");
+        assert_eq!((last.field(b'S').as_str(), last.sqlstate().as_str()), ("FATAL", "57P01"));
+    });
+    for (_, client) in clients.iter_mut().enumerate().filter(|(i, _)| *i != 3) {
+        assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"]);
+    }
+}
+
+#[test]
+fn rows_that_wait_when_the_process_drains_are_answered() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let mut proxy = Proxy::to(pg, "", "", LONG_BATCH);
+    let mut clients = warmed(pg, &proxy, &db, 8);
+    in_flight(pg, &db, &mut clients, |_| {
+        proxy.terminate();
+        proxy.wait_for_log("draining");
+    });
+    for client in &mut clients {
+        let seen = client.read_until_closed();
+        assert_eq!(tags(&seen), ["INSERT 0 1"], "{}", comparable(&seen));
+        assert_eq!(errors(&seen)[0].sqlstate(), "57P01");
+    }
+    assert_eq!(proxy.wait_end().code(), Some(0));
+    assert_eq!(pg.psql(&db, "SELECT count(*) % 8 FROM t").trim(), "0");
+}
+
+#[test]
+fn rows_beyond_the_memory_budget_go_as_they_were_sent() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nbudget_bytes = 1024");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let mut console = console(&proxy);
+    let long = "x".repeat(2000);
+    let mut sent = 0;
+    let passed = poll(PATIENCE, || {
+        let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+            .map(|_| vec![Step::query(&format!("INSERT INTO t (a, b) VALUES (1, '{long}')")); 4])
+            .collect();
+        for seen in crowd::run(&mut clients, &scripts, false) {
+            sent += tags(&seen).len();
+            assert!(errors(&seen).is_empty(), "{}", comparable(&seen));
+        }
+        lane(&mut console, &db, "public.t").filter(|lane| lane["passed_through"] != "0")
+    });
+    let lane = passed.expect("nothing was passed through");
+    assert_eq!((lane["rows"].as_str(), lane["waiting_bytes"].as_str()), ("0", "0"));
+    assert_eq!(rows_and_commands(pg, &db, "t"), (sent, sent));
+}
