@@ -184,7 +184,7 @@ async fn psql() {
     let (lanes, help) =
         tokio::task::spawn_blocking(move || (ask("show coalesce;"), ask("show help"))).await.expect("ran");
     let lanes = String::from_utf8_lossy(&lanes.stdout);
-    assert!(lanes.starts_with("database|user|table|columns|format|mode|state|waiting|"), "{lanes}");
+    assert!(lanes.starts_with("database|user|table|columns|format|mode|state|lanes|waiting|"), "{lanes}");
     assert!(lanes.contains("|public.t|") && lanes.contains("|6.10|"), "{lanes}");
     let help = String::from_utf8_lossy(&help.stderr);
     assert!(help.contains("Console usage") && help.contains("FLUSH [<table>]"), "{help}");

@@ -213,6 +213,7 @@ fn each_command_wants_its_role() {
         "TOTALS",
         "COALESCE",
         "COALESCE_TABLES",
+        "COALESCE_FLUSHES",
     ] {
         let answer = viewer.query(&format!("SHOW {word}"));
         assert!(answer.iter().all(|m| m.tag != backend::ERROR_RESPONSE), "{word}:\n{}", outline(&answer));

@@ -160,18 +160,21 @@ fn poured_rows_count_as_queries_and_transactions() {
 fn prepared_statements_of_a_client_are_shown() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("");
-    for mode in ["transaction", "session"] {
-        let proxy = Proxy::to(pg, &format!("pool_mode = \"{mode}\""), "", "");
-        let mut client = Raw::login(proxy.port(), &db);
-        for name in ["one", "two"] {
-            client.send(&Step::prepare(name, "SELECT $1::int").bytes);
-            client.read_until_ready();
-        }
-        let mut console = console(&proxy);
-        until(&mut console, "SHOW CLIENTS", &[("database", &db), ("prepared_statements", "2")]);
-        client.rows("DEALLOCATE ALL");
-        until(&mut console, "SHOW CLIENTS", &[("database", &db), ("prepared_statements", "0")]);
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    let mut console = console(&proxy);
+    // Also of a client whose transaction is open.
+    client.rows("BEGIN");
+    for name in ["one", "two"] {
+        client.send(&Step::prepare(name, "SELECT $1::int").bytes);
+        client.read_until_ready();
     }
+    let shown = |n: &'static str| [("database", db.as_str()), ("prepared_statements", n)];
+    until(&mut console, "SHOW CLIENTS", &shown("2"));
+    client.rows("COMMIT");
+    until(&mut console, "SHOW CLIENTS", &shown("2"));
+    client.rows("DEALLOCATE ALL");
+    until(&mut console, "SHOW CLIENTS", &shown("0"));
 }
 
 #[test]
@@ -431,10 +434,11 @@ fn rows_that_wait_when_the_process_drains_are_answered() {
 fn rows_beyond_the_memory_budget_go_as_they_were_sent() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let proxy = Proxy::to(pg, "", "", "[coalesce]\nbudget_bytes = 1024");
+    let proxy =
+        Proxy::to(pg, "", "", "[coalesce]\nmax_value_bytes = 1024\nmax_bytes = 1024\nbudget_bytes = 1024");
     let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     let mut console = console(&proxy);
-    let long = "x".repeat(2000);
+    let long = "x".repeat(800);
     let mut sent = 0;
     let passed = poll(PATIENCE, || {
         let scripts: Vec<Vec<Step>> = (0..CLIENTS)

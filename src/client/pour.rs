@@ -279,7 +279,16 @@ impl Session {
                     let units = units_before + 1;
                     let (rows, statements, parses) = (walk.rows, walk.statements, walk.parses);
                     let bytes = walk.pos;
-                    found = Some(Found { lane, rows, statements, bytes, units, parses, binds: statements, unnamed });
+                    found = Some(Found {
+                        lane,
+                        rows,
+                        statements,
+                        bytes,
+                        units,
+                        parses,
+                        binds: statements,
+                        unnamed,
+                    });
                     if alone || walk.pos == walk.buf.len() {
                         break;
                     }
