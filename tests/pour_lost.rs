@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pgsluice::wire::backend;
+use support::console::find;
 use support::{Cut, Cutter, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 /// Clients at a time.
@@ -170,7 +171,12 @@ fn a_commit_in_doubt_is_settled_by_the_server() {
 fn a_terminated_flush_is_nobodys_business() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlock_timeout = \"300ms\"\nflush_timeout = \"900ms\"");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlock_timeout = \"900ms\"\nflush_timeout = \"950ms\"");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut flushes = || {
+        let lane = find(&mut console, "SHOW COALESCE", &[("database", &db)]);
+        lane.map_or(0, |lane| lane["flushes"].parse::<u64>().expect("a count"))
+    };
     // A flush that is surely under way: it waits for the table.
     let kill = format!(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -181,7 +187,10 @@ fn a_terminated_flush_is_nobodys_business() {
     let ledger = with_clients(proxy.port(), &db, || {
         for _ in 0..10 {
             let killed = poll(PATIENCE, || {
-                // Until the table was learnt, nothing but INSERTs comes.
+                // A lane all of whose flushes fail would be left alone: one succeeds first. Nor does any come until the
+                // table was learnt.
+                let before = flushes();
+                poll(PATIENCE, || (flushes() > before).then_some(()))?;
                 holder.rows("BEGIN");
                 holder.rows("LOCK TABLE t");
                 let killed = poll(std::time::Duration::from_secs(1), || {

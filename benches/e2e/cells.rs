@@ -9,6 +9,8 @@ pub enum Target {
     PgBouncer,
     /// pgsluice as it comes, transaction pooling, pool 20.
     Pgsluice,
+    /// The same with `coalesce.mode = off`.
+    PgsluiceOff,
 }
 
 impl Target {
@@ -18,6 +20,7 @@ impl Target {
             Self::Direct => "direct",
             Self::PgBouncer => "PgBouncer",
             Self::Pgsluice => "pgsluice",
+            Self::PgsluiceOff => "pgsluice-off",
         }
     }
 }
@@ -53,6 +56,10 @@ pub enum Load {
     Connect,
     /// One autocommit INSERT of ten integers.
     Insert,
+    /// The same into a table that is never poured into.
+    InsertClosed,
+    /// The same, and one row of a hundred violates a CHECK. Not by pgbench, which gives up at an error.
+    InsertGuilty,
     /// 64 such INSERTs in one pipeline, one Sync.
     Pipeline64,
     /// BEGIN, one INSERT into each of twelve tables, COMMIT.
@@ -75,6 +82,8 @@ impl Load {
     pub fn tables(self) -> Vec<String> {
         match self {
             Self::Insert | Self::Pipeline64 => vec!["batch".into()],
+            Self::InsertClosed => vec!["closed".into()],
+            Self::InsertGuilty => vec!["checked".into()],
             Self::Transaction12 => (1..=12).map(|n| format!("t{n}")).collect(),
             _ => Vec::new(),
         }
@@ -88,7 +97,8 @@ impl Load {
         };
         let random = "\\set r random(1, 1000000)\n";
         match self {
-            Self::SelectOnly | Self::Connect | Self::Idle => None,
+            Self::SelectOnly | Self::Connect | Self::Idle | Self::InsertGuilty => None,
+            Self::InsertClosed => Some(format!("{random}{}", insert("closed"))),
             Self::Insert => Some(format!("{random}{}", insert("batch"))),
             Self::Pipeline64 => {
                 Some(format!("{random}\\startpipeline\n{}\\endpipeline\n", insert("batch").repeat(64)))
@@ -124,6 +134,8 @@ const ALL: &[Target] = &[Target::Direct, Target::PgBouncer, Target::Pgsluice];
 /// Debian's PgBouncer has no prepared statements in transaction pooling.
 const NO_PGBOUNCER: &[Target] = &[Target::Direct, Target::Pgsluice];
 const PROXIES: &[Target] = &[Target::PgBouncer, Target::Pgsluice];
+/// What it costs those who have nothing to pour.
+const ON_AND_OFF: &[Target] = &[Target::Pgsluice, Target::PgsluiceOff];
 
 const fn cell(
     name: &'static str,
@@ -224,6 +236,46 @@ pub const CELLS: &[Cell] = &[
         Mode::Prepared,
         16,
         NO_PGBOUNCER,
+    ),
+    cell(
+        "guilty-simple-64",
+        "one autocommit INSERT, 64 clients, simple; one row of a hundred violates a CHECK",
+        Load::InsertGuilty,
+        Mode::Simple,
+        64,
+        NO_PGBOUNCER,
+    ),
+    cell(
+        "off-select-simple",
+        "select-only, 16 clients, simple",
+        Load::SelectOnly,
+        Mode::Simple,
+        16,
+        ON_AND_OFF,
+    ),
+    cell(
+        "off-select-prepared",
+        "select-only, 16 clients, prepared",
+        Load::SelectOnly,
+        Mode::Prepared,
+        16,
+        ON_AND_OFF,
+    ),
+    cell(
+        "off-closed-simple",
+        "one autocommit INSERT into a table that is not poured into, 16 clients, simple",
+        Load::InsertClosed,
+        Mode::Simple,
+        16,
+        ON_AND_OFF,
+    ),
+    cell(
+        "off-closed-prepared",
+        "one autocommit INSERT into a table that is not poured into, 16 clients, prepared",
+        Load::InsertClosed,
+        Mode::Prepared,
+        16,
+        ON_AND_OFF,
     ),
     cell("connect", "connect, one query, disconnect, 8 clients", Load::Connect, Mode::Simple, 8, ALL),
     cell("idle-9000", "9,000 clients that do nothing, no TLS", Load::Idle, Mode::Simple, 9000, PROXIES),

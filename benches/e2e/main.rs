@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         seconds: setting("SECS").unwrap_or(if quick { 2 } else { 4 }),
     };
     let targets = targets();
-    let mut rig = Rig::start(&targets);
+    let needed = |t: &&Target| chosen.iter().any(|cell| cell.targets.contains(t));
+    let mut rig = Rig::start(&targets.iter().filter(needed).copied().collect::<Vec<_>>());
     let facts = facts(&rig, &names, quick);
     let outcomes: Vec<Outcome> =
         chosen.into_iter().map(|cell| outcome(&mut rig, cell, &targets, effort)).collect();
@@ -62,7 +63,7 @@ fn setting(name: &str) -> Option<u64> {
 /// The targets of this run: all, or those that `TARGETS` names.
 fn targets() -> Vec<Target> {
     let named = std::env::var("TARGETS").unwrap_or_default().to_lowercase();
-    let all = [Target::Direct, Target::PgBouncer, Target::Pgsluice].into_iter();
+    let all = [Target::Direct, Target::PgBouncer, Target::Pgsluice, Target::PgsluiceOff].into_iter();
     all.filter(|t| named.is_empty() || named.split(' ').any(|n| n == t.name().to_lowercase())).collect()
 }
 

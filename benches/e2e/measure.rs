@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pgsluice::wire::frontend;
 
 use crate::cells::{Cell, Load, Target};
 use crate::rig::{DATABASE, Rig, pgbench};
@@ -39,6 +43,7 @@ pub struct Effort {
 pub fn run(rig: &mut Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
     match cell.load {
         Load::Idle => idle(rig, cell, target),
+        Load::InsertGuilty => guilty(rig, cell, target, seconds),
         _ => throughput(rig, cell, target, seconds),
     }
 }
@@ -97,6 +102,63 @@ fn throughput(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
     }
 }
 
+/// Clients that go on after an error; of each hundred rows one is refused.
+fn guilty(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
+    rig.postgres.psql(DATABASE, &format!("TRUNCATE {}", cell.load.tables().join(", ")));
+    let port = rig.port(target);
+    let before = rig.pid(target).map(cpu_us);
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(seconds);
+    let answers: Vec<Vec<(bool, f64)>> = std::thread::scope(|scope| {
+        let clients: Vec<_> =
+            (0..cell.clients).map(|client| scope.spawn(move || insert_until(end, port, client))).collect();
+        clients.into_iter().map(|c| c.join().expect("a client")).collect()
+    });
+    let elapsed = begin.elapsed().as_secs_f64();
+    let after = rig.pid(target).map(cpu_us);
+    let mut latencies: Vec<f64> = answers.iter().flatten().map(|(_, ms)| *ms).collect();
+    count_rows(rig, cell, target, answers.iter().flatten().filter(|(stored, _)| *stored).count() as u64);
+    let rows = latencies.len();
+    latencies.sort_by(f64::total_cmp);
+    Sample {
+        rate: Some(rows as f64 / elapsed),
+        cpu_us: before.zip(after).map(|(before, after)| (after - before) / rows.max(1) as f64),
+        p50_ms: share(&latencies, 0.5),
+        p99_ms: share(&latencies, 0.99),
+        ..Sample::default()
+    }
+}
+
+/// One client: for each row, was it stored, and how long the answer took (milliseconds). An answer that is neither the tag
+/// nor the violation ends the run.
+fn insert_until(end: Instant, port: u16, client: usize) -> Vec<(bool, f64)> {
+    let mut stream = Raw::login(port, DATABASE).into_stream();
+    let (mut answers, mut query, mut buf) = (Vec::new(), Vec::new(), vec![0; 4096]);
+    for n in 0.. {
+        let begin = Instant::now();
+        if begin >= end {
+            break;
+        }
+        let guilty = (n + client).is_multiple_of(100);
+        let value = if guilty { -1 } else { 1 };
+        query.clear();
+        let text = format!("INSERT INTO checked VALUES ({client}, {value}, {n}, 4, 5, 6, 7, 8, 9, 10)");
+        frontend::put_query(&mut query, text.as_bytes());
+        stream.write_all(&query).expect("send");
+        let mut len = 0;
+        // Both answers end in ReadyForQuery, idle.
+        while !buf[..len].ends_with(b"Z\0\0\0\x05I") {
+            let read = stream.read(&mut buf[len..]).expect("an answer");
+            assert!(read > 0, "the connection closed");
+            len += read;
+        }
+        let stored = buf[..len].starts_with(b"C\0\0\0\x0fINSERT 0 1\0");
+        assert!(stored || (guilty && buf[..len].windows(6).any(|w| w == b"C23514")), "another answer");
+        answers.push((stored, begin.elapsed().as_secs_f64() * 1000.0));
+    }
+    answers
+}
+
 /// Every row that was acknowledged must be there, and no other.
 fn count_rows(rig: &Rig, cell: &Cell, target: Target, expected: u64) {
     let tables = cell.load.tables();
@@ -130,8 +192,13 @@ fn percentiles(dir: &Path) -> (Option<f64>, Option<f64>) {
         all.extend(text.lines().filter_map(|l| l.split(' ').nth(2)?.parse::<f64>().ok()));
     }
     all.sort_by(f64::total_cmp);
-    let at = |share: f64| all.get(((all.len().max(1) - 1) as f64 * share) as usize).map(|us| us / 1000.0);
+    let at = |part: f64| share(&all, part).map(|us| us / 1000.0);
     (at(0.5), at(0.99))
+}
+
+/// The value that this share of `sorted` does not exceed.
+fn share(sorted: &[f64], part: f64) -> Option<f64> {
+    sorted.get(((sorted.len().max(1) - 1) as f64 * part) as usize).copied()
 }
 
 /// User and system time of a process so far (microseconds).

@@ -131,7 +131,7 @@ enum Bar {
 
 fn bars_table(out: &mut String, outcomes: &[Outcome]) {
     use Bar::{AtLeast, AtMost};
-    use Target::{Direct, PgBouncer, Pgsluice};
+    use Target::{Direct, PgBouncer, Pgsluice, PgsluiceOff};
     let of = |name: &str| outcomes.iter().find(|o| o.cell.name == name);
     let ratio = |name: &str, to, get| of(name).and_then(|o| o.ratio(Pgsluice, to, get));
     let own = |name: &str, get| of(name).and_then(|o| o.median(Pgsluice, get));
@@ -148,6 +148,19 @@ fn bars_table(out: &mut String, outcomes: &[Outcome]) {
         ("insert-prepared-64: to direct", ratio("insert-prepared-64", Direct, RATE), AtLeast(2.0)),
         ("insert-simple-1: to direct", ratio("insert-simple-1", Direct, RATE), AtLeast(0.8)),
         ("insert-prepared-1: to direct", ratio("insert-prepared-1", Direct, RATE), AtLeast(0.8)),
+        ("guilty-simple-64: to direct", ratio("guilty-simple-64", Direct, RATE), AtLeast(1.5)),
+        ("off-select-simple: CPU to mode = off", ratio("off-select-simple", PgsluiceOff, CPU), AtMost(1.03)),
+        (
+            "off-select-prepared: CPU to mode = off",
+            ratio("off-select-prepared", PgsluiceOff, CPU),
+            AtMost(1.03),
+        ),
+        ("off-closed-simple: CPU to mode = off", ratio("off-closed-simple", PgsluiceOff, CPU), AtMost(1.03)),
+        (
+            "off-closed-prepared: CPU to mode = off",
+            ratio("off-closed-prepared", PgsluiceOff, CPU),
+            AtMost(1.03),
+        ),
         ("pipeline64-extended: to direct", ratio("pipeline64-extended", Direct, RATE), AtLeast(2.0)),
         ("pipeline64-prepared: to direct", ratio("pipeline64-prepared", Direct, RATE), AtLeast(2.0)),
     ];

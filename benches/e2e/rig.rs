@@ -20,6 +20,7 @@ pub struct Rig {
     pub postgres: Postgres,
     pgbouncer: Option<PgBouncer>,
     pgsluice: Option<Proxy>,
+    pgsluice_off: Option<Proxy>,
 }
 
 impl Rig {
@@ -33,10 +34,13 @@ impl Rig {
         let mut pgbench = pgbench(postgres.port());
         run(pgbench.args(["-i", "-q", "-s", "10", DATABASE]));
         postgres.psql(DATABASE, &format!("CREATE TABLE batch {COLUMNS}"));
+        postgres.psql(DATABASE, &format!("CREATE TABLE closed {COLUMNS}; CREATE TABLE checked {COLUMNS}"));
+        postgres.psql(DATABASE, "CREATE RULE keep_out AS ON INSERT TO closed DO ALSO NOTHING");
+        postgres.psql(DATABASE, "ALTER TABLE checked ADD CHECK (id2 > 0)");
         for n in 1..=12 {
             postgres.psql(DATABASE, &format!("CREATE TABLE t{n} {COLUMNS}"));
         }
-        let mut rig = Self { postgres, pgbouncer: None, pgsluice: None };
+        let mut rig = Self { postgres, pgbouncer: None, pgsluice: None, pgsluice_off: None };
         targets.iter().for_each(|&target| rig.restart(target));
         rig
     }
@@ -47,6 +51,7 @@ impl Rig {
             Target::Direct => self.postgres.port(),
             Target::PgBouncer => self.pgbouncer.as_ref().expect("started").port,
             Target::Pgsluice => self.pgsluice.as_ref().expect("started").port(),
+            Target::PgsluiceOff => self.pgsluice_off.as_ref().expect("started").port(),
         }
     }
 
@@ -56,6 +61,7 @@ impl Rig {
             Target::Direct => None,
             Target::PgBouncer => self.pgbouncer.as_ref().map(|p| p.process.pid()),
             Target::Pgsluice => self.pgsluice.as_ref().map(Proxy::pid),
+            Target::PgsluiceOff => self.pgsluice_off.as_ref().map(Proxy::pid),
         }
     }
 
@@ -64,17 +70,20 @@ impl Rig {
         match target {
             Target::Direct => {}
             Target::PgBouncer => self.pgbouncer = Some(PgBouncer::start(&self.postgres)),
-            Target::Pgsluice => self.pgsluice = Some(start_pgsluice(&self.postgres)),
+            Target::Pgsluice => self.pgsluice = Some(start_pgsluice(&self.postgres, "")),
+            Target::PgsluiceOff => {
+                self.pgsluice_off = Some(start_pgsluice(&self.postgres, "[coalesce]\nmode = \"off\"\n"));
+            }
         }
     }
 }
 
 /// pgsluice as it comes, logging off as for PgBouncer. `EXTRA_TOML` is appended, for experiments.
-fn start_pgsluice(postgres: &Postgres) -> Proxy {
+fn start_pgsluice(postgres: &Postgres, rest: &str) -> Proxy {
     let quiet = "workers = 0\nlog_connections = false\nlog_disconnections = false\nlog_pooler_errors = false\n\
                  log_level = \"warn\"\nmax_client_conn = 10000\ndefault_pool_size = 20\npool_mode = \"transaction\"";
     let extra = std::env::var("EXTRA_TOML").unwrap_or_default();
-    Proxy::to(postgres, quiet, "", &extra)
+    Proxy::to(postgres, quiet, "", &format!("{rest}{extra}"))
 }
 
 /// Debian's PgBouncer.

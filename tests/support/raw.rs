@@ -2,6 +2,7 @@
 //!
 //! Blocking; every read has a deadline, so nothing hangs: it panics and says what came before.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,6 +12,9 @@ use pgsluice::wire::frontend;
 use postgres_protocol::authentication::{md5_hash, sasl};
 
 use super::PATIENCE;
+
+/// Messages remembered, for a panic to say what came before.
+const SEEN_KEPT: usize = 40;
 
 /// One message from the other side.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +81,7 @@ fn text(bytes: &[u8]) -> String {
 pub struct Raw {
     stream: TcpStream,
     buf: Vec<u8>,
-    seen: Vec<String>,
+    seen: VecDeque<String>,
     /// Process id of BackendKeyData.
     pub pid: i32,
     /// Secret of BackendKeyData.
@@ -93,7 +97,14 @@ impl Raw {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
-        Self { stream, buf: Vec::new(), seen: Vec::new(), pid: 0, key: Vec::new(), parameters: Vec::new() }
+        Self {
+            stream,
+            buf: Vec::new(),
+            seen: VecDeque::new(),
+            pid: 0,
+            key: Vec::new(),
+            parameters: Vec::new(),
+        }
     }
 
     /// Logs in as superuser `postgres`; panics when that is refused.
@@ -237,10 +248,11 @@ impl Raw {
             self.parameters.retain(|(n, _)| n.as_bytes() != name);
             self.parameters.push((text(name), text(value)));
         }
-        if self.seen.len() < 1000 {
-            let mut line = message.outline();
-            line.truncate(line.floor_char_boundary(200));
-            self.seen.push(line);
+        let mut line = message.outline();
+        line.truncate(line.floor_char_boundary(200));
+        self.seen.push_back(line);
+        if self.seen.len() > SEEN_KEPT {
+            self.seen.pop_front();
         }
     }
 
@@ -342,6 +354,12 @@ impl Raw {
         frontend::put_empty(&mut out, frontend::TERMINATE);
         let _ = self.try_send(&out);
         self.read_until_closed();
+    }
+
+    /// The socket alone, for a client that must cost little; nothing was read ahead.
+    pub fn into_stream(self) -> TcpStream {
+        assert!(self.buf.is_empty(), "bytes that were read");
+        self.stream
     }
 
     /// Half-closes: no more bytes from here.
