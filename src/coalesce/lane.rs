@@ -778,7 +778,9 @@ impl Flight {
                     self.tickets.remove(unit).resolve(Outcome::RunSingly);
                     batches.push((batch.without(unit), tries - 1));
                 }
-                Landed::Failed(None) if tries > 1 && batch.rows() >= 2 * self.lane.settings.copy_min_rows => {
+                Landed::Failed(None)
+                    if tries > 1 && batch.units() >= 2 * self.lane.settings.copy_min_rows =>
+                {
                     let half = batch.units() / 2;
                     batches.push((batch.select(half..batch.units()), tries - 1));
                     batches.push((batch.select(0..half), tries - 1));
