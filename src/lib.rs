@@ -12,7 +12,7 @@
 //! cancel       which client has which server now       quickstart
 //! pool         which server connection, when
 //! server       one connection to PostgreSQL
-//! net  auth    sockets and TLS; who is this
+//! net  auth    sockets and TLS; who is this      learn   an allow-list on its way to its file
 //! telemetry    logs and counters
 //! -------------------------------------------------------- below: no tokio, no clock, no log
 //! policy   coalesce::{batch, plan, catalog}
@@ -29,6 +29,7 @@ pub mod client;
 pub mod coalesce;
 pub mod config;
 pub mod error;
+pub mod learn;
 pub mod limits;
 pub mod net;
 pub mod policy;

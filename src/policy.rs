@@ -3,18 +3,26 @@
 //! Owns: [`Rules`] in effect for one session, and the verdict on each message. Never: a socket, the session,
 //! the answer's bytes, the audit log. Pure: the same rules, text and lexing give the same verdict.
 //!
-//! How to read this file: [`judge_query`] is the whole policy for Query messages. Two laws hold in it:
+//! How to read this file: [`judge_query`] is the level for Query messages, [`texts::judge_text`] the rules for what
+//! stands in a Query or a Parse alike. Three laws hold in them:
 //!
-//! * What is not understood is refused where understanding is needed (`control`).
+//! * What is not understood is refused where understanding is needed (`control`, `statements`, `sql_prepare`,
+//!   `allow_list`).
 //! * "One statement" is not decided here. [`Verdict::Single`] has the caller send the text as one Parse, and
 //!   PostgreSQL refuses a second statement in it. Refusing early here only gives a clearer message.
+//! * A rule in a section tightens, never loosens: [`Rules::merge`].
 //!
 //! See "Message Flow" in PostgreSQL's protocol chapter, and `docs/policy.md`.
+
+pub mod texts;
+
+use std::borrow::Cow;
+use std::sync::Arc;
 
 use memchr::memchr;
 
 use crate::limits::STATEMENT_BYTES_MAX;
-use crate::settings::{Enforce, Policy, SimpleQuery, Switch};
+use crate::settings::{AllowList, AllowListMode, Enforce, Policy, SimpleQuery, Statements, Switch};
 use crate::sql::meaning::{self, Kind};
 use crate::sql::scan;
 
@@ -27,10 +35,16 @@ pub const FINGERPRINT_BYTES_MAX: usize = 16 << 10;
 pub const PARSED_BYTES_MAX: usize = 64 << 10;
 
 /// The rules in effect for one session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     simple_query: SimpleQuery,
     function_call: Switch,
+    sql_prepare: Switch,
+    replication: Switch,
+    statements: Statements,
+    allow_list: AllowListMode,
+    /// A statement must be in each of them.
+    lists: Vec<Arc<AllowList>>,
     enforce: Enforce,
 }
 
@@ -46,23 +60,90 @@ impl Rules {
         Self::merge([global, database, user])
     }
 
-    /// The strictest of all policies that apply. Where none says anything: Query
-    /// messages pass, FunctionCall passes unless Query is restricted, and a rule rejects.
+    /// The strictest of all policies that apply. Where none says anything: everything
+    /// passes, FunctionCall too unless Query is restricted, and a rule rejects.
     pub fn merge<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         let mut all = Policy::default();
         for policy in policies {
             // `None` is below every `Some`, and the variants are in order of strictness.
             all.simple_query = all.simple_query.max(policy.simple_query);
             all.function_call = all.function_call.max(policy.function_call);
+            all.sql_prepare = all.sql_prepare.max(policy.sql_prepare);
+            all.replication = all.replication.max(policy.replication);
+            all.statements = all.statements.max(policy.statements);
+            all.allow_list = all.allow_list.max(policy.allow_list);
             all.enforce = all.enforce.max(policy.enforce);
         }
-        let simple_query = all.simple_query.unwrap_or(SimpleQuery::Allow);
+        let simple_query = all.simple_query.unwrap_or_default();
         let as_strict = if simple_query == SimpleQuery::Allow { Switch::Allow } else { Switch::Deny };
         Self {
             simple_query,
             function_call: all.function_call.unwrap_or(as_strict),
+            sql_prepare: all.sql_prepare.unwrap_or_default(),
+            replication: all.replication.unwrap_or_default(),
+            statements: all.statements.unwrap_or_default(),
+            allow_list: all.allow_list.unwrap_or_default(),
+            lists: Vec::new(),
             enforce: all.enforce.unwrap_or(Enforce::Reject),
         }
+    }
+
+    /// With the lists that the policies name; without one, `allow_list` finds nothing in it.
+    #[must_use]
+    pub fn with_lists(self, lists: Vec<Arc<AllowList>>) -> Self {
+        let lists = if self.allow_list == AllowListMode::Off { Vec::new() } else { lists };
+        Self { lists, ..self }
+    }
+
+    /// The switch for SQL's PREPARE and EXECUTE.
+    pub fn sql_prepare(&self) -> Switch {
+        self.sql_prepare
+    }
+
+    /// The switch for replication connections.
+    pub fn replication(&self) -> Switch {
+        self.replication
+    }
+
+    /// The kinds of statements that pass.
+    pub fn statements(&self) -> Statements {
+        self.statements
+    }
+
+    /// What becomes of statements that the lists do not have.
+    pub fn allow_list(&self) -> AllowListMode {
+        self.allow_list
+    }
+
+    /// The lists, each of which must have a statement.
+    pub fn lists(&self) -> &[Arc<AllowList>] {
+        &self.lists
+    }
+
+    /// A broken rule is refused or reported.
+    pub fn enforce(&self) -> Enforce {
+        self.enforce
+    }
+
+    /// Hot path. Texts of Query and Parse messages are judged by what they hold.
+    #[inline]
+    pub fn reads_texts(&self) -> bool {
+        self.statements != Statements::All
+            || self.sql_prepare == Switch::Deny
+            || self.allow_list != AllowListMode::Off
+    }
+
+    /// Hot path. How the server reads a text matters to a verdict.
+    #[inline]
+    pub fn needs_lexing(&self) -> bool {
+        matches!(self.simple_query, SimpleQuery::Control | SimpleQuery::Single) || self.reads_texts()
+    }
+
+    /// What a session prepared under `old` may be what these rules refuse.
+    pub fn distrust_what_was_prepared(&self, old: &Self) -> bool {
+        let lists = self.allow_list >= AllowListMode::Report
+            && (self.allow_list > old.allow_list || self.lists != old.lists);
+        self.statements > old.statements || self.sql_prepare > old.sql_prepare || lists
     }
 
     /// The level for Query messages.
@@ -137,11 +218,31 @@ pub enum Rule {
     StatementBytes,
     /// FunctionCall messages are refused.
     FunctionCallDeny,
+    /// SQL's PREPARE and EXECUTE are refused.
+    SqlPrepareDeny,
+    /// Replication connections are refused.
+    ReplicationDeny,
+    /// A statement that defines, or acts on the server.
+    StatementsNoDdl,
+    /// A statement that does more than read.
+    StatementsReadOnly,
+    /// EXECUTE or Bind of a statement that nobody judged by these rules.
+    TextUnseen,
+    /// A rule has to read the text: PostgreSQL's parser could not.
+    TextUnparsed,
+    /// A rule has to read the text: a backslash while `standard_conforming_strings` is off.
+    TextStrings,
+    /// A rule has to read the text: a byte above 0x7f in a client encoding whose characters may hold ASCII bytes.
+    TextEncoding,
+    /// A rule has to read the text: it is too long for that.
+    TextBytes,
+    /// The allow-list does not have the statement.
+    AllowList,
 }
 
 impl Rule {
     /// Every rule, for counters.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 18] = [
         Self::SimpleQueryDeny,
         Self::SimpleQuerySingle,
         Self::SimpleQueryControl,
@@ -150,6 +251,16 @@ impl Rule {
         Self::ControlEncoding,
         Self::StatementBytes,
         Self::FunctionCallDeny,
+        Self::SqlPrepareDeny,
+        Self::ReplicationDeny,
+        Self::StatementsNoDdl,
+        Self::StatementsReadOnly,
+        Self::TextUnseen,
+        Self::TextUnparsed,
+        Self::TextStrings,
+        Self::TextEncoding,
+        Self::TextBytes,
+        Self::AllowList,
     ];
 
     /// The rule's name in messages, audit events and counters.
@@ -163,6 +274,16 @@ impl Rule {
             Self::ControlEncoding => "simple_query=control/client_encoding",
             Self::StatementBytes => "simple_query/statement_bytes",
             Self::FunctionCallDeny => "function_call=deny",
+            Self::SqlPrepareDeny => "sql_prepare=deny",
+            Self::ReplicationDeny => "replication=deny",
+            Self::StatementsNoDdl => "statements=no_ddl",
+            Self::StatementsReadOnly => "statements=read_only",
+            Self::TextUnseen => "text/unseen",
+            Self::TextUnparsed => "text/unparsed",
+            Self::TextStrings => "text/standard_conforming_strings",
+            Self::TextEncoding => "text/client_encoding",
+            Self::TextBytes => "text/statement_bytes",
+            Self::AllowList => "allow_list",
         }
     }
 }
@@ -197,6 +318,14 @@ impl Rejection {
         Self { rule, sqlstate: "42501", message, detail: None, hint, fingerprint: None, bytes: 0 }
     }
 
+    /// The hint as a client is told it: with what to write into the list, where that would let the statement pass.
+    pub fn advice(&self) -> Cow<'static, str> {
+        match (&self.fingerprint, self.rule) {
+            (Some(print), Rule::AllowList) => Cow::Owned(format!("{} Its line: {print}", self.hint)),
+            _ => Cow::Borrowed(self.hint),
+        }
+    }
+
     fn detail(mut self, detail: String) -> Self {
         self.detail = Some(detail);
         self
@@ -228,22 +357,49 @@ pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing) -> Verdict {
     }
 }
 
-/// The verdict on a FunctionCall message.
+/// The verdict on a FunctionCall message. It names its function by number: what cannot be read is no read, and in no
+/// list.
 pub fn judge_function_call(rules: &Rules) -> Verdict {
-    match rules.function_call {
-        Switch::Allow => Verdict::Pass,
-        Switch::Deny => rules.broken(Rejection::new(
+    if rules.function_call == Switch::Deny {
+        return rules.broken(Rejection::new(
             Rule::FunctionCallDeny,
             "FunctionCall messages are not allowed: function_call is \"deny\"".into(),
-            "Call the function with SELECT in the extended query protocol.",
-        )),
+            CALL_BY_SELECT,
+        ));
+    }
+    if rules.statements == Statements::ReadOnly {
+        return rules.broken(Rejection::new(
+            Rule::StatementsReadOnly,
+            "FunctionCall messages are not allowed: statements is \"read_only\"".into(),
+            CALL_BY_SELECT,
+        ));
+    }
+    let unlisted = || {
+        Rejection::new(
+            Rule::AllowList,
+            "FunctionCall messages are in no allow-list: see allow_list".into(),
+            CALL_BY_SELECT,
+        )
+    };
+    match rules.allow_list {
+        AllowListMode::Off | AllowListMode::Learn => Verdict::Pass,
+        AllowListMode::Report => Verdict::Report(unlisted()),
+        AllowListMode::Reject => rules.broken(unlisted()),
     }
 }
 
-/// The verdict on a Parse message: every level allows it, since it holds one statement at most by
-/// PostgreSQL's own rule.
-pub fn judge_parse(_rules: &Rules, _text: &[u8]) -> Verdict {
-    Verdict::Pass
+const CALL_BY_SELECT: &str = "Call the function with SELECT in the extended query protocol.";
+
+/// The verdict on a replication connection; `Pass` leaves it to what pgsluice can do.
+pub fn judge_replication(rules: &Rules) -> Verdict {
+    match rules.replication {
+        Switch::Allow => Verdict::Pass,
+        Switch::Deny => rules.broken(Rejection::new(
+            Rule::ReplicationDeny,
+            "replication connections are not allowed: replication is \"deny\"".into(),
+            "Connect without the replication parameter.",
+        )),
+    }
 }
 
 /// The verdict on a Query message that is too long to be held whole.
@@ -327,8 +483,15 @@ fn refuse_but_control(text: &[u8], lexing: Lexing) -> Option<Rejection> {
     if text.len() > PARSED_BYTES_MAX {
         return Some(too_long_at(SimpleQuery::Control));
     }
-    if let Some(rejection) = hazard(text, lexing) {
-        return Some(rejection);
+    if let Some(hazard) = hazard(text, lexing) {
+        return Some(hazard.rejection(
+            (Rule::ControlStrings, Rule::ControlEncoding),
+            "simple_query is \"control\"",
+            (
+                "Set standard_conforming_strings to on, or use the extended query protocol.",
+                "Set client_encoding to UTF8, or use the extended query protocol.",
+            ),
+        ));
     }
     let Ok(kinds) = meaning::kinds(text) else {
         return Some(Rejection::new(
@@ -355,25 +518,37 @@ fn not_control(kind: Kind) -> Rejection {
     .detail(format!("The message holds {}.", kind.as_str()))
 }
 
-/// The text may not mean to the server what it means to the parser here. A text without backslashes reads the
+/// Why a text may not mean to the server what it means to the parser here. A text without backslashes reads the
 /// same whatever `standard_conforming_strings` is, and a text in ASCII the same in every encoding.
-fn hazard(text: &[u8], lexing: Lexing) -> Option<Rejection> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hazard {
+    Strings,
+    Encoding,
+}
+
+fn hazard(text: &[u8], lexing: Lexing) -> Option<Hazard> {
     if !lexing.std_strings && memchr(b'\\', text).is_some() {
-        return Some(Rejection::new(
-            Rule::ControlStrings,
-            "backslash while standard_conforming_strings is off: simple_query is \"control\"".into(),
-            "Set standard_conforming_strings to on, or use the extended query protocol.",
-        ));
+        return Some(Hazard::Strings);
     }
-    if !lexing.encoding_safe && !text.is_ascii() {
-        return Some(
-            Rejection::new(
-                Rule::ControlEncoding,
-                "characters beyond ASCII in a client_encoding that hides ASCII bytes: simple_query is \"control\""
-                    .into(), "Set client_encoding to UTF8, or use the extended query protocol."),
-        );
+    (!lexing.encoding_safe && !text.is_ascii()).then_some(Hazard::Encoding)
+}
+
+impl Hazard {
+    /// `setting`: what needs the text read.
+    fn rejection(self, rules: (Rule, Rule), setting: &str, hint: (&'static str, &'static str)) -> Rejection {
+        match self {
+            Self::Strings => Rejection::new(
+                rules.0,
+                format!("backslash while standard_conforming_strings is off: {setting}"),
+                hint.0,
+            ),
+            Self::Encoding => Rejection::new(
+                rules.1,
+                format!("characters beyond ASCII in a client_encoding that hides ASCII bytes: {setting}"),
+                hint.1,
+            ),
+        }
     }
-    None
 }
 
 /// Hot path. Surely one statement at most: no semicolon, or nothing but white space behind the first.

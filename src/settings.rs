@@ -3,7 +3,7 @@
 //! Owns: the types, their defaults (PgBouncer's where the meaning is the same) and nothing else.
 //! [`crate::config`] fills them from a file; a reload is a new value.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ pub struct Settings {
     pub hba: Vec<HbaRule>,
     /// `[policy]`, the global one.
     pub policy: Policy,
+    /// `[networks.NAME]`, in the file's order.
+    pub networks: Vec<Network>,
+    /// Every `allow_list_file` that a policy names, read.
+    pub allow_lists: BTreeMap<PathBuf, Arc<AllowList>>,
     /// `[coalesce]`, the global one.
     pub coalesce: Coalesce,
 }
@@ -35,6 +39,46 @@ impl Settings {
     pub fn database(&self, name: &str) -> Option<&Arc<Database>> {
         self.databases.get(name).or(self.fallback.as_ref())
     }
+}
+
+/// `[networks.NAME]`: clients by where they come from.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// As it is written.
+    pub name: String,
+    /// Address and prefix length; `None` is `unix`, the Unix socket.
+    pub address: Option<(IpAddr, u8)>,
+    /// `[networks.NAME.policy]`
+    pub policy: Policy,
+}
+
+impl Network {
+    /// A client from `ip` (`None`: over the Unix socket) is in it.
+    pub fn holds(&self, ip: Option<IpAddr>) -> bool {
+        match (self.address, ip) {
+            (None, None) => true,
+            (Some(network), Some(ip)) => is_within(network, ip),
+            _ => false,
+        }
+    }
+}
+
+/// `ip` is in the network of this address and prefix length. An IPv4 address that came in over an IPv6 socket is an
+/// IPv4 address.
+pub fn is_within((network, prefix): (IpAddr, u8), ip: IpAddr) -> bool {
+    match (network, ip.to_canonical()) {
+        (IpAddr::V4(network), IpAddr::V4(ip)) => {
+            same_prefix(u128::from(network.to_bits()) << 96, u128::from(ip.to_bits()) << 96, prefix.min(32))
+        }
+        (IpAddr::V6(network), IpAddr::V6(ip)) => {
+            same_prefix(network.to_bits(), ip.to_bits(), prefix.min(128))
+        }
+        _ => false,
+    }
+}
+
+fn same_prefix(a: u128, b: u128, bits: u8) -> bool {
+    bits == 0 || (a ^ b) >> (128 - u32::from(bits)) == 0
 }
 
 /// `[general]`. Names, meanings and defaults are PgBouncer's unless a line says otherwise. Zero
@@ -441,16 +485,91 @@ pub enum LogFormat {
     Json,
 }
 
-/// `[policy]` and its per-database and per-user forms. `None`: not said here. The strictest of
-/// global, database and user rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// `[policy]` and its forms for one database, user or network. `None`: not said here. The strictest of all that
+/// apply rules.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
     /// The rule for Query messages.
     pub simple_query: Option<SimpleQuery>,
     /// The rule for FunctionCall messages.
     pub function_call: Option<Switch>,
+    /// The rule for SQL's PREPARE and EXECUTE.
+    pub sql_prepare: Option<Switch>,
+    /// The rule for replication connections.
+    pub replication: Option<Switch>,
+    /// The rule for kinds of statements.
+    pub statements: Option<Statements>,
+    /// What becomes of statements that the allow-list does not have.
+    pub allow_list: Option<AllowListMode>,
+    /// The allow-list.
+    pub allow_list_file: Option<PathBuf>,
     /// Refuse, or let pass and record.
     pub enforce: Option<Enforce>,
+}
+
+/// The rule for kinds of statements, from open to strict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Statements {
+    /// Any.
+    #[default]
+    All,
+    /// Those that define nothing and do not act on the server itself.
+    NoDdl,
+    /// Those that read.
+    ReadOnly,
+}
+
+/// What becomes of statements that the allow-list does not have, from open to strict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum AllowListMode {
+    /// Passed; there is no list.
+    #[default]
+    Off,
+    /// Passed, and written into it.
+    Learn,
+    /// Passed, with an audit event.
+    Report,
+    /// Refused.
+    Reject,
+}
+
+/// What names a statement in an allow-list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Print {
+    /// The parser's fingerprint: the same whatever the literals are.
+    pub shape: u64,
+    /// For a statement whose literals are part of what it does, a hash of its text; otherwise 0.
+    pub text: u64,
+}
+
+impl Print {
+    /// As [`std::fmt::Display`] writes it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = |hex: &str| {
+            let digits = hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+            u64::from_str_radix(hex, 16).ok().filter(|_| digits)
+        };
+        match text.split_once(':') {
+            None => Some(Self { shape: number(text)?, text: 0 }),
+            Some((shape, text)) => Some(Self { shape: number(shape)?, text: number(text)? }),
+        }
+    }
+}
+
+impl std::fmt::Display for Print {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.shape)?;
+        if self.text == 0 { Ok(()) } else { write!(f, ":{:016x}", self.text) }
+    }
+}
+
+/// One `allow_list_file`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowList {
+    /// Where it was read from, and where what is learned goes.
+    pub file: PathBuf,
+    /// What is in it.
+    pub prints: HashSet<Print>,
 }
 
 /// The rule for Query messages, from open to strict.
@@ -468,9 +587,10 @@ pub enum SimpleQuery {
 }
 
 /// allow or deny.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Switch {
     /// Passed.
+    #[default]
     Allow,
     /// Refused.
     Deny,

@@ -19,7 +19,7 @@ const FLOORS: &[&[&str]] = &[
     &["coalesce::batch"],
     // ---- above: tasks, sockets, clocks, logs
     &["telemetry"],
-    &["net", "auth"],
+    &["net", "auth", "learn"],
     &["server"],
     &["pool"],
     &["cancel"],

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::settings::{HbaRule, HbaTransport};
+use crate::settings::{HbaRule, HbaTransport, is_within};
 
 /// What a rule is compared with.
 #[derive(Debug, Clone, Copy)]
@@ -38,22 +38,9 @@ fn transport(transport: HbaTransport, asker: &Asker<'_>) -> bool {
     }
 }
 
-/// An IPv4 address that came in over an IPv6 socket is an IPv4 address.
 fn address(network: Option<(IpAddr, u8)>, ip: Option<IpAddr>) -> bool {
-    let (Some((network, prefix)), Some(ip)) = (network, ip) else { return true };
-    match (network, ip.to_canonical()) {
-        (IpAddr::V4(network), IpAddr::V4(ip)) => {
-            same_prefix(u128::from(network.to_bits()) << 96, u128::from(ip.to_bits()) << 96, prefix.min(32))
-        }
-        (IpAddr::V6(network), IpAddr::V6(ip)) => {
-            same_prefix(network.to_bits(), ip.to_bits(), prefix.min(128))
-        }
-        _ => false,
-    }
-}
-
-fn same_prefix(a: u128, b: u128, bits: u8) -> bool {
-    bits == 0 || (a ^ b) >> (128 - u32::from(bits)) == 0
+    let (Some(network), Some(ip)) = (network, ip) else { return true };
+    is_within(network, ip)
 }
 
 /// `replication` never fits: such connections are refused before.

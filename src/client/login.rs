@@ -3,6 +3,7 @@
 //! Owns: the order in which a login is refused, ParameterStatus, BackendKeyData, ReadyForQuery.
 //! Never: judges secrets (the handshake did). See "Start-up" in the message-flow section of the protocol chapter.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -10,19 +11,19 @@ use std::time::Instant;
 use super::Context;
 use super::handshake::Authenticated;
 use super::session::Session;
-use super::state::{Counts, State};
+use super::state::{Counts, State, policy_error};
 use crate::auth::Credential;
 use crate::cancel::NewClient;
 use crate::error::{Error, Kind};
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
-use crate::policy::Rules;
+use crate::policy::{self, Rules, Verdict};
 use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::VarSet;
 use crate::server::Reported;
 use crate::server::connect::Target;
-use crate::settings::{Database, PoolMode, Settings};
+use crate::settings::{Database, Policy, PoolMode, Settings};
 use crate::sql::effects::Effects;
 use crate::telemetry::events;
 use crate::wire::startup::Startup;
@@ -71,6 +72,33 @@ impl NotAdmitted {
         }
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.flush()).await;
     }
+}
+
+/// A replication connection ends here, for the policy or for not being supported: nothing of it would be judged.
+pub fn refuse_replication(cx: &Context, proven: Authenticated) -> NotAdmitted {
+    let Authenticated { stream, startup, peer, .. } = proven;
+    let key = PoolKey { database: startup.database, user: startup.user };
+    let addrs = stream.addrs();
+    let rules = rules(&cx.settings.load(), &key, addrs.map(|(_, peer)| peer.ip()));
+    let audit = |rejection: &policy::Rejection, refused| {
+        let peer = peer.to_string();
+        let who = events::Who { client: 0, user: &key.user, database: &key.database, peer: &peer };
+        events::policy(who, rejection.rule.as_str(), "", 0, refused);
+    };
+    let error = match policy::judge_replication(&rules) {
+        Verdict::Reject(rejection) => {
+            audit(&rejection, true);
+            policy_error(&rejection)
+        }
+        verdict => {
+            if let Verdict::Report(rejection) = verdict {
+                audit(&rejection, false);
+            }
+            Error::new(Kind::NotSupported, "replication connections are not supported")
+                .with_hint("Connect to the server itself for replication.")
+        }
+    };
+    NotAdmitted { client: Conn::new(stream, &[]), why: Box::new(Ok(error)) }
 }
 
 /// What governs a pool, from the operator's choices.
@@ -221,7 +249,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     let governs = pool.settings.load_full();
     let mut state = State {
         mode,
-        rules: super::rules(&settings, &key),
+        rules: super::rules(&settings, &key, addrs.map(|(_, peer)| peer.ip())),
         session_state: governs.session_state,
         max_prepared: governs.max_prepared_statements,
         prepared_bytes_max: settings.general.prepared_statement_bytes_max,
@@ -252,6 +280,12 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         report_pending: false,
         report_due: false,
         std_strings: true,
+        encoding_safe: true,
+        lexing_in_doubt: false,
+        lexing_moves: false,
+        unseen: false,
+        unnamed_seen: false,
+        portals: None,
         counts: Counts::default(),
         shared: Arc::clone(cx.pools.shared()),
         audit: Vec::new(),
@@ -393,9 +427,20 @@ pub(super) fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
     }
 }
 
-/// The rules for a client: the strictest of global, database and user.
-pub fn rules(settings: &Settings, key: &PoolKey) -> Rules {
-    let database = settings.database(&key.database).map(|d| d.policy).unwrap_or_default();
-    let user = settings.users.get(&key.user).map(|u| u.policy).unwrap_or_default();
-    Rules::new(&settings.policy, &database, &user)
+/// The rules for a client from `ip` (`None`: over the Unix socket): the strictest of global, database, user and
+/// every network it is in.
+pub fn rules(settings: &Settings, key: &PoolKey, ip: Option<IpAddr>) -> Rules {
+    let database = settings.database(&key.database).map(|d| &d.policy);
+    let user = settings.users.get(&key.user).map(|u| &u.policy);
+    let networks = settings.networks.iter().filter(|network| network.holds(ip)).map(|n| &n.policy);
+    let policies: Vec<&Policy> =
+        std::iter::once(&settings.policy).chain(database).chain(user).chain(networks).collect();
+    let mut lists: Vec<_> = policies
+        .iter()
+        .filter_map(|policy| settings.allow_lists.get(policy.allow_list_file.as_ref()?))
+        .cloned()
+        .collect();
+    lists.sort_by(|a, b| a.file.cmp(&b.file));
+    lists.dedup_by(|a, b| a.file == b.file);
+    Rules::merge(policies).with_lists(lists)
 }

@@ -14,6 +14,7 @@
 //! ```
 
 pub mod handshake;
+mod judge;
 pub mod login;
 mod pour;
 pub mod relay;

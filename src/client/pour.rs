@@ -168,7 +168,8 @@ impl Session {
     fn may_pour(&self) -> bool {
         let pool = self.pool.settings.load();
         let coalesce = &pool.coalesce;
-        if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() {
+        let unseen = self.state.unseen && self.state.rules.reads_texts();
+        if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() || unseen {
             return false;
         }
         let first = self.client.bytes().first().copied();
@@ -211,6 +212,7 @@ impl Session {
         if !self.state.rules.passes_all_queries()
             || !self.pool.settings.load().coalesce.group
             || quick_reject(text)
+            || !self.state.passes(text)
             || lift(text, &mut scratch.lifted).is_err()
             || !scratch.lifted.tail.is_plain()
         {
@@ -559,6 +561,9 @@ impl<'a> Walk<'a> {
         }
         let parse = f::Parse::decode(body)?;
         if !parse.name.is_empty() || quick_reject(parse.query) {
+            return Ok(false);
+        }
+        if !self.session.state.passes(parse.query) {
             return Ok(false);
         }
         let class = self.session.state.want.pour_class;

@@ -157,6 +157,10 @@ impl Session {
         cx: &mut Context<'_>,
     ) -> Result<Option<End>, Fault> {
         loop {
+            // A rule that was made stricter holds from the next message on: what was read behind its coming waits.
+            if self.me.is_signalled() {
+                return Ok(Some(End::Signalled));
+            }
             if !self.client.bytes().is_empty() {
                 let before = self.client.bytes().len();
                 server.conn.prepare_out();
@@ -351,6 +355,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 }
                 if pipeline.is_empty() {
                     state.described.clear();
+                    state.nothing_in_flight();
                 }
                 if pipeline.needs_fence() {
                     f::put_target(to_server, f::CLOSE, b'S', FENCE);
@@ -364,6 +369,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 let (name, value) =
                     b::parameter_status(body).map_err(|e| Fault::ServerViolation(e.to_string()))?;
                 report(reported, name, value);
+                state.note_parameter(name, value);
                 if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
             }
             b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {
@@ -459,6 +465,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
             out.extend_from_slice(&buf[walk.run..walk.pos]);
             walk.run = walk.pos;
             state.report_due = false;
+            state.know_lexing(reported);
             state.report_differences(reported, out);
         }
     }

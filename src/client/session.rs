@@ -258,7 +258,7 @@ impl Session {
         if generation != self.generation {
             self.generation = generation;
             let settings = self.cx.settings.load();
-            self.state.rules = super::rules(&settings, &self.me.pool);
+            self.state.take_rules(super::rules(&settings, &self.me.pool, self.me.peer.map(|peer| peer.ip())));
             let pool = self.pool.settings.load();
             self.state.session_state = pool.session_state;
             self.state.max_prepared = pool.max_prepared_statements;
@@ -318,6 +318,9 @@ impl Session {
         self.state.report_pending = false;
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+            if self.state.rules.needs_lexing() {
+                self.state.expect_lexing(server);
+            }
             // What this client itself made on it needs no reset.
             let unvouched = server.unvouched && was_ours;
             server.unvouched &= !was_ours;

@@ -3,16 +3,17 @@
 //! Owns: prepared names, settings, taint, refusals; the decision for each message. Never: touches a socket (it is
 //! given the frame and appends to buffers).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::judge::Ruling;
 use crate::error::Error;
 use crate::limits::{
     PIPELINE_MAX, PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
     STATEMENT_BYTES_MAX,
 };
-use crate::policy::{self, Lexing, Rules, Verdict};
+use crate::policy::{self, Rules};
 use crate::pool::registry::Shared;
 use crate::proto::fold::Fold;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
@@ -181,8 +182,20 @@ pub struct State {
     pub report_pending: bool,
     /// That unit has ended.
     pub report_due: bool,
-    /// standard_conforming_strings, as the client was told.
+    /// standard_conforming_strings, as the server said last.
     pub std_strings: bool,
+    /// No byte of a character of client_encoding can be ASCII, as the server said last.
+    pub encoding_safe: bool,
+    /// What is on its way may change these two.
+    pub lexing_in_doubt: bool,
+    /// Something that the session sent or prepared may change them.
+    pub lexing_moves: bool,
+    /// The rules became stricter in the session's life: what was prepared before was not judged by them.
+    pub unseen: bool,
+    /// Since then an unnamed statement was judged.
+    pub unnamed_seen: bool,
+    /// Since then, and until the transaction ends: the portals that were bound.
+    pub portals: Option<HashSet<Box<[u8]>>>,
     /// Since the last release.
     pub counts: Counts,
     /// Shared by all sessions.
@@ -206,17 +219,6 @@ impl State {
         self.shares_servers() && self.max_prepared > 0
     }
 
-    pub(super) fn lexing(&self) -> Lexing {
-        Lexing {
-            std_strings: self.std_strings,
-            encoding_safe: policy::encoding_is_safe(self.client_encoding()),
-        }
-    }
-
-    fn client_encoding(&self) -> &[u8] {
-        self.reported.iter().find(|(n, _)| **n == *b"client_encoding").map_or(b"UTF8", |(_, v)| v)
-    }
-
     /// Hot path. One frontend message, or its beginning. `frame` starts at the type byte and holds what has arrived.
     ///
     /// # Errors
@@ -236,12 +238,22 @@ impl State {
         }
         match head.tag {
             f::COPY_DATA => Ok(Taken::Forward),
-            f::EXECUTE if self.forgetting => {
+            f::EXECUTE if self.forgetting || self.portals.is_some() => {
                 if !whole {
                     return Ok(Taken::NeedWhole);
                 }
                 self.counts.queries += 1;
-                Ok(self.take_forgetting_execute(frame, server))
+                if server.pipeline.is_discarding() {
+                    return Ok(Taken::Drop);
+                }
+                if let Some(error) = self.rule_execute(body)? {
+                    return Ok(self.refuse(Kind::Execute, error, server));
+                }
+                Ok(if self.forgetting {
+                    self.take_forgetting_execute(frame, server)
+                } else {
+                    self.owe(server, Kind::Execute)
+                })
             }
             f::EXECUTE => {
                 self.counts.queries += 1;
@@ -281,9 +293,6 @@ impl State {
     /// Behind DISCARD ALL and DEALLOCATE ALL names mean something else, if they succeed: what follows waits for that.
     fn take_forgetting_execute(&mut self, frame: &[u8], server: &mut ServerConn) -> Taken {
         self.forgetting = false;
-        if server.pipeline.is_discarding() {
-            return Taken::Drop;
-        }
         server.conn.out.extend_from_slice(frame);
         f::put_empty(&mut server.conn.out, f::FLUSH);
         server.pipeline.push(Kind::Execute, Action::Forward, false);
@@ -326,28 +335,19 @@ impl State {
             self.awaiting = true;
             return Ok(Taken::Later);
         }
-        self.counts.queries += 1;
-        let verdict = if self.rules.passes_all_queries() {
-            Verdict::Pass
-        } else {
-            policy::judge_query(&self.rules, text, self.lexing())
-        };
-        let fold = match verdict {
-            Verdict::Pass => false,
-            Verdict::Single => true,
-            Verdict::Report(rejection) => {
-                self.audit.push((rejection, false));
-                false
-            }
-            Verdict::Reject(rejection) => {
-                let error = policy_error(&rejection);
-                self.audit.push((rejection, true));
+        let fold = match self.rule_query(text, &server.pipeline) {
+            Ruling::Pass => false,
+            Ruling::Fold => true,
+            Ruling::Wait => return Ok(Taken::Later),
+            Ruling::Refuse(error) => {
+                self.counts.queries += 1;
                 return Ok(self.refuse(Kind::Query, error, server));
             }
         };
+        self.counts.queries += 1;
         self.names.forget_unnamed();
         server.names.unnamed = None;
-        let found = if self.shares_servers() { effects(text, self.std_strings) } else { Effects::NONE };
+        let found = self.effects_of(text);
         if let Some(error) = self.state_refusal(found) {
             return Ok(self.refuse(Kind::Query, error, server));
         }
@@ -367,6 +367,16 @@ impl State {
         }
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
+    }
+
+    /// What a text that is run now may do to the session's state, as far as that is followed.
+    fn effects_of(&mut self, text: &[u8]) -> Effects {
+        if !self.shares_servers() && !self.rules.needs_lexing() {
+            return Effects::NONE;
+        }
+        let found = effects(text, self.std_strings);
+        self.note_in_flight(found);
+        if self.shares_servers() { found } else { Effects::NONE }
     }
 
     /// Something is done that may change the session; `text` is where names of settings may stand.
@@ -413,18 +423,11 @@ impl State {
     /// A Query too long to be understood streams through, unless a rule needs to understand it.
     fn take_long_query(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
         self.counts.queries += 1;
-        if !self.rules.passes_all_queries() {
-            match policy::judge_long_query(&self.rules) {
-                Verdict::Reject(rejection) => {
-                    let error = policy_error(&rejection);
-                    self.audit.push((rejection, true));
-                    self.refuse(Kind::Query, error, server);
-                    return Ok(Taken::Drop);
-                }
-                Verdict::Report(rejection) => self.audit.push((rejection, false)),
-                Verdict::Pass | Verdict::Single => {}
-            }
+        if let Some(error) = self.rule_long_query() {
+            self.refuse(Kind::Query, error, server);
+            return Ok(Taken::Drop);
         }
+        self.note_in_flight(Effects::UNKNOWN);
         self.names.forget_unnamed();
         server.names.unnamed = None;
         self.taint = self.taint.union(Effects::UNKNOWN);
@@ -443,16 +446,11 @@ impl State {
 
     fn take_function_call(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
         self.counts.queries += 1;
-        match policy::judge_function_call(&self.rules) {
-            Verdict::Reject(rejection) => {
-                let error = policy_error(&rejection);
-                self.audit.push((rejection, true));
-                self.refuse(Kind::FunctionCall, error, server);
-                return Ok(Taken::Drop);
-            }
-            Verdict::Report(rejection) => self.audit.push((rejection, false)),
-            Verdict::Pass | Verdict::Single => {}
+        if let Some(error) = self.rule_function_call() {
+            self.refuse(Kind::FunctionCall, error, server);
+            return Ok(Taken::Drop);
         }
+        self.note_in_flight(Effects::UNKNOWN);
         if self.shares_servers() {
             self.taint = self.taint.union(Effects::UNKNOWN);
             self.recheck = true;
@@ -505,14 +503,21 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let parse = f::Parse::decode(body)?;
+        match self.rule_parse(parse.query, &server.pipeline) {
+            Ruling::Wait => return Ok(Taken::Later),
+            Ruling::Refuse(error) => {
+                self.counts.client_parses += 1;
+                return Ok(self.refuse(Kind::Parse, error, server));
+            }
+            Ruling::Pass | Ruling::Fold => {}
+        }
         self.counts.client_parses += 1;
         if !self.tracks_names() {
             self.counts.server_parses += 1;
-            if self.shares_servers() {
-                // Names pass untouched, but what a text may do still counts.
-                let found = effects(parse.query, self.std_strings);
-                self.tainted(found, parse.query);
-            }
+            // Names pass untouched, but what a text may do still counts.
+            let found = self.effects_of(parse.query);
+            self.tainted(found, parse.query);
+            self.unnamed_seen |= parse.name.is_empty();
             server.pipeline.push(Kind::Parse, Action::Forward, false);
             return Ok(Taken::Forward);
         }
@@ -620,7 +625,12 @@ impl State {
     /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
     fn take_long_parse(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         self.counts.client_parses += 1;
+        if let Some(error) = self.rule_long_text() {
+            self.refuse(Kind::Parse, error, server);
+            return Ok(Taken::Drop);
+        }
         if !self.tracks_names() || body.first() == Some(&0) {
+            self.note_in_flight(Effects::UNKNOWN);
             self.counts.server_parses += 1;
             self.names.forget_unnamed();
             server.names.unnamed = Some(UNKEPT);
@@ -642,14 +652,24 @@ impl State {
         let Some(name_len) = memchr::memchr(0, &body[portal_end + 1..]) else {
             return need_names(head, body);
         };
+        let name = &body[portal_end + 1..portal_end + 1 + name_len];
+        if self.unseen {
+            let statement = if self.tracks_names() { self.names.lookup(name).cloned() } else { None };
+            if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
+                self.refuse(Kind::Bind, error, server);
+                return Ok(Taken::Drop);
+            }
+        }
+        self.note_portal(&body[..portal_end]);
         if !self.tracks_names() {
             self.counts.binds += 1;
+            self.note_bind();
             server.pipeline.push(Kind::Bind, Action::Forward, false);
             return Ok(Taken::Forward);
         }
-        let name = &body[portal_end + 1..portal_end + 1 + name_len];
         (self.bound, self.forgetting) = (None, false);
         if let Some(statement) = self.names.lookup(name).cloned() {
+            self.note_in_flight(statement.effects);
             self.tainted(statement.effects, &statement.query);
             if statement.effects.intersects(MAKES_SETTINGS) {
                 // As in set_config($1, ...): names come as parameters, too.
@@ -757,6 +777,11 @@ impl State {
             return Taken::Drop;
         }
         let _ = (head, body);
+        if let Some(error) = self.rule_unknown_name() {
+            self.refuse(Kind::Bind, error, server);
+            return Taken::Drop;
+        }
+        self.note_in_flight(Effects::EXECUTE);
         self.taint = self.taint.union(Effects::EXECUTE);
         self.recheck = true;
         server.pipeline.push(Kind::Bind, Action::Forward, false);
@@ -825,6 +850,7 @@ impl State {
         self.fold_left &= !self.shares_servers() || status != TransactionStatus::Idle;
         self.turns = self.turns.wrapping_add(1);
         if status == TransactionStatus::Idle {
+            self.portals = None;
             self.counts.xacts += 1;
             self.xact_turns = self.xact_turns.wrapping_add(1);
         }
@@ -921,15 +947,14 @@ impl State {
     /// The client knows these values now.
     pub fn know(&mut self, reported: &Arc<Reported>) {
         self.reported = Arc::clone(reported);
-        self.std_strings =
-            !reported.iter().any(|(n, v)| **n == *b"standard_conforming_strings" && **v == *b"off");
+        self.know_lexing(reported);
     }
 }
 
 /// What a client is told of a refusal.
 pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
-    let error =
-        Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone()).with_hint(rejection.hint);
+    let error = Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone())
+        .with_hint(rejection.advice());
     match &rejection.detail {
         Some(detail) => error.with_detail(detail.clone()),
         None => error,

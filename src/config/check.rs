@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::value::shorten;
 use super::words::word;
 use super::{At, Draft, join};
-use crate::settings::{AuthType, Coalesce, Database, HbaTransport, Secret, SslMode, Tls};
+use crate::settings::{AllowListMode, AuthType, Coalesce, Database, HbaTransport, Secret, SslMode, Tls};
 
 /// Longest path of a Unix socket (bytes): `sockaddr_un` less its closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -26,6 +26,20 @@ pub(super) fn check(draft: &mut Draft) {
     let coalesce = draft.settings.coalesce.clone();
     check_coalesce(draft, "coalesce", &coalesce);
     databases(draft);
+    allow_lists(draft);
+}
+
+/// A mode needs a list: its section's own, or the global one.
+fn allow_lists(draft: &mut Draft) {
+    let global = draft.settings.policy.allow_list_file.is_some();
+    for (path, policy) in draft.policies() {
+        let on = policy.allow_list.is_some_and(|mode| mode != AllowListMode::Off);
+        if on && policy.allow_list_file.is_none() && !global {
+            let word = word(policy.allow_list.unwrap_or_default());
+            let message = format!("\"{word}\" needs a list; set allow_list_file here or in [policy]");
+            draft.object(&join(&path, "allow_list"), message);
+        }
+    }
 }
 
 fn listening(draft: &mut Draft) {

@@ -18,11 +18,16 @@ pub fn describe(settings: &Settings) -> String {
     out.push_str("# Effective settings. A comment names the default where the value is another.\n");
     out.push_str("\n[general]\n");
     entries(&mut out, table::GENERAL, &settings.general, Some(&General::default()));
-    let said = &settings.policy;
+    let said = settings.policy.clone();
     let default = keys::default_policy();
     let effective = Policy {
         simple_query: said.simple_query.or(default.simple_query),
         function_call: said.function_call,
+        sql_prepare: said.sql_prepare.or(default.sql_prepare),
+        replication: said.replication.or(default.replication),
+        statements: said.statements.or(default.statements),
+        allow_list: said.allow_list.or(default.allow_list),
+        allow_list_file: said.allow_list_file,
         enforce: said.enforce.or(default.enforce),
     };
     out.push_str("\n[policy]\n");
@@ -36,6 +41,9 @@ pub fn describe(settings: &Settings) -> String {
     let users: BTreeMap<_, _> = settings.users.iter().collect();
     for (name, user) in users {
         describe_user(&mut out, name, user);
+    }
+    for network in &settings.networks {
+        policy(&mut out, &format!("networks.{}.policy", quote(&network.name)), &network.policy);
     }
     userlist(&mut out, settings);
     for rule in &settings.hba {

@@ -255,7 +255,7 @@ fn address(rest: &mut &[Token]) -> Result<Option<(IpAddr, u8)>, String> {
     Ok(Some((network(ip, length), length)))
 }
 
-fn bits(ip: IpAddr) -> u8 {
+pub(super) fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
@@ -276,7 +276,7 @@ fn mask_length(ip: IpAddr, mask: IpAddr) -> Option<u8> {
 }
 
 /// `ip` with everything behind the first `length` bits zero.
-fn network(ip: IpAddr, length: u8) -> IpAddr {
+pub(super) fn network(ip: IpAddr, length: u8) -> IpAddr {
     let length = u32::from(length);
     match ip {
         IpAddr::V4(ip) => {

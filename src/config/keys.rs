@@ -19,7 +19,7 @@ pub enum Section {
     Database,
     /// `[users.NAME]`
     User,
-    /// `[policy]`, `[databases.NAME.policy]`, `[users.NAME.policy]`
+    /// `[policy]`, `[databases.NAME.policy]`, `[users.NAME.policy]`, `[networks.NAME.policy]`
     Policy,
     /// `[coalesce]`, `[databases.NAME.coalesce]`
     Coalesce,
@@ -149,8 +149,17 @@ static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
 
 /// What holds where no `[policy]` says anything; `function_call` follows `simple_query` then.
 pub(super) fn default_policy() -> Policy {
-    use crate::settings::{Enforce, SimpleQuery};
-    Policy { simple_query: Some(SimpleQuery::default()), function_call: None, enforce: Some(Enforce::Reject) }
+    use crate::settings::{AllowListMode, Enforce, SimpleQuery, Statements, Switch};
+    Policy {
+        simple_query: Some(SimpleQuery::default()),
+        function_call: None,
+        sql_prepare: Some(Switch::default()),
+        replication: Some(Switch::default()),
+        statements: Some(Statements::default()),
+        allow_list: Some(AllowListMode::default()),
+        allow_list_file: None,
+        enforce: Some(Enforce::Reject),
+    }
 }
 
 /// Every key of the configuration file, by section and group.

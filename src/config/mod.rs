@@ -19,7 +19,7 @@ mod userlist;
 mod value;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub use describe::describe;
 pub use keys::{Key, Section, keys, needs_restart, values};
 pub use set::{SetError, set};
 
-use crate::settings::{Database, Settings, SimpleQuery};
+use crate::learn;
+use crate::settings::{AllowList, AllowListMode, Database, Policy, Settings, SimpleQuery};
 use keys::Entry;
 use value::Raw;
 
@@ -275,6 +276,7 @@ impl Draft {
         }
         self.read_auth_file();
         self.read_hba_file();
+        self.read_allow_lists();
         if !self.broken {
             check::check(&mut self);
         }
@@ -307,6 +309,45 @@ impl Draft {
         let Some(file) = self.settings.general.auth_hba_file.clone() else { return };
         if let Some(text) = self.text(&file, CONFIG_BYTES_MAX, "auth_hba_file") {
             self.settings.hba = hba::parse(self, &file, &text);
+        }
+    }
+}
+
+/// The allow-lists that policies name.
+impl Draft {
+    /// Every policy, and its section.
+    fn policies(&self) -> Vec<(String, Policy)> {
+        let global = std::iter::once(("policy".to_owned(), self.settings.policy.clone()));
+        let databases = self.databases.iter().map(|d| (join("databases", &d.name), d.policy.clone()));
+        let users = self.settings.users.iter().map(|(name, u)| (join("users", name), u.policy.clone()));
+        let networks = self.settings.networks.iter().map(|n| (join("networks", &n.name), n.policy.clone()));
+        let own =
+            databases.chain(users).chain(networks).map(|(path, policy)| (join(&path, "policy"), policy));
+        global.chain(own).collect()
+    }
+
+    /// A list that is not there yet is an empty one where it is to be learned.
+    fn read_allow_lists(&mut self) {
+        let policies = self.policies();
+        let learned = policies.iter().any(|(_, policy)| policy.allow_list == Some(AllowListMode::Learn));
+        for (path, policy) in policies {
+            let Some(file) = policy.allow_list_file else { continue };
+            let read = self.settings.allow_lists.contains_key(&file);
+            if read {
+                continue;
+            }
+            let key = join(&path, "allow_list_file");
+            let prints = if learned && !file.exists() {
+                HashSet::new()
+            } else {
+                let Some(text) = self.text(&file, learn::FILE_BYTES_MAX, &key) else { continue };
+                let (prints, odd) = learn::parse(&text);
+                for line in odd.into_iter().take(PROBLEMS_MAX) {
+                    self.problem(&At::line(&file, line), &key, "is no fingerprint of 16 hexadecimal digits");
+                }
+                prints
+            };
+            self.settings.allow_lists.insert(file.clone(), Arc::new(AllowList { file, prints }));
         }
     }
 }

@@ -9,8 +9,8 @@ use super::value::{
 use super::words::{Level, one_of};
 use crate::limits;
 use crate::settings::{
-    AuthType, Coalesce, CoalesceMode, CoalesceTable, Database, Enforce, General, LogFormat, Policy, PoolMode,
-    SessionState, SimpleQuery, SslMode, Switch, User,
+    AllowListMode, AuthType, Coalesce, CoalesceMode, CoalesceTable, Database, Enforce, General, LogFormat,
+    Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements, Switch, User,
 };
 
 macro_rules! table {
@@ -265,6 +265,18 @@ table! {
          only, or none";
     "", RELOAD, function_call = function_call: Maybe(one_of::<Switch>()),
         "whether FunctionCall messages pass; without it they do while simple_query is allow";
+    "", RELOAD, sql_prepare = sql_prepare: Maybe(one_of::<Switch>()),
+        "whether SQL's PREPARE and EXECUTE pass, in either protocol";
+    "", RELOAD, replication = replication: Maybe(one_of::<Switch>()),
+        "whether replication connections are refused by this policy, or for not being supported";
+    "", RELOAD, statements = statements: Maybe(one_of::<Statements>()),
+        "which kinds of statements pass, in either protocol: all, those that define nothing, or those that only \
+         read";
+    "", RELOAD, allow_list = allow_list: Maybe(one_of::<AllowListMode>()),
+        "what becomes of statements that allow_list_file does not have: passed, learned, passed with an audit \
+         event, or refused";
+    "", RELOAD, allow_list_file = allow_list_file: Maybe(File),
+        "file of statements that may pass, a fingerprint a line";
     "", RELOAD, enforce = enforce: Maybe(one_of::<Enforce>()),
         "refuse what a rule forbids, or let it pass and write the same audit event";
 }

@@ -1,16 +1,18 @@
 //! Our own format: TOML.
 
+use std::net::IpAddr;
+
 use ::toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Entry, Section};
 use super::table;
 use super::value::Raw;
-use super::{At, Draft, join};
-use crate::settings::{Coalesce, CoalesceTable, Policy, User};
+use super::{At, Draft, hba, join};
+use crate::settings::{Coalesce, CoalesceTable, Network, Policy, User};
 
 type Item<'i> = ::toml::Spanned<DeValue<'i>>;
 
-const SECTIONS: [&str; 5] = ["general", "policy", "coalesce", "databases", "users"];
+const SECTIONS: [&str; 6] = ["general", "policy", "coalesce", "databases", "users", "networks"];
 
 /// Byte offset to line.
 #[derive(Debug)]
@@ -79,6 +81,9 @@ impl Reader<'_> {
         }
         if let Some(item) = section("users") {
             self.each("users", item, Self::user);
+        }
+        if let Some(item) = section("networks") {
+            self.each("networks", item, Self::network);
         }
     }
 
@@ -168,6 +173,30 @@ impl Reader<'_> {
         self.draft.settings.users.insert(name.to_owned(), std::sync::Arc::new(user));
     }
 
+    fn network(&mut self, name: &str, path: &str, item: &Item<'_>) {
+        let Some(table) = self.table(path, item) else { return };
+        let address = match network_address(name) {
+            Ok(address) => address,
+            Err(why) => {
+                let at = self.draft.set.get(path).cloned().unwrap_or_else(|| self.at(item.span().start));
+                return self.draft.problem(&at, path, why);
+            }
+        };
+        let mut network = Network { name: name.to_owned(), address, policy: Policy::default() };
+        for (key, item) in table {
+            let at = self.at(key.span().start);
+            match key.get_ref().as_ref() {
+                "policy" => self.policy(&mut network.policy, &join(path, "policy"), item),
+                key => self.draft.problem(
+                    &at,
+                    &join(path, key),
+                    format!("unknown key; a network has a policy only: [{path}.policy]"),
+                ),
+            }
+        }
+        self.draft.settings.networks.push(network);
+    }
+
     fn policy(&mut self, policy: &mut Policy, path: &str, item: &Item<'_>) {
         let Some(table) = self.table(path, item) else { return };
         for (key, item) in table {
@@ -225,6 +254,37 @@ impl Reader<'_> {
     ) {
         self.draft.apply(table, to, path, at, (name, &raw(item.get_ref())));
     }
+}
+
+/// `unix`, an address with a prefix length, or one address.
+fn network_address(name: &str) -> Result<Option<(IpAddr, u8)>, String> {
+    if name == "unix" {
+        return Ok(None);
+    }
+    let form =
+        || "is no network; write \"ADDRESS/LENGTH\" (\"10.0.0.0/8\"), an address, or \"unix\"".to_owned();
+    let (ip, length) = match name.split_once('/') {
+        Some((ip, length)) => (ip, Some(length.parse::<u8>().map_err(|_| form())?)),
+        None => (name, None),
+    };
+    let ip: IpAddr = ip.parse().map_err(|_| form())?;
+    if let IpAddr::V6(v6) = ip
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        return Err(format!(
+            "is an IPv4 network written as IPv6, where no client is found; write {v4}/LENGTH"
+        ));
+    }
+    let bits = hba::bits(ip);
+    let length = length.unwrap_or(bits);
+    if length > bits {
+        return Err(format!("has a prefix longer than {bits} bits"));
+    }
+    let network = hba::network(ip, length);
+    if network != ip {
+        return Err(format!("has bits behind its prefix; write {network}/{length}"));
+    }
+    Ok(Some((ip, length)))
 }
 
 /// `schema.table`, both with at least one character.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::value::{Form, Kind, Raw};
 use crate::settings::{
-    AuthType, CoalesceMode, Enforce, LogFormat, PoolMode, SessionState, SimpleQuery, SslMode, Switch,
+    AllowListMode, AuthType, CoalesceMode, Enforce, LogFormat, PoolMode, SessionState, SimpleQuery, SslMode,
+    Statements, Switch,
 };
 
 /// Words that stand for a value; the first one for a value is the one shown.
@@ -113,6 +114,16 @@ impl Word for SimpleQuery {
 
 impl Word for Switch {
     const WORDS: &'static [(&'static str, Self)] = &[("allow", Self::Allow), ("deny", Self::Deny)];
+}
+
+impl Word for Statements {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("all", Self::All), ("no_ddl", Self::NoDdl), ("read_only", Self::ReadOnly)];
+}
+
+impl Word for AllowListMode {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("off", Self::Off), ("learn", Self::Learn), ("report", Self::Report), ("reject", Self::Reject)];
 }
 
 impl Word for Enforce {

@@ -256,13 +256,18 @@ fn long_texts_are_left_to_the_server_or_refused() {
 #[test]
 fn the_strictest_wins() {
     use SimpleQuery as Q;
-    let policy = |simple_query, function_call, enforce| Policy { simple_query, function_call, enforce };
-    let none = Policy::default();
+    let policy = |simple_query, function_call, enforce| Policy {
+        simple_query,
+        function_call,
+        enforce,
+        ..Policy::default()
+    };
+    let none = Policy::default;
     let table = [
-        ([none, none, none], (Q::Allow, Switch::Allow, Enforce::Reject)),
-        ([policy(Some(Q::Single), None, None), none, none], (Q::Single, Switch::Deny, Enforce::Reject)),
+        ([none(), none(), none()], (Q::Allow, Switch::Allow, Enforce::Reject)),
+        ([policy(Some(Q::Single), None, None), none(), none()], (Q::Single, Switch::Deny, Enforce::Reject)),
         (
-            [policy(Some(Q::Single), Some(Switch::Allow), None), none, none],
+            [policy(Some(Q::Single), Some(Switch::Allow), None), none(), none()],
             (Q::Single, Switch::Allow, Enforce::Reject),
         ),
         (
@@ -274,16 +279,15 @@ fn the_strictest_wins() {
             (Q::Deny, Switch::Deny, Enforce::Report),
         ),
         (
-            [policy(None, None, Some(Enforce::Report)), policy(None, None, Some(Enforce::Reject)), none],
+            [policy(None, None, Some(Enforce::Report)), policy(None, None, Some(Enforce::Reject)), none()],
             (Q::Allow, Switch::Allow, Enforce::Reject),
         ),
-        ([none, none, policy(Some(Q::Control), None, None)], (Q::Control, Switch::Deny, Enforce::Reject)),
+        ([none(), none(), policy(Some(Q::Control), None, None)], (Q::Control, Switch::Deny, Enforce::Reject)),
     ];
-    for (policies, (simple_query, function_call, enforce)) in table {
-        let mut order = policies;
+    for (mut order, (simple_query, function_call, enforce)) in table {
         for _ in 0..3 {
             order.rotate_left(1);
-            let want = Rules { simple_query, function_call, enforce };
+            let want = Rules { simple_query, function_call, enforce, ..Rules::default() };
             assert_eq!(Rules::merge(&order), want, "{order:?}");
         }
     }
@@ -296,10 +300,11 @@ fn report_changes_nothing_but_the_audit() {
         simple_query: Some(SimpleQuery::Control),
         function_call: Some(Switch::Deny),
         enforce: Some(Enforce::Report),
+        ..Policy::default()
     }]);
     assert!(!rules.rejects());
     assert_eq!(judge_query(&rules, b"BEGIN", SAFE), Verdict::Pass);
-    let strict = Rules { enforce: Enforce::Reject, ..rules };
+    let strict = Rules { enforce: Enforce::Reject, ..rules.clone() };
     for text in [b"SELECT 1; SELECT 2".as_slice(), b"SELEC", b"SELECT 1"] {
         let Verdict::Report(reported) = judge_query(&rules, text, SAFE) else { panic!("not reported") };
         assert_eq!(judge_query(&strict, text, SAFE), Verdict::Reject(reported));
@@ -316,15 +321,89 @@ fn function_calls_have_their_own_switch() {
         (SimpleQuery::Deny, None, "function_call=deny"),
         (SimpleQuery::Deny, Some(Switch::Allow), "pass"),
     ] {
-        let policy = Policy { simple_query: Some(simple_query), function_call, enforce: None };
+        let policy = Policy { simple_query: Some(simple_query), function_call, ..Policy::default() };
         assert_eq!(word(&judge_function_call(&Rules::merge([&policy]))), want);
     }
 }
 
 #[test]
-fn parse_is_allowed_at_every_level() {
-    for level in [SimpleQuery::Allow, SimpleQuery::Single, SimpleQuery::Control, SimpleQuery::Deny] {
-        assert_eq!(judge_parse(&rules(level), b"SELECT 1; SELECT 2"), Verdict::Pass);
+fn function_calls_are_no_reads_and_in_no_list() {
+    let with = |statements, allow_list| {
+        let function_call = Some(Switch::Allow);
+        Rules::merge([&Policy { function_call, statements, allow_list, ..Policy::default() }])
+    };
+    for (statements, allow_list, want) in [
+        (Some(Statements::NoDdl), None, "pass"),
+        (Some(Statements::ReadOnly), None, "statements=read_only"),
+        (None, Some(AllowListMode::Learn), "pass"),
+        (None, Some(AllowListMode::Report), "report"),
+        (None, Some(AllowListMode::Reject), "allow_list"),
+    ] {
+        assert_eq!(word(&judge_function_call(&with(statements, allow_list))), want);
+    }
+}
+
+#[test]
+fn replication_has_its_own_rule() {
+    let with = |replication, enforce| Rules::merge([&Policy { replication, enforce, ..Policy::default() }]);
+    assert_eq!(judge_replication(&with(None, None)), Verdict::Pass);
+    assert_eq!(word(&judge_replication(&with(Some(Switch::Deny), None))), "replication=deny");
+    assert_eq!(word(&judge_replication(&with(Some(Switch::Deny), Some(Enforce::Report)))), "report");
+}
+
+#[test]
+fn every_new_rule_takes_the_strictest_of_all() {
+    let open = Policy {
+        sql_prepare: Some(Switch::Allow),
+        replication: Some(Switch::Allow),
+        statements: Some(Statements::All),
+        allow_list: Some(AllowListMode::Learn),
+        ..Policy::default()
+    };
+    let strict = Policy {
+        sql_prepare: Some(Switch::Deny),
+        replication: Some(Switch::Deny),
+        statements: Some(Statements::ReadOnly),
+        allow_list: Some(AllowListMode::Reject),
+        ..Policy::default()
+    };
+    for policies in [[&open, &strict], [&strict, &open]] {
+        let rules = Rules::merge(policies);
+        assert_eq!((rules.sql_prepare(), rules.replication()), (Switch::Deny, Switch::Deny));
+        assert_eq!((rules.statements(), rules.allow_list()), (Statements::ReadOnly, AllowListMode::Reject));
+    }
+    assert!(!Rules::default().reads_texts() && !Rules::default().needs_lexing());
+    assert!(Rules::merge([&open]).reads_texts());
+}
+
+#[test]
+fn what_was_prepared_is_distrusted_where_rules_become_stricter() {
+    let list = |shape| {
+        Arc::new(AllowList {
+            prints: [crate::settings::Print { shape, text: 0 }].into(),
+            ..AllowList::default()
+        })
+    };
+    let with = |statements, allow_list, shape| {
+        Rules::merge([&Policy {
+            statements: Some(statements),
+            allow_list: Some(allow_list),
+            ..Policy::default()
+        }])
+        .with_lists(vec![list(shape)])
+    };
+    use AllowListMode as A;
+    use Statements as S;
+    for (old, new, distrusted) in [
+        (with(S::All, A::Off, 1), with(S::All, A::Off, 2), false),
+        (with(S::All, A::Off, 1), with(S::NoDdl, A::Off, 1), true),
+        (with(S::ReadOnly, A::Off, 1), with(S::NoDdl, A::Off, 1), false),
+        (with(S::All, A::Off, 1), with(S::All, A::Learn, 1), false),
+        (with(S::All, A::Learn, 1), with(S::All, A::Reject, 1), true),
+        (with(S::All, A::Reject, 1), with(S::All, A::Reject, 1), false),
+        (with(S::All, A::Reject, 1), with(S::All, A::Reject, 2), true),
+    ] {
+        assert_eq!(new.distrust_what_was_prepared(&old), distrusted, "{old:?} {new:?}");
     }
 }
 

@@ -150,6 +150,11 @@ impl Pipeline {
         self.owed.is_empty()
     }
 
+    /// Extended messages went by and no Sync yet: the ReadyForQuery behind them is not on its way.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced
+    }
+
     /// The status of the last ReadyForQuery.
     pub fn status(&self) -> TransactionStatus {
         self.status

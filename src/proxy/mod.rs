@@ -32,6 +32,7 @@ use crate::client::handshake::{self, LoginError, Opened, Unauthenticated};
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
 use crate::error::Error;
+use crate::learn;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::Pools;
 use crate::settings::Settings;
@@ -179,6 +180,10 @@ impl Proxy {
             Ok(proven) => proven,
             Err(error) => return refused(peer, &error),
         };
+        if proven.startup.replication {
+            login::refuse_replication(&self.cx, proven).tell(&peer.to_string()).await;
+            return None;
+        }
         if CONSOLES.contains(&proven.startup.database.as_str()) {
             return console::admit(&self.cx, proven).await.map(Box::new).map(LoggedIn::Console);
         }
@@ -226,6 +231,10 @@ impl Proxy {
             tick.tick().await;
             for pool in self.cx.pools.all() {
                 pool.maintain();
+            }
+            if learn::waits() {
+                // Off the workers' path: a disk may be slow.
+                tokio::task::spawn_blocking(learn::flush);
             }
             let now = Instant::now();
             self.enforce_timeouts(now);

@@ -2,6 +2,8 @@
 //!
 //! Everything that can fail is built first; then it is stored, and nothing can fail any more.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -9,11 +11,14 @@ use super::Proxy;
 use crate::cancel::Signal;
 use crate::client::login;
 use crate::config::{self, SetError};
+use crate::learn;
 use crate::net::Acceptor;
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
-use crate::settings::{General, Settings};
+use crate::settings::{AllowList, General, Settings};
 use crate::telemetry::events;
+
+type AllowLists = BTreeMap<PathBuf, Arc<AllowList>>;
 
 /// What one pool gets.
 struct Change {
@@ -37,6 +42,8 @@ impl Proxy {
 
     fn try_reload(&self) -> Result<(), Vec<String>> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        // What was learned so far is part of what is read.
+        learn::flush();
         let loaded = config::read(&self.path)
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         for notice in &loaded.notices {
@@ -48,6 +55,8 @@ impl Proxy {
             events::needs_restart(key);
         }
         keep_what_needs_a_restart(&running.general, &mut settings.general);
+        keep_what_is_the_same(&running.allow_lists, &mut settings.allow_lists);
+        learn::forget();
         self.apply(settings).map_err(|problem| vec![problem])
     }
 
@@ -105,6 +114,15 @@ impl Proxy {
             changes.push(Change { pool, settings, target, moved });
         }
         Ok((changes, removed))
+    }
+}
+
+/// A list that did not change stays the same one: sessions tell by that whether it did.
+fn keep_what_is_the_same(running: &AllowLists, new: &mut AllowLists) {
+    for (file, list) in new {
+        if let Some(old) = running.get(file).filter(|old| *old == list) {
+            *list = Arc::clone(old);
+        }
     }
 }
 

@@ -168,7 +168,7 @@ impl std::error::Error for Unparsed {}
 const OPERATOR_RUN_MAX: usize = 256;
 
 /// The text for the parser: as it is, or byte by byte.
-fn readable(text: &[u8]) -> Result<Cow<'_, str>, Unparsed> {
+pub(super) fn readable(text: &[u8]) -> Result<Cow<'_, str>, Unparsed> {
     if scan::longest_operator_run(text) > OPERATOR_RUN_MAX {
         return Err(Unparsed);
     }
@@ -197,7 +197,7 @@ pub fn kinds(text: &[u8]) -> Result<Vec<Kind>, Unparsed> {
 
 /// Schemas, full relation names and not their aliases go into a fingerprint: two statements on different
 /// relations must never share one.
-fn full_names() -> pg_query::FingerprintOptions {
+pub(super) fn full_names() -> pg_query::FingerprintOptions {
     pg_query::FingerprintOptions::RANGEVAR_PG17_COMPAT | pg_query::FingerprintOptions::FULL_RELNAME
 }
 
@@ -209,11 +209,11 @@ pub fn fingerprint(text: &[u8]) -> Result<String, Unparsed> {
     pg_query::fingerprint(&readable(text)?, 0, full_names()).map(|found| found.hex).map_err(|_| Unparsed)
 }
 
-fn node_of(raw: &protobuf::RawStmt) -> Option<&NodeEnum> {
+pub(super) fn node_of(raw: &protobuf::RawStmt) -> Option<&NodeEnum> {
     raw.stmt.as_ref()?.node.as_ref()
 }
 
-fn kind(node: Option<&NodeEnum>) -> Kind {
+pub(super) fn kind(node: Option<&NodeEnum>) -> Kind {
     use NodeEnum as N;
     match node {
         None => Kind::Other,

@@ -1,7 +1,8 @@
 //! What can be known of a statement's text.
 //!
 //! Owns: a lexer that follows the server's ([`scan`]), what a text may do to its session ([`effects`]), literal
-//! INSERTs taken apart ([`insert`]) and, on PostgreSQL's own parser, what a text means ([`meaning`]).
+//! INSERTs taken apart ([`insert`]) and, on PostgreSQL's own parser, what a text means ([`meaning`]) and what its
+//! statements do ([`verbs`]).
 //! Never: a session, a socket, a decision.
 
 mod builtins;
@@ -10,6 +11,7 @@ pub mod effects;
 pub mod insert;
 pub mod meaning;
 pub mod scan;
+pub mod verbs;
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Fields, not sentences; never a statement's text, a parameter or a secret.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of the process that no pool owns.
@@ -111,6 +112,16 @@ pub fn policy(who: Who<'_>, rule: &str, fingerprint: &str, bytes: usize, refused
         refused,
         "policy"
     );
+}
+
+/// Statements were added to an allow-list.
+pub fn learned(file: &Path, count: usize) {
+    tracing::info!(file = %file.display(), count, "allow_list learned");
+}
+
+/// An allow-list could not be written; what it was to get waits.
+pub fn not_learned(file: &Path, error: &dyn Display) {
+    tracing::warn!(file = %file.display(), %error, "allow_list_file cannot be written");
 }
 
 /// The process listens.

@@ -182,6 +182,8 @@ pub struct Startup {
     pub params: Vec<(String, String)>,
     /// `options` as sent.
     pub options: Option<String>,
+    /// A replication connection is asked for.
+    pub replication: bool,
     /// Said before authentication if the client asked for more than we have.
     pub negotiate: Option<Negotiate>,
 }
@@ -235,6 +237,7 @@ struct Asked {
     database: Option<String>,
     options: Option<String>,
     params: Vec<(String, String)>,
+    replication: bool,
     unrecognized: Vec<String>,
 }
 
@@ -244,7 +247,7 @@ impl Asked {
             "user" => self.user = Some(text("user", value)?.to_owned()),
             "database" => self.database = Some(text("database", value)?.to_owned()),
             "options" => self.options = Some(text("options", value)?.to_owned()),
-            "replication" => refuse_replication(text(name, value)?)?,
+            "replication" => self.replication = asks_for_replication(text(name, value)?)?,
             "application_name" => self.params.push((name.to_owned(), clean_ascii(value))),
             _ if name.starts_with("_pq_.") => self.unrecognized.push(name.to_owned()),
             _ => self.params.push((name.to_owned(), text(name, value)?.to_owned())),
@@ -262,21 +265,21 @@ impl Asked {
         let minor = asked_minor.min(NEWEST_MINOR);
         let negotiate = (asked_minor > NEWEST_MINOR || !self.unrecognized.is_empty())
             .then_some(Negotiate { minor, unrecognized: self.unrecognized });
-        Ok(Startup { minor, user, database, params, options: self.options, negotiate })
+        let Self { options, replication, .. } = self;
+        Ok(Startup { minor, user, database, params, options, replication, negotiate })
     }
 }
 
 /// `replication` is a boolean in PostgreSQL's spelling, or `database`.
-fn refuse_replication(value: &str) -> Result<(), Error> {
+fn asks_for_replication(value: &str) -> Result<bool, Error> {
     let lower = value.to_ascii_lowercase();
     let prefix_of = |word: &str| !lower.is_empty() && word.starts_with(lower.as_str());
     let no = prefix_of("false") || prefix_of("no") || lower == "off" || lower == "of" || lower == "0";
     if no {
-        return Ok(());
+        return Ok(false);
     }
     if prefix_of("true") || prefix_of("yes") || lower == "on" || lower == "1" || lower == "database" {
-        return Err(Error::new(Kind::NotSupported, "replication connections are not supported")
-            .with_hint("Connect to the server itself for replication."));
+        return Ok(true);
     }
     let what = format!("invalid value for parameter \"replication\": \"{}\"", name_for_message(value));
     Err(Error::new(Kind::InvalidOptions, what)
@@ -716,12 +719,16 @@ mod tests {
     }
 
     #[test]
-    fn replication_is_refused_in_every_spelling() {
-        for value in ["true", "t", "TRUE", "on", "yes", "y", "1", "database"] {
-            assert_eq!(told(read(0, &[("user", "a"), ("replication", value)])).0, "0A000", "{value}");
-        }
-        for value in ["false", "f", "off", "of", "no", "n", "0"] {
-            assert!(read(0, &[("user", "a"), ("replication", value)]).unwrap().params.is_empty(), "{value}");
+    fn replication_is_seen_in_every_spelling() {
+        for (asks, values) in [
+            (true, &["true", "t", "TRUE", "on", "yes", "y", "1", "database"][..]),
+            (false, &["false", "f", "off", "of", "no", "n", "0"]),
+        ] {
+            for value in values {
+                let startup = read(0, &[("user", "a"), ("replication", value)]).unwrap();
+                assert!(startup.params.is_empty(), "{value}");
+                assert_eq!(startup.replication, asks, "{value}");
+            }
         }
         for value in ["", "o", "2", "databases", "tru e"] {
             assert_eq!(told(read(0, &[("user", "a"), ("replication", value)])).0, "42601", "{value:?}");

@@ -511,6 +511,13 @@ query_wait_timeout = 3
 policy.enforce = "report"
 [users.app]
 pool_size = 3
+[users.app.policy]
+allow_list = "learn"
+allow_list_file = "list.txt"
+[networks."10.0.0.0/8".policy]
+statements = "read_only"
+[networks.unix.policy]
+sql_prepare = "deny"
 "#;
     let dir =
         files(&[("a.toml", text), ("userlist.txt", &format!("\"app\" \"{VERIFIER}\"\n\"b\" \"hunter2\"\n"))]);
@@ -519,7 +526,11 @@ pool_size = 3
     assert!(!described.contains("hunter2") && !described.contains("MTIz"), "{described}");
     assert!(described.contains("query_wait_timeout = \"1500ms\"  # default: 120"), "{described}");
     assert!(
-        described.contains("simple_query = \"control\"  # default: \"allow\"\nenforce = \"reject\"\n"),
+        described.contains("simple_query = \"control\"  # default: \"allow\"\nsql_prepare = \"allow\"\n"),
+        "{described}"
+    );
+    assert!(
+        described.contains("[networks.\"10.0.0.0/8\".policy]\nstatements = \"read_only\"\n"),
         "{described}"
     );
     assert!(described.contains("# password is set (in clear), not shown"), "{described}");
@@ -647,4 +658,77 @@ fn piece() -> impl Strategy<Value = &'static str> {
         "\u{feff}",
         "*",
     ])
+}
+
+#[test]
+fn networks_are_addresses_with_a_prefix_or_unix() {
+    let database = "[databases.\"*\"]\nhost = \"a\"\n[general]\nauth_type = \"trust\"\n";
+    for (name, ip, holds) in [
+        ("10.0.0.0/8", Some("10.255.0.1"), true),
+        ("10.0.0.0/8", Some("::ffff:10.255.0.1"), true),
+        ("10.0.0.0/8", Some("11.0.0.1"), false),
+        ("10.0.0.0/8", None, false),
+        ("192.0.2.1", Some("192.0.2.1"), true),
+        ("192.0.2.1", Some("192.0.2.2"), false),
+        ("2001:db8::/32", Some("2001:db8:1::1"), true),
+        ("::/0", Some("10.0.0.1"), false),
+        ("0.0.0.0/0", Some("10.0.0.1"), true),
+        ("0.0.0.0/0", Some("2001:db8::1"), false),
+        ("unix", None, true),
+        ("unix", Some("127.0.0.1"), false),
+    ] {
+        let text = format!("{database}[networks.\"{name}\".policy]\nstatements = \"read_only\"\n");
+        let dir = files(&[("a.toml", &text)]);
+        let settings = read_in(&dir, "a.toml").expect(name).settings;
+        let ip = ip.map(|ip| ip.parse().expect("an address"));
+        assert_eq!(settings.networks[0].holds(ip), holds, "{name} {ip:?}");
+    }
+    for (name, why) in [
+        ("10.0.0.1/8", "write 10.0.0.0/8"),
+        ("10.0.0.0/33", "longer than 32 bits"),
+        ("::1/129", "longer than 128 bits"),
+        ("10.0.0", "is no network"),
+        ("10.0.0.0/", "is no network"),
+        ("10.0.0.0/-1", "is no network"),
+        ("UNIX", "is no network"),
+        ("::ffff:10.0.0.0/104", "written as IPv6"),
+    ] {
+        let dir =
+            files(&[("a.toml", &format!("{database}[networks.\"{name}\".policy]\nenforce = \"report\"\n"))]);
+        let problems = read_in(&dir, "a.toml").expect_err(name);
+        assert!(problems[0].message.contains(why), "{name}: {problems:?}");
+    }
+    let dir = files(&[("a.toml", &format!("{database}[networks.unix]\npool_mode = \"session\"\n"))]);
+    assert!(read_in(&dir, "a.toml").expect_err("a key")[0].message.contains("a network has a policy only"));
+}
+
+#[test]
+fn allow_lists_are_read_with_the_file() {
+    let database = "[databases.\"*\"]\nhost = \"a\"\n[general]\nauth_type = \"trust\"\n";
+    let with = |policy: &str, list: Option<&str>| {
+        let text = format!("{database}[policy]\n{policy}\n");
+        let mut all = vec![("a.toml", text.as_str())];
+        all.extend(list.map(|list| ("list", list)));
+        let dir = files(&all);
+        read_in(&dir, "a.toml")
+            .map(|loaded| loaded.settings.allow_lists.values().map(|l| l.prints.len()).sum::<usize>())
+    };
+    let list = Some("# a list\n50fde20626009aba # SELECT\n\n8a2f0b6c1d3e4f50:3a7bd3e2360a3d29\n");
+    assert_eq!(with("allow_list = \"reject\"\nallow_list_file = \"list\"", list).ok(), Some(2));
+    assert_eq!(
+        with("allow_list = \"learn\"\nallow_list_file = \"list\"", None).ok(),
+        Some(0),
+        "not there yet"
+    );
+    for (policy, list, line, why) in [
+        ("allow_list = \"reject\"\nallow_list_file = \"list\"", None, 7, "cannot be read"),
+        ("allow_list = \"reject\"", None, 6, "needs a list"),
+        ("allow_list = \"report\"\nallow_list_file = \"list\"", Some("\nSELECT 1\n"), 2, "is no fingerprint"),
+    ] {
+        let problems = with(policy, list).expect_err(policy);
+        assert!(
+            problems[0].message.contains(why) && problems[0].line == Some(line),
+            "{policy}: {problems:?}"
+        );
+    }
 }

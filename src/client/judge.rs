@@ -1,0 +1,291 @@
+//! What the policy says to a session's messages, and what it has to know for that.
+//!
+//! Owns: how the server will read the next text (also while answers are still on their way), what was prepared before
+//! the rules of today, the audit of verdicts. Never: a rule (`policy` has them), a socket.
+//!
+//! `standard_conforming_strings` and `client_encoding` come from the server itself: ParameterStatus at its login (a
+//! role's default, a database's, another default after a restart) and before each ReadyForQuery (SET, RESET,
+//! set_config, ROLLBACK). Between a message that may change them and the ReadyForQuery behind it the session does
+//! not know; a text that the one or the other reading would change waits, or is refused where waiting has no end.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use super::state::{Fault, State, policy_error};
+use crate::error::Error;
+use crate::learn;
+use crate::policy::texts::{self, Judged, Readings};
+use crate::policy::{self, Lexing, Rules, Verdict};
+use crate::proto::pipeline::Pipeline;
+use crate::server::{Reported, ServerConn};
+use crate::settings::SessionState;
+use crate::sql::effects::Effects;
+
+thread_local! {
+    static READINGS: RefCell<Readings> = RefCell::default();
+}
+
+/// Texts that may change how the server reads the next one.
+const MOVES_LEXING: Effects = Effects::SETTINGS
+    .union(Effects::DISCARD)
+    .union(Effects::DISCARD_ALL)
+    .union(Effects::LOAD)
+    .union(Effects::EXECUTE)
+    .union(Effects::UNKNOWN);
+
+/// Names of the settings that change how a text is read.
+const STRINGS: &str = "standard_conforming_strings";
+const ENCODING: &str = "client_encoding";
+
+/// Most portals told apart after the rules became stricter inside a transaction; others are refused.
+const PORTALS_MAX: usize = 1024;
+
+/// What the policy says to a text.
+#[derive(Debug)]
+pub(super) enum Ruling {
+    /// Send it on.
+    Pass,
+    /// Send it on as one extended unit.
+    Fold,
+    /// Answer with this.
+    Refuse(Error),
+    /// Ask again when everything that is owed was answered.
+    Wait,
+}
+
+impl State {
+    /// What is known of how the server reads texts while nothing is on its way.
+    pub(super) fn lexing(&self) -> Lexing {
+        Lexing { std_strings: self.std_strings, encoding_safe: self.encoding_safe }
+    }
+
+    /// How the server will read this text. `None`: that is known when all answers are there.
+    fn lexing_of(&self, text: &[u8], pipeline: &Pipeline) -> Option<Lexing> {
+        let all_answered = pipeline.is_empty() && !pipeline.is_unsynced();
+        let plain = || text.is_ascii() && memchr::memchr(b'\\', text).is_none();
+        if !self.lexing_in_doubt || all_answered || plain() {
+            return Some(self.lexing());
+        }
+        if !pipeline.is_unsynced() && !pipeline.in_copy_in() {
+            return None;
+        }
+        // Its own Sync is what would have to come first.
+        Some(Lexing { std_strings: false, encoding_safe: false })
+    }
+
+    /// A text was sent on, or is run: it may change how the next one is read.
+    pub(super) fn note_in_flight(&mut self, found: Effects) {
+        if !self.rules.needs_lexing() {
+            return;
+        }
+        let ends = self.lexing_moves && found.intersects(Effects::TRANSACTION);
+        self.lexing_moves |= found.intersects(MOVES_LEXING);
+        self.lexing_in_doubt |= ends || found.intersects(MOVES_LEXING);
+    }
+
+    /// A Bind in session mode, where names are not followed: of one of the texts that were parsed.
+    pub(super) fn note_bind(&mut self) {
+        self.lexing_in_doubt |= self.lexing_moves && self.rules.needs_lexing();
+    }
+
+    /// Everything that is owed was answered, and a ReadyForQuery came last: nothing is on its way.
+    pub(super) fn nothing_in_flight(&mut self) {
+        self.lexing_in_doubt = false;
+    }
+
+    /// The server says how it reads texts from here on.
+    pub(super) fn note_parameter(&mut self, name: &[u8], value: &[u8]) {
+        if name == STRINGS.as_bytes() {
+            self.std_strings = value != b"off";
+        } else if name == ENCODING.as_bytes() {
+            self.encoding_safe = policy::encoding_is_safe(value);
+        } else {
+            return;
+        }
+        self.lexing_moves = true;
+    }
+
+    /// As all these values say. An encoding that is not named is not safe.
+    pub(super) fn know_lexing(&mut self, reported: &Reported) {
+        let value = |name: &str| reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
+        self.std_strings = value(STRINGS) != Some(b"off");
+        self.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
+    }
+
+    /// A server connection is linked, and the client's settings are about to be put there, in a unit whose answer the
+    /// client's first text does not wait for.
+    pub(super) fn expect_lexing(&mut self, server: &ServerConn) {
+        let own = |name: &str| self.want.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
+        let to_default = |name: &str| server.unvouched || server.vars.get(name).is_some();
+        let reported =
+            |name: &str| server.reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
+        let after = |name: &str| match own(name) {
+            Some(value) => Some(value.as_bytes().to_vec()),
+            None if to_default(name) => None,
+            None => reported(name).map(<[u8]>::to_vec),
+        };
+        let (strings, encoding) = (after(STRINGS), after(ENCODING));
+        self.lexing_in_doubt |= strings.is_none() || encoding.is_none();
+        // PostgreSQL takes any spelling of a boolean; only the plain one is taken here.
+        self.std_strings = strings.is_some_and(|value| value == b"on");
+        self.encoding_safe = encoding.is_some_and(|value| policy::encoding_is_safe(&value));
+    }
+
+    /// New rules, in the middle of a session.
+    pub(super) fn take_rules(&mut self, rules: Rules) {
+        if rules.distrust_what_was_prepared(&self.rules) {
+            self.unseen = true;
+            self.unnamed_seen = false;
+            self.portals = Some(HashSet::new());
+        }
+        if rules.needs_lexing() && !self.rules.needs_lexing() {
+            // Nobody kept track.
+            (self.lexing_moves, self.lexing_in_doubt) = (true, true);
+        }
+        self.rules = rules;
+    }
+
+    /// SQL's EXECUTE may run what nobody judged.
+    fn executes_unseen(&self) -> bool {
+        self.unseen || (self.shares_servers() && self.session_state == SessionState::Allow)
+    }
+
+    fn judged(&self, text: &[u8], lexing: Lexing) -> Judged {
+        let unseen = self.executes_unseen();
+        let judge = |readings: &mut Readings| texts::judge_text(&self.rules, text, lexing, unseen, readings);
+        let mut judged = READINGS.with(|readings| judge(&mut readings.borrow_mut()));
+        for (at, named) in judged.learned.drain(..) {
+            if let Some(list) = self.rules.lists().get(at) {
+                learn::note(&list.file, named);
+            }
+        }
+        judged
+    }
+
+    /// Nothing is to be said to this text, so that it may also go another way than to the server.
+    pub(super) fn passes(&self, text: &[u8]) -> bool {
+        !self.rules.reads_texts()
+            || (!self.unseen && self.judged(text, self.lexing()).verdict == Verdict::Pass)
+    }
+
+    /// Writes down what is to be audited; the error of what is refused.
+    fn settle_verdict(&mut self, verdict: Verdict) -> Option<Error> {
+        match verdict {
+            Verdict::Pass | Verdict::Single => None,
+            Verdict::Report(rejection) => {
+                self.audit.push((rejection, false));
+                None
+            }
+            Verdict::Reject(rejection) => {
+                let error = policy_error(&rejection);
+                self.audit.push((rejection, true));
+                Some(error)
+            }
+        }
+    }
+
+    /// The text of a Query.
+    pub(super) fn rule_query(&mut self, text: &[u8], pipeline: &Pipeline) -> Ruling {
+        if self.rules.passes_all_queries() && !self.rules.reads_texts() {
+            return Ruling::Pass;
+        }
+        let Some(lexing) = self.lexing_of(text, pipeline) else { return Ruling::Wait };
+        let verdict = policy::judge_query(&self.rules, text, lexing);
+        let fold = verdict == Verdict::Single;
+        if let Some(error) = self.settle_verdict(verdict) {
+            return Ruling::Refuse(error);
+        }
+        match self.rule_text(text, lexing) {
+            Some(error) => Ruling::Refuse(error),
+            None if fold => Ruling::Fold,
+            None => Ruling::Pass,
+        }
+    }
+
+    /// The text of a Parse.
+    pub(super) fn rule_parse(&mut self, text: &[u8], pipeline: &Pipeline) -> Ruling {
+        if !self.rules.reads_texts() {
+            return Ruling::Pass;
+        }
+        let Some(lexing) = self.lexing_of(text, pipeline) else { return Ruling::Wait };
+        match self.rule_text(text, lexing) {
+            Some(error) => Ruling::Refuse(error),
+            None => Ruling::Pass,
+        }
+    }
+
+    fn rule_text(&mut self, text: &[u8], lexing: Lexing) -> Option<Error> {
+        if !self.rules.reads_texts() {
+            return None;
+        }
+        let judged = self.judged(text, lexing);
+        self.settle_verdict(judged.verdict)
+    }
+
+    /// A Query that is too long to be held.
+    pub(super) fn rule_long_query(&mut self) -> Option<Error> {
+        let verdict = policy::judge_long_query(&self.rules);
+        self.settle_verdict(verdict).or_else(|| self.rule_long_text())
+    }
+
+    /// A Parse that is too long to be held.
+    pub(super) fn rule_long_text(&mut self) -> Option<Error> {
+        let verdict = texts::judge_long_text(&self.rules);
+        self.settle_verdict(verdict)
+    }
+
+    /// A FunctionCall.
+    pub(super) fn rule_function_call(&mut self) -> Option<Error> {
+        let verdict = policy::judge_function_call(&self.rules);
+        self.settle_verdict(verdict)
+    }
+
+    /// A Bind of a statement. Only where the rules became stricter in the session's life is there anything to say: what
+    /// was prepared under today's rules was judged then. `text` is not known where names are not followed.
+    pub(super) fn rule_bind(&mut self, text: Option<&[u8]>, unnamed: bool) -> Option<Error> {
+        if !self.unseen || !self.rules.reads_texts() {
+            return None;
+        }
+        match text {
+            // The server read it when it was parsed, and nobody knows how it read then.
+            Some(text) => self.rule_text(text, Lexing { std_strings: false, encoding_safe: false }),
+            None if unnamed && self.unnamed_seen => None,
+            None => {
+                let verdict = texts::judge_unseen(&self.rules);
+                self.settle_verdict(verdict)
+            }
+        }
+    }
+
+    /// A Bind of a name that the protocol did not prepare.
+    pub(super) fn rule_unknown_name(&mut self) -> Option<Error> {
+        if !self.executes_unseen() {
+            return None;
+        }
+        let verdict = texts::judge_unseen(&self.rules);
+        self.settle_verdict(verdict)
+    }
+
+    /// A Bind was sent on: its portal was judged by the rules of today.
+    pub(super) fn note_portal(&mut self, portal: &[u8]) {
+        if let Some(portals) = &mut self.portals
+            && portals.len() < PORTALS_MAX
+        {
+            portals.insert(portal.into());
+        }
+    }
+
+    /// An Execute, after the rules became stricter in the middle of a transaction.
+    ///
+    /// # Errors
+    /// The message is malformed.
+    pub(super) fn rule_execute(&mut self, body: &[u8]) -> Result<Option<Error>, Fault> {
+        let Some(portals) = &self.portals else { return Ok(None) };
+        let (portal, _) = crate::wire::frontend::execute(body)?;
+        if portals.contains(portal) {
+            return Ok(None);
+        }
+        let verdict = texts::judge_unseen(&self.rules);
+        Ok(self.settle_verdict(verdict))
+    }
+}

@@ -1,0 +1,279 @@
+//! The rules for what stands in a text, whichever message brings it: `statements`, `sql_prepare`, `allow_list`.
+//!
+//! Owns: [`judge_text`]; [`Readings`], what the parser said of the texts seen lately. Never: how many statements a
+//! Query may hold (that is `simple_query`), a file, a session.
+//!
+//! A text is parsed once: what was found is kept by the text itself (compared byte by byte, so that nobody can make
+//! one text pass for another), in memory that is bounded in bytes.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::{Hazard, Lexing, Rejection, Rule, Rules, Verdict, hazard};
+use crate::settings::{AllowList, AllowListMode, Statements, Switch};
+use crate::sql::meaning::Unparsed;
+use crate::sql::verbs::{self, Class, Found, Named};
+
+/// Longest text that these rules read (bytes): a text of that length takes the parser some ten milliseconds.
+pub const TEXT_BYTES_MAX: usize = 256 << 10;
+
+/// Memory for what was read (bytes, for one thread).
+const READINGS_BYTES_MAX: usize = 4 << 20;
+
+/// What an entry costs beside its text (bytes), about.
+const ENTRY_BYTES: usize = 256;
+
+/// What the parser said of a text.
+#[derive(Debug)]
+pub struct Reading {
+    statements: Result<Vec<Found>, Unparsed>,
+    names: OnceCell<Result<Vec<Option<Named>>, Unparsed>>,
+}
+
+impl Reading {
+    fn new(text: &[u8]) -> Self {
+        Self { statements: verbs::statements(text), names: OnceCell::new() }
+    }
+
+    fn names(&self, text: &[u8]) -> Result<&[Option<Named>], Unparsed> {
+        self.names.get_or_init(|| verbs::names(text)).as_deref().map_err(|unparsed| *unparsed)
+    }
+}
+
+/// The texts read lately. Two generations: when the younger is full it becomes the older, and the older goes.
+#[derive(Debug, Default)]
+pub struct Readings {
+    young: HashMap<Box<[u8]>, Rc<Reading>, ahash::RandomState>,
+    old: HashMap<Box<[u8]>, Rc<Reading>, ahash::RandomState>,
+    young_bytes: usize,
+    parsed: u64,
+}
+
+impl Readings {
+    /// What the parser says of `text`, which is at most [`TEXT_BYTES_MAX`] long.
+    pub fn read(&mut self, text: &[u8]) -> Rc<Reading> {
+        if let Some(known) = self.young.get(text) {
+            return Rc::clone(known);
+        }
+        let (key, reading) = self.old.remove_entry(text).unwrap_or_else(|| {
+            self.parsed += 1;
+            (text.into(), Rc::new(Reading::new(text)))
+        });
+        if self.young_bytes + text.len() + ENTRY_BYTES > READINGS_BYTES_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        self.young_bytes += text.len() + ENTRY_BYTES;
+        self.young.insert(key, Rc::clone(&reading));
+        reading
+    }
+
+    /// Texts that were given to the parser.
+    pub fn parsed(&self) -> u64 {
+        self.parsed
+    }
+}
+
+/// What becomes of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// Whether it may pass.
+    pub verdict: Verdict,
+    /// What `allow_list = "learn"` writes: into which list (by its place in [`Rules::lists`]), what.
+    pub learned: Vec<(usize, Named)>,
+}
+
+impl Judged {
+    /// It passes, and nothing is learned of it.
+    pub fn passes(&self) -> bool {
+        self.verdict == Verdict::Pass && self.learned.is_empty()
+    }
+}
+
+impl From<Verdict> for Judged {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, learned: Vec::new() }
+    }
+}
+
+/// The verdict on the text of a Query, a Parse, or a statement that is bound again. `unseen`: what EXECUTE would run
+/// may have been prepared by somebody else, or before these rules.
+pub fn judge_text(
+    rules: &Rules,
+    text: &[u8],
+    lexing: Lexing,
+    unseen: bool,
+    readings: &mut Readings,
+) -> Judged {
+    if !rules.reads_texts() {
+        return Verdict::Pass.into();
+    }
+    if let Some(hazard) = hazard(text, lexing) {
+        return rules.cannot_read(misread(hazard, rules)).into();
+    }
+    if text.len() > TEXT_BYTES_MAX {
+        return judge_long_text(rules).into();
+    }
+    let reading = readings.read(text);
+    let Ok(statements) = &reading.statements else {
+        return rules.cannot_read(unparsed(rules).of(text)).into();
+    };
+    if let Some(rejection) = refuse(rules, statements, unseen) {
+        return rules.broken(rejection.of(text)).into();
+    }
+    match rules.allow_list {
+        AllowListMode::Off => Verdict::Pass.into(),
+        mode => look_up(rules, mode, text, &reading),
+    }
+}
+
+/// The verdict on a text that is too long to be read.
+pub fn judge_long_text(rules: &Rules) -> Verdict {
+    if !rules.reads_texts() {
+        return Verdict::Pass;
+    }
+    rules.cannot_read(Rejection::new(
+        Rule::TextBytes,
+        format!("statement text is longer than {TEXT_BYTES_MAX} bytes: {}", rules.reader()),
+        "Send values as parameters, or rows with COPY.",
+    ))
+}
+
+/// The verdict on running what was prepared under other rules, where its text is not known any more.
+pub fn judge_unseen(rules: &Rules) -> Verdict {
+    if rules.reads_texts() { rules.cannot_read(unseen_statement(rules)) } else { Verdict::Pass }
+}
+
+impl Rules {
+    /// Where only the allow-list needs the text, and refuses nothing, neither does what it cannot read.
+    fn cannot_read(&self, rejection: Rejection) -> Verdict {
+        let refuses = self.statements != Statements::All
+            || self.sql_prepare == Switch::Deny
+            || self.allow_list == AllowListMode::Reject;
+        match self.allow_list {
+            _ if refuses => self.broken(rejection),
+            AllowListMode::Report => Verdict::Report(rejection),
+            _ => Verdict::Pass,
+        }
+    }
+
+    /// The setting that needs texts read, for messages.
+    fn reader(&self) -> &'static str {
+        match (self.statements, self.sql_prepare) {
+            (Statements::ReadOnly, _) => "statements is \"read_only\"",
+            (Statements::NoDdl, _) => "statements is \"no_ddl\"",
+            (Statements::All, Switch::Deny) => "sql_prepare is \"deny\"",
+            (Statements::All, Switch::Allow) => "allow_list is on",
+        }
+    }
+}
+
+fn misread(hazard: Hazard, rules: &Rules) -> Rejection {
+    hazard.rejection(
+        (Rule::TextStrings, Rule::TextEncoding),
+        rules.reader(),
+        (
+            "Set standard_conforming_strings to on and wait for the answer, or send the value as a parameter.",
+            "Set client_encoding to UTF8 and wait for the answer, or send the value as a parameter.",
+        ),
+    )
+}
+
+fn unparsed(rules: &Rules) -> Rejection {
+    Rejection::new(
+        Rule::TextUnparsed,
+        format!("the statement could not be parsed: {}", rules.reader()),
+        "Correct the statement; what pgsluice cannot read may not pass here.",
+    )
+}
+
+fn unseen_statement(rules: &Rules) -> Rejection {
+    Rejection::new(
+        Rule::TextUnseen,
+        format!("the prepared statement was not judged by the rules of today: {}", rules.reader()),
+        "Connect again and prepare the statement there.",
+    )
+}
+
+/// The first statement that a rule refuses.
+fn refuse(rules: &Rules, statements: &[Found], unseen: bool) -> Option<Rejection> {
+    let count = statements.len();
+    statements.iter().enumerate().find_map(|(at, found)| {
+        let rejection = refuse_prepare(rules, found)
+            .or_else(|| refuse_class(rules, found))
+            .or_else(|| (found.executes && unseen).then(|| unseen_statement(rules)))?;
+        Some(match count {
+            1 => rejection,
+            _ => {
+                let which = format!("It is statement {} of {count}.", at + 1);
+                let detail = rejection.detail.as_ref().map_or(which.clone(), |d| format!("{d} {which}"));
+                rejection.detail(detail)
+            }
+        })
+    })
+}
+
+fn refuse_prepare(rules: &Rules, found: &Found) -> Option<Rejection> {
+    if rules.sql_prepare == Switch::Allow || !(found.prepares || found.executes) {
+        return None;
+    }
+    Some(Rejection::new(
+        Rule::SqlPrepareDeny,
+        "PREPARE and EXECUTE are not allowed: sql_prepare is \"deny\"".into(),
+        "Prepare statements with the extended query protocol.",
+    ))
+}
+
+fn refuse_class(rules: &Rules, found: &Found) -> Option<Rejection> {
+    let (rule, level, passes) = match rules.statements {
+        Statements::All => return None,
+        Statements::NoDdl => (Rule::StatementsNoDdl, "no_ddl", found.class <= Class::Write),
+        Statements::ReadOnly => (Rule::StatementsReadOnly, "read_only", found.class <= Class::Read),
+    };
+    if passes {
+        return None;
+    }
+    let rejection = Rejection::new(
+        rule,
+        format!("{} is not allowed: statements is \"{level}\"", found.class.as_str()),
+        "Connect as a user whose policy allows it.",
+    );
+    Some(match found.because {
+        Some(because) => {
+            rejection.detail(format!("The statement is {}, with {because}.", found.kind.as_str()))
+        }
+        None => rejection.detail(format!("The statement is {}.", found.kind.as_str())),
+    })
+}
+
+/// Each statement must be in each list.
+fn look_up(rules: &Rules, mode: AllowListMode, text: &[u8], reading: &Reading) -> Judged {
+    let Ok(names) = reading.names(text) else { return rules.cannot_read(unparsed(rules).of(text)).into() };
+    let lacks = |list: &AllowList, named: &Named| !list.prints.contains(&named.print);
+    if mode == AllowListMode::Learn {
+        let lists = rules.lists.iter().enumerate();
+        let learned = lists.flat_map(|(at, list)| {
+            let new = names.iter().flatten().filter(move |named| lacks(list, named));
+            new.map(move |named| (at, named.clone()))
+        });
+        return Judged { verdict: Verdict::Pass, learned: learned.collect() };
+    }
+    let unlisted =
+        |named: &&Named| rules.lists.is_empty() || rules.lists.iter().any(|list| lacks(list, named));
+    let Some(named) = names.iter().flatten().find(unlisted) else { return Verdict::Pass.into() };
+    let mut rejection = Rejection::new(
+        Rule::AllowList,
+        "the statement is not in the allow-list: see allow_list".into(),
+        "If it may pass, add it to allow_list_file and reload.",
+    )
+    .of(text);
+    rejection.fingerprint = Some(named.print.to_string());
+    match mode {
+        AllowListMode::Report => Verdict::Report(rejection).into(),
+        _ => rules.broken(rejection).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,449 @@
+//! What the statements of a text do, as a policy asks: a closed list of classes, by PostgreSQL's own parser.
+//!
+//! Owns: [`Class`], the node kinds behind each, what makes a SELECT more than a read, what names a statement in an
+//! allow-list. Never: a verdict, what a function or a DO body does, a guess: a node that is in no class is
+//! [`Class::Definition`], which the fewest may send.
+//!
+//! Where PostgreSQL has a list of its own it is followed: `log_statement = 'mod'` for what writes (so TRUNCATE is a
+//! write), a read-only transaction for what a read is not (`SELECT ... FOR UPDATE`).
+
+use pg_query::NodeEnum;
+use pg_query::protobuf::{self, a_const::Val};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::meaning::{self, Kind, Unparsed, node_of, readable};
+use super::scan;
+use crate::settings::Print;
+
+/// What a statement does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// BEGIN, COMMIT, ROLLBACK, SAVEPOINT, RELEASE, ROLLBACK TO; the empty query.
+    Control,
+    /// SET, RESET, SHOW, DISCARD, DEALLOCATE, LISTEN, UNLISTEN, CLOSE, SET CONSTRAINTS.
+    Session,
+    /// SELECT, VALUES, TABLE, FETCH, MOVE, COPY TO STDOUT, EXPLAIN, DECLARE, EXECUTE of what was judged at PREPARE.
+    Read,
+    /// INSERT, UPDATE, DELETE, MERGE, TRUNCATE, COPY FROM STDIN, LOCK, NOTIFY, CALL, two-phase commit; and reads that
+    /// lock rows, hold one of these in WITH, or call a function of [`WRITERS`].
+    Write,
+    /// CREATE, ALTER, DROP, GRANT, COMMENT, SELECT INTO, CREATE TABLE AS, REFRESH, IMPORT and every node not named here.
+    Definition,
+    /// COPY with a file or program, LOAD, VACUUM, ANALYZE, CLUSTER, REINDEX, CHECKPOINT, ALTER SYSTEM.
+    Server,
+    /// DO: its body is not read.
+    Code,
+}
+
+impl Class {
+    /// A word for messages.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Control => "transaction control",
+            Self::Session => "session state",
+            Self::Read => "a read",
+            Self::Write => "a write",
+            Self::Definition => "data definition",
+            Self::Server => "a command to the server itself",
+            Self::Code => "a DO block",
+        }
+    }
+}
+
+/// One statement of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What it does.
+    pub class: Class,
+    /// What it is.
+    pub kind: Kind,
+    /// What in a SELECT makes it a write, or in a SET undoes a read-only session: for the message.
+    pub because: Option<&'static str>,
+    /// It makes a prepared statement (SQL's PREPARE); the class is that of the body.
+    pub prepares: bool,
+    /// It runs a prepared statement (SQL's EXECUTE, also in EXPLAIN and CREATE TABLE AS).
+    pub executes: bool,
+}
+
+impl Found {
+    fn plain(class: Class, kind: Kind) -> Self {
+        Self { class, kind, because: None, prepares: false, executes: false }
+    }
+
+    fn because(self, class: Class, because: &'static str) -> Self {
+        Self { class: self.class.max(class), because: Some(because), ..self }
+    }
+}
+
+/// The statements of a text, in order; nothing for an empty text.
+///
+/// # Errors
+/// The parser could not read it.
+pub fn statements(text: &[u8]) -> Result<Vec<Found>, Unparsed> {
+    let parsed = pg_query::parse(&readable(text)?, 0).map_err(|_| Unparsed)?;
+    Ok(parsed.protobuf.stmts.iter().map(|raw| found(node_of(raw))).collect())
+}
+
+fn found(node: Option<&NodeEnum>) -> Found {
+    use NodeEnum as N;
+    let kind = meaning::kind(node);
+    let plain = |class| Found::plain(class, kind);
+    let Some(node) = node else { return plain(Class::Definition) };
+    match node {
+        N::TransactionStmt(_) if matches!(kind, Kind::TwoPhase | Kind::Other) => plain(Class::Write),
+        N::TransactionStmt(stmt) if opens_writes(&stmt.options) => {
+            plain(Class::Control).because(Class::Write, "READ WRITE")
+        }
+        N::TransactionStmt(_) => plain(Class::Control),
+        N::VariableSetStmt(stmt) if undoes_read_only(stmt) => {
+            plain(Class::Session).because(Class::Write, "a setting that opens transactions to writes")
+        }
+        N::VariableSetStmt(_)
+        | N::VariableShowStmt(_)
+        | N::ConstraintsSetStmt(_)
+        | N::DiscardStmt(_)
+        | N::DeallocateStmt(_)
+        | N::ListenStmt(_)
+        | N::UnlistenStmt(_)
+        | N::ClosePortalStmt(_) => plain(Class::Session),
+        N::FetchStmt(_) => plain(Class::Read),
+        N::SelectStmt(_) => read(node, kind),
+        N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => plain(Class::Write),
+        N::TruncateStmt(_) | N::LockStmt(_) | N::NotifyStmt(_) | N::CallStmt(_) => plain(Class::Write),
+        N::DeclareCursorStmt(stmt) => as_inner(stmt.query.as_deref(), kind),
+        N::PrepareStmt(stmt) => Found { prepares: true, ..as_inner(stmt.query.as_deref(), kind) },
+        N::ExecuteStmt(_) => Found { executes: true, ..read(node, kind) },
+        N::ExplainStmt(stmt) => explained(stmt, kind),
+        N::CreateTableAsStmt(stmt) => {
+            let inner = inner(stmt.query.as_deref());
+            Found { executes: inner.is_some_and(|i| i.executes), ..plain(Class::Definition) }
+        }
+        N::CopyStmt(stmt) => copied(stmt, kind),
+        N::VacuumStmt(_)
+        | N::ClusterStmt(_)
+        | N::ReindexStmt(_)
+        | N::CheckPointStmt(_)
+        | N::LoadStmt(_)
+        | N::AlterSystemStmt(_) => plain(Class::Server),
+        N::DoStmt(_) => plain(Class::Code),
+        _ => plain(Class::Definition),
+    }
+}
+
+fn inner(node: Option<&protobuf::Node>) -> Option<Found> {
+    node.map(|node| found(node.node.as_ref()))
+}
+
+/// A statement that is what it holds.
+fn as_inner(node: Option<&protobuf::Node>, kind: Kind) -> Found {
+    inner(node).map_or(Found::plain(Class::Definition, kind), |found| Found { kind, ..found })
+}
+
+/// EXPLAIN plans; with ANALYZE it runs. EXPLAIN EXECUTE evaluates the parameters, too.
+fn explained(stmt: &protobuf::ExplainStmt, kind: Kind) -> Found {
+    let inner = as_inner(stmt.query.as_deref(), kind);
+    if inner.executes || runs(&stmt.options) { inner } else { Found::plain(Class::Read, kind) }
+}
+
+/// ANALYZE is said, and not plainly said to be off.
+fn runs(options: &[protobuf::Node]) -> bool {
+    def_elems(options).any(|option| {
+        option.defname.eq_ignore_ascii_case("analyze")
+            && !matches!(option.arg.as_ref().and_then(|arg| arg.node.as_ref()),
+                Some(NodeEnum::String(word)) if is_off(&word.sval))
+            && !matches!(option.arg.as_ref().and_then(|arg| arg.node.as_ref()),
+                Some(NodeEnum::Integer(number)) if number.ival == 0)
+    })
+}
+
+fn is_off(word: &str) -> bool {
+    ["false", "off"].iter().any(|off| word.eq_ignore_ascii_case(off))
+}
+
+fn copied(stmt: &protobuf::CopyStmt, kind: Kind) -> Found {
+    if stmt.is_program || !stmt.filename.is_empty() {
+        return Found::plain(Class::Server, kind);
+    }
+    if stmt.is_from {
+        return Found::plain(Class::Write, kind);
+    }
+    match inner(stmt.query.as_deref()) {
+        Some(found) => Found { kind, ..found },
+        None => Found::plain(Class::Read, kind),
+    }
+}
+
+fn def_elems(nodes: &[protobuf::Node]) -> impl Iterator<Item = &protobuf::DefElem> {
+    nodes.iter().filter_map(|node| match node.node.as_ref() {
+        Some(NodeEnum::DefElem(option)) => Some(&**option),
+        _ => None,
+    })
+}
+
+/// The settings that make transactions read-only.
+const READ_ONLY_SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
+
+fn is_read_only_setting(name: &str) -> bool {
+    READ_ONLY_SETTINGS.iter().any(|setting| name.eq_ignore_ascii_case(setting))
+}
+
+/// READ WRITE among the modes of a transaction.
+fn opens_writes(options: &[protobuf::Node]) -> bool {
+    def_elems(options).any(|option| {
+        is_read_only_setting(&option.defname) && !option.arg.as_deref().is_some_and(is_plainly_on)
+    })
+}
+
+/// Not so for RESET and SET TO DEFAULT: those go back to what the role has.
+fn undoes_read_only(stmt: &protobuf::VariableSetStmt) -> bool {
+    use protobuf::VariableSetKind as V;
+    match stmt.kind() {
+        V::VarSetValue => {
+            is_read_only_setting(&stmt.name) && !matches!(stmt.args.as_slice(), [one] if is_plainly_on(one))
+        }
+        V::VarSetMulti => opens_writes(&stmt.args),
+        _ => false,
+    }
+}
+
+fn is_plainly_on(node: &protobuf::Node) -> bool {
+    let Some(NodeEnum::AConst(constant)) = node.node.as_ref() else { return false };
+    match &constant.val {
+        Some(Val::Ival(value)) => value.ival == 1,
+        Some(Val::Boolval(value)) => value.boolval,
+        Some(Val::Sval(value)) => ["on", "true"].iter().any(|on| value.sval.eq_ignore_ascii_case(on)),
+        _ => false,
+    }
+}
+
+/// Functions of PostgreSQL's own that write, or act on the server, where a refused statement would do the same.
+/// Others cannot be known: what a function does is the server's affair.
+pub const WRITERS: [&str; 37] = [
+    "nextval",
+    "setval",
+    "pg_notify",
+    "lo_creat",
+    "lo_create",
+    "lo_export",
+    "lo_from_bytea",
+    "lo_import",
+    "lo_put",
+    "lo_truncate",
+    "lo_truncate64",
+    "lo_unlink",
+    "lowrite",
+    "pg_backup_start",
+    "pg_backup_stop",
+    "pg_cancel_backend",
+    "pg_copy_logical_replication_slot",
+    "pg_copy_physical_replication_slot",
+    "pg_create_logical_replication_slot",
+    "pg_create_physical_replication_slot",
+    "pg_create_restore_point",
+    "pg_drop_replication_slot",
+    "pg_import_system_collations",
+    "pg_log_standby_snapshot",
+    "pg_logical_emit_message",
+    "pg_logical_slot_get_binary_changes",
+    "pg_logical_slot_get_changes",
+    "pg_promote",
+    "pg_reload_conf",
+    "pg_replication_slot_advance",
+    "pg_rotate_logfile",
+    "pg_switch_wal",
+    "pg_sync_replication_slots",
+    "pg_terminate_backend",
+    "pg_wal_replay_pause",
+    "pg_wal_replay_resume",
+    "pg_stat_reset",
+];
+
+/// A SELECT, or the parameters of EXECUTE: every node of its tree is looked at.
+fn read(node: &NodeEnum, kind: Kind) -> Found {
+    let mut found = Found::plain(Class::Read, kind);
+    match serde_json::to_value(node) {
+        Ok(tree) => look(&tree, &mut found),
+        Err(_) => found = found.because(Class::Definition, "a tree that cannot be walked"),
+    }
+    found
+}
+
+fn look(tree: &Value, found: &mut Found) {
+    match tree {
+        Value::Array(items) => items.iter().for_each(|item| look(item, found)),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let Some((class, because)) = beyond_a_read(name, value) {
+                    *found = found.clone().because(class, because);
+                }
+                look(value, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A part of a tree that makes a read more than one.
+fn beyond_a_read(name: &str, value: &Value) -> Option<(Class, &'static str)> {
+    match name {
+        "InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt" => {
+            Some((Class::Write, "INSERT, UPDATE, DELETE or MERGE in WITH"))
+        }
+        "LockingClause" => Some((Class::Write, "FOR UPDATE or FOR SHARE")),
+        "into_clause" if !value.is_null() => Some((Class::Definition, "INTO")),
+        "FuncCall" if calls_set_config(value) => {
+            Some((Class::Write, "set_config() of a setting that opens transactions to writes, or of any"))
+        }
+        // A name, wherever it stands: f(x) can be written x.f.
+        "String" => value["sval"].as_str().filter(|name| writes(name)).map(|_| {
+            (Class::Write, "a function that writes or acts on the server, such as nextval() or lo_unlink()")
+        }),
+        _ => None,
+    }
+}
+
+fn writes(function: &str) -> bool {
+    WRITERS.contains(&function)
+        || function.starts_with("pg_replication_origin_")
+        || function.starts_with("pg_stat_reset_")
+        || function.starts_with("pg_restore_")
+        || function.starts_with("pg_clear_")
+}
+
+/// A call of set_config for a setting that makes transactions read-only, or for one that the text does not show.
+fn calls_set_config(call: &Value) -> bool {
+    let is = |name: &Value| name["node"]["String"]["sval"] == "set_config";
+    if !call["funcname"].as_array().and_then(|names| names.last()).is_some_and(is) {
+        return false;
+    }
+    match call["args"][0]["node"]["AConst"]["val"]["Sval"]["sval"].as_str() {
+        // With standard_conforming_strings off a backslash would spell something else.
+        Some(name) => is_read_only_setting(name) || name.contains('\\'),
+        None => true,
+    }
+}
+
+/// What names a statement in an allow-list, and what it is, for people: no literal of the text is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// The name.
+    pub print: Print,
+    /// The statement without its literals, or only its kind; one line.
+    pub remark: String,
+}
+
+/// Longest remark (characters); the rest is cut.
+const REMARK_CHARS_MAX: usize = 200;
+
+/// The names of a text's statements. A PREPARE has that of its body. `None` for transaction control, which no list
+/// needs to hold.
+///
+/// # Errors
+/// The parser could not read it.
+pub fn names(text: &[u8]) -> Result<Vec<Option<Named>>, Unparsed> {
+    let text = readable(text)?;
+    let parsed = pg_query::parse(&text, 0).map_err(|_| Unparsed)?;
+    parsed.protobuf.stmts.iter().map(|raw| name_of(raw, &text)).collect()
+}
+
+fn name_of(raw: &protobuf::RawStmt, text: &str) -> Result<Option<Named>, Unparsed> {
+    let start = usize::try_from(raw.stmt_location).map_err(|_| Unparsed)?;
+    let len = usize::try_from(raw.stmt_len).map_err(|_| Unparsed)?;
+    let end = if len == 0 { text.len() } else { start + len };
+    let own = text.get(start..end).ok_or(Unparsed)?;
+    let node = node_of(raw);
+    if found(node) == Found::plain(Class::Control, meaning::kind(node)) {
+        return Ok(None);
+    }
+    if let Some(NodeEnum::PrepareStmt(stmt)) = node {
+        let body = stmt.query.as_ref().and_then(|query| query.node.as_ref()).ok_or(Unparsed)?;
+        let body = body.deparse(pg_query::DeparseOptions::default()).map_err(|_| Unparsed)?;
+        return named(&body, stmt.query.as_ref().and_then(|query| query.node.as_ref())).map(Some);
+    }
+    named(own, node).map(Some)
+}
+
+fn named(text: &str, node: Option<&NodeEnum>) -> Result<Named, Unparsed> {
+    let shape = pg_query::fingerprint(text, 0, meaning::full_names()).map_err(|_| Unparsed)?.value;
+    let kind = meaning::kind(node);
+    if !literals_are_parameters(node) {
+        let text = hash_of(text.trim());
+        return Ok(Named { print: Print { shape, text }, remark: kind.as_str().to_owned() });
+    }
+    let remark = without_literals(text).unwrap_or_else(|| kind.as_str().to_owned());
+    Ok(Named { print: Print { shape, text: 0 }, remark })
+}
+
+/// Never 0, which stands for no hash.
+fn hash_of(text: &str) -> u64 {
+    let digest = Sha256::digest(text.as_bytes());
+    let first = digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    first.max(1)
+}
+
+/// Statements whose literals could as well be parameters, and those that name nothing but what the session made. Of
+/// others (SET, DO, CREATE FUNCTION ...) the literals are what they do, and the parser's fingerprint leaves them out.
+fn literals_are_parameters(node: Option<&NodeEnum>) -> bool {
+    use NodeEnum as N;
+    match node {
+        Some(N::SelectStmt(stmt)) => stmt.into_clause.is_none(),
+        Some(N::CopyStmt(stmt)) => !stmt.is_program && stmt.filename.is_empty(),
+        Some(N::ExplainStmt(stmt)) => {
+            literals_are_parameters(stmt.query.as_ref().and_then(|q| q.node.as_ref()))
+        }
+        Some(N::DeclareCursorStmt(_)) => true,
+        Some(
+            N::InsertStmt(_)
+            | N::UpdateStmt(_)
+            | N::DeleteStmt(_)
+            | N::MergeStmt(_)
+            | N::ExecuteStmt(_)
+            | N::CallStmt(_)
+            | N::TruncateStmt(_)
+            | N::LockStmt(_)
+            | N::DeallocateStmt(_)
+            | N::FetchStmt(_)
+            | N::ClosePortalStmt(_)
+            | N::DiscardStmt(_)
+            | N::VariableShowStmt(_),
+        ) => true,
+        _ => false,
+    }
+}
+
+/// The statement as PostgreSQL would write it, with `$n` for each literal, in one line. Comments are gone with it.
+fn without_literals(text: &str) -> Option<String> {
+    let normal = pg_query::normalize(text).ok()?;
+    let parsed = pg_query::parse(&normal, 0).ok()?;
+    let holds_literal = |written: &str| {
+        scan::scan(written.as_bytes(), true).any(|token| {
+            use scan::Kind as K;
+            matches!(
+                token.kind,
+                K::String
+                    | K::ContinuedString
+                    | K::EscapeString
+                    | K::UnicodeString
+                    | K::DollarString
+                    | K::BitString
+                    | K::HexString
+                    | K::Unterminated
+            )
+        })
+    };
+    let written = parsed.deparse(pg_query::DeparseOptions::default()).ok()?;
+    // What the parser leaves in (the arguments of EXECUTE, options) is not shown.
+    if holds_literal(&written) {
+        return None;
+    }
+    let mut line: String = written.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((cut, _)) = line.char_indices().nth(REMARK_CHARS_MAX) {
+        line.truncate(cut);
+        line.push_str(" ...");
+    }
+    Some(line)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! The classes as a table: statement, class, what makes it so.
+
+use super::*;
+
+/// Statement; its class; a word of why it is more than it looks.
+const TABLE: &[(&str, Class, &str)] = &[
+    // Transaction control.
+    ("BEGIN", Class::Control, ""),
+    ("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY", Class::Control, ""),
+    ("BEGIN READ WRITE", Class::Write, "READ WRITE"),
+    ("START TRANSACTION READ WRITE", Class::Write, "READ WRITE"),
+    ("COMMIT", Class::Control, ""),
+    ("ROLLBACK TO a", Class::Control, ""),
+    ("PREPARE TRANSACTION 'a'", Class::Write, ""),
+    ("COMMIT PREPARED 'a'", Class::Write, ""),
+    ("ROLLBACK PREPARED 'a'", Class::Write, ""),
+    // Session state.
+    ("SET work_mem = '1MB'", Class::Session, ""),
+    ("SET ROLE a", Class::Session, ""),
+    ("SET LOCAL a.b = 1", Class::Session, ""),
+    ("SET CONSTRAINTS ALL DEFERRED", Class::Session, ""),
+    ("SET TRANSACTION READ ONLY", Class::Session, ""),
+    ("SET TRANSACTION READ WRITE", Class::Write, "opens"),
+    ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", Class::Session, ""),
+    ("SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE", Class::Write, "opens"),
+    ("SET default_transaction_read_only = on", Class::Session, ""),
+    ("SET default_transaction_read_only = 'on'", Class::Session, ""),
+    ("SET default_transaction_read_only = off", Class::Write, "opens"),
+    ("SET default_transaction_read_only = 0", Class::Write, "opens"),
+    ("SET \"Default_Transaction_Read_Only\" TO 'fa'", Class::Write, "opens"),
+    ("SET transaction_read_only = 'off'", Class::Write, "opens"),
+    ("SET default_transaction_read_only TO DEFAULT", Class::Session, ""),
+    ("RESET default_transaction_read_only", Class::Session, ""),
+    ("RESET ALL", Class::Session, ""),
+    ("SHOW a", Class::Session, ""),
+    ("DISCARD ALL", Class::Session, ""),
+    ("DEALLOCATE ALL", Class::Session, ""),
+    ("LISTEN a", Class::Session, ""),
+    ("UNLISTEN *", Class::Session, ""),
+    ("CLOSE a", Class::Session, ""),
+    // Reads.
+    ("SELECT 1", Class::Read, ""),
+    ("VALUES (1)", Class::Read, ""),
+    ("TABLE t", Class::Read, ""),
+    ("SELECT a FROM t WHERE b = $1 ORDER BY c LIMIT 1", Class::Read, ""),
+    ("SELECT f(1), t.update FROM t", Class::Read, ""),
+    ("WITH a AS (SELECT 1) SELECT * FROM a UNION ALL SELECT 2", Class::Read, ""),
+    ("SELECT set_config('work_mem', $1, false)", Class::Read, ""),
+    ("COPY t TO STDOUT", Class::Read, ""),
+    ("COPY (SELECT 1) TO STDOUT", Class::Read, ""),
+    ("EXPLAIN DELETE FROM t", Class::Read, ""),
+    ("EXPLAIN (ANALYZE false) DELETE FROM t", Class::Read, ""),
+    ("EXPLAIN (ANALYZE 0, VERBOSE) DELETE FROM t", Class::Read, ""),
+    ("EXPLAIN ANALYZE SELECT 1", Class::Read, ""),
+    ("DECLARE c CURSOR WITH HOLD FOR SELECT 1", Class::Read, ""),
+    ("FETCH ALL FROM c", Class::Read, ""),
+    ("MOVE c", Class::Read, ""),
+    ("PREPARE a AS SELECT 1", Class::Read, ""),
+    ("EXECUTE a", Class::Read, ""),
+    ("EXPLAIN EXECUTE a", Class::Read, ""),
+    // What looks like a read.
+    ("SELECT * FROM t FOR UPDATE", Class::Write, "FOR UPDATE"),
+    ("SELECT * FROM t FOR KEY SHARE", Class::Write, "FOR UPDATE"),
+    ("SELECT * FROM (SELECT * FROM t FOR SHARE) s", Class::Write, "FOR UPDATE"),
+    ("SELECT 1 WHERE EXISTS (SELECT 1 FROM t FOR UPDATE)", Class::Write, "FOR UPDATE"),
+    ("WITH a AS (DELETE FROM t RETURNING *) SELECT * FROM a", Class::Write, "WITH"),
+    (
+        "WITH a AS (MERGE INTO t USING u ON a = b WHEN MATCHED THEN DELETE RETURNING 1) SELECT 1",
+        Class::Write,
+        "WITH",
+    ),
+    (
+        "SELECT 1 FROM (WITH a AS (INSERT INTO t VALUES (1) RETURNING 1) SELECT * FROM a) s",
+        Class::Write,
+        "WITH",
+    ),
+    ("SELECT 1 INTO u", Class::Definition, "INTO"),
+    ("SELECT 1 INTO TEMP u FOR UPDATE", Class::Definition, ""),
+    ("WITH a AS (SELECT 1) SELECT * INTO u FROM a", Class::Definition, "INTO"),
+    ("SELECT nextval('s')", Class::Write, "nextval"),
+    ("SELECT pg_catalog.setval('s', 1)", Class::Write, "nextval"),
+    ("SELECT ('s'::regclass).nextval", Class::Write, "nextval"),
+    ("SELECT U&\"nextv\\0061l\"('s')", Class::Write, "nextval"),
+    ("SELECT 1 FROM lo_unlink(1)", Class::Write, "nextval"),
+    ("SELECT 1 ORDER BY lo_put(1, 0, 'x')", Class::Write, "nextval"),
+    ("SELECT pg_notify('a', 'b')", Class::Write, "nextval"),
+    ("SELECT pg_terminate_backend(1)", Class::Write, "nextval"),
+    ("SELECT pg_replication_origin_create('a')", Class::Write, "nextval"),
+    ("VALUES (nextval('s'))", Class::Write, "nextval"),
+    ("SELECT set_config('transaction_read_only', 'off', false)", Class::Write, "set_config"),
+    ("SELECT set_config('Default_Transaction_Read_Only', 'off', false)", Class::Write, "set_config"),
+    ("SELECT set_config($1, $2, false)", Class::Write, "set_config"),
+    ("SELECT set_config('default_' || 'transaction_read_only', 'off', false)", Class::Write, "set_config"),
+    (
+        "SELECT set_config(is_local => false, setting_name => 'a', new_value => 'b')",
+        Class::Write,
+        "set_config",
+    ),
+    ("COPY (DELETE FROM t RETURNING 1) TO STDOUT", Class::Write, ""),
+    ("COPY (SELECT 1 FROM t FOR UPDATE) TO STDOUT", Class::Write, "FOR UPDATE"),
+    ("EXPLAIN ANALYZE DELETE FROM t", Class::Write, ""),
+    ("EXPLAIN (ANALYZE) DELETE FROM t", Class::Write, ""),
+    ("EXPLAIN (ANALYZE on) DELETE FROM t", Class::Write, ""),
+    ("EXPLAIN (ANALYZE false, ANALYZE) DELETE FROM t", Class::Write, ""),
+    ("EXPLAIN ANALYZE CREATE TABLE u AS SELECT 1", Class::Definition, ""),
+    ("EXPLAIN EXECUTE a(nextval('s'))", Class::Write, "nextval"),
+    ("EXECUTE a(nextval('s'))", Class::Write, "nextval"),
+    ("DECLARE c CURSOR FOR SELECT * FROM t FOR UPDATE", Class::Write, "FOR UPDATE"),
+    ("PREPARE a AS DELETE FROM t", Class::Write, ""),
+    ("PREPARE a AS SELECT * FROM t FOR UPDATE", Class::Write, "FOR UPDATE"),
+    // Writes.
+    ("INSERT INTO t VALUES (1)", Class::Write, ""),
+    ("UPDATE t SET a = 1", Class::Write, ""),
+    ("DELETE FROM t", Class::Write, ""),
+    ("MERGE INTO t USING u ON a = b WHEN MATCHED THEN DELETE", Class::Write, ""),
+    ("TRUNCATE t", Class::Write, ""),
+    ("COPY t FROM STDIN", Class::Write, ""),
+    ("LOCK t", Class::Write, ""),
+    ("NOTIFY a", Class::Write, ""),
+    ("CALL p()", Class::Write, ""),
+    // Definitions.
+    ("CREATE TABLE t ()", Class::Definition, ""),
+    ("CREATE TEMP TABLE t ()", Class::Definition, ""),
+    ("CREATE TABLE t AS SELECT 1", Class::Definition, ""),
+    ("CREATE TABLE t AS EXECUTE a", Class::Definition, ""),
+    ("CREATE MATERIALIZED VIEW v AS SELECT 1", Class::Definition, ""),
+    ("REFRESH MATERIALIZED VIEW v", Class::Definition, ""),
+    ("ALTER TABLE t ADD a int", Class::Definition, ""),
+    ("DROP TABLE t", Class::Definition, ""),
+    ("GRANT SELECT ON t TO a", Class::Definition, ""),
+    ("ALTER ROLE a SET standard_conforming_strings = off", Class::Definition, ""),
+    ("ALTER DATABASE a RESET ALL", Class::Definition, ""),
+    ("COMMENT ON TABLE t IS 'a'", Class::Definition, ""),
+    ("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", Class::Definition, ""),
+    ("IMPORT FOREIGN SCHEMA a FROM SERVER b INTO c", Class::Definition, ""),
+    ("REASSIGN OWNED BY a TO b", Class::Definition, ""),
+    ("SECURITY LABEL ON TABLE t IS 'a'", Class::Definition, ""),
+    // The server itself.
+    ("COPY t TO PROGRAM 'x'", Class::Server, ""),
+    ("COPY t FROM PROGRAM 'x'", Class::Server, ""),
+    ("COPY t TO '/x'", Class::Server, ""),
+    ("COPY t FROM '/x'", Class::Server, ""),
+    ("COPY (SELECT 1) TO '/x'", Class::Server, ""),
+    ("VACUUM t", Class::Server, ""),
+    ("ANALYZE", Class::Server, ""),
+    ("REINDEX TABLE t", Class::Server, ""),
+    ("CLUSTER", Class::Server, ""),
+    ("CHECKPOINT", Class::Server, ""),
+    ("LOAD 'a'", Class::Server, ""),
+    ("ALTER SYSTEM SET a = 1", Class::Server, ""),
+    // What is not read.
+    ("DO 'BEGIN END'", Class::Code, ""),
+];
+
+#[test]
+fn each_statement_has_its_class() {
+    for (text, class, because) in TABLE {
+        let found = statements(text.as_bytes()).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let [found] = &found[..] else { panic!("{text}: {found:?}") };
+        assert_eq!(found.class, *class, "{text}: {found:?}");
+        assert!(found.because.unwrap_or_default().contains(because), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn prepare_and_execute_are_seen_wherever_they_stand() {
+    let of = |text: &str| {
+        let found = statements(text.as_bytes()).unwrap();
+        (found[0].prepares, found[0].executes)
+    };
+    assert_eq!(of("PREPARE a AS SELECT 1"), (true, false));
+    for text in ["EXECUTE a", "EXPLAIN EXECUTE a", "EXPLAIN ANALYZE EXECUTE a", "CREATE TABLE t AS EXECUTE a"]
+    {
+        assert_eq!(of(text), (false, true), "{text}");
+    }
+    assert_eq!(of("EXPLAIN CREATE TABLE t AS EXECUTE a"), (false, true));
+    for text in ["DEALLOCATE a", "SELECT 1", "PREPARE TRANSACTION 'a'"] {
+        assert_eq!(of(text), (false, false), "{text}");
+    }
+}
+
+#[test]
+fn all_statements_of_a_text_in_order() {
+    let classes =
+        |text: &str| statements(text.as_bytes()).map(|f| f.iter().map(|f| f.class).collect::<Vec<_>>());
+    assert_eq!(classes(" ; -- x"), Ok(vec![]));
+    assert_eq!(
+        classes("BEGIN; DELETE FROM t; ;COMMIT"),
+        Ok(vec![Class::Control, Class::Write, Class::Control])
+    );
+    assert_eq!(classes("SELECT 1; SELEC"), Err(Unparsed));
+    let deep = format!("SELECT {}1{}", "(SELECT ".repeat(5000), ")".repeat(5000));
+    assert_eq!(classes(&deep), Err(Unparsed), "too deep is not readable, and no crash");
+}
+
+fn prints(text: &str) -> Vec<Option<Print>> {
+    let named = names(text.as_bytes()).unwrap_or_else(|e| panic!("{text}: {e}"));
+    named.into_iter().map(|named| named.map(|named| named.print)).collect()
+}
+
+#[test]
+fn names_in_an_allow_list() {
+    // The same but for literals.
+    for (a, b) in [
+        ("SELECT a FROM t WHERE b = 'x'", "select a from t where b = $1 /* c */"),
+        ("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES ('a')"),
+        ("PREPARE p AS SELECT 1 + 1", "PREPARE q(int) AS SELECT $1 + 2"),
+        ("PREPARE p AS SELECT a::text FROM t WHERE b LIKE 'x%'", "SELECT a::text FROM t WHERE b LIKE $1"),
+        ("EXECUTE a(1)", "EXECUTE b(2)"),
+        ("EXPLAIN SELECT 1", "EXPLAIN SELECT 2"),
+        ("SET a = 1", " SET a = 1 "),
+    ] {
+        assert_eq!(prints(a), prints(b), "{a} | {b}");
+    }
+    for (a, b) in [
+        ("SELECT a FROM t", "SELECT a FROM u"),
+        ("SELECT a FROM t", "SELECT a FROM t FOR UPDATE"),
+        ("SELECT f(1)", "SELECT g(1)"),
+        // Here a literal is what the statement does.
+        ("DO 'a'", "DO 'b'"),
+        ("SET a = 1", "SET a = 2"),
+        ("ALTER USER a PASSWORD 'x'", "ALTER USER b PASSWORD 'x'"),
+        (
+            "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'x'",
+            "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'y'",
+        ),
+        ("COPY t FROM STDIN", "COPY t FROM PROGRAM 'x'"),
+        ("COPY t TO PROGRAM 'x'", "COPY t TO PROGRAM 'y'"),
+        ("NOTIFY a, 'x'", "NOTIFY b, 'y'"),
+        ("EXPLAIN SELECT 1", "EXPLAIN ANALYZE SELECT 1"),
+        ("BEGIN READ WRITE", "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE"),
+    ] {
+        assert_ne!(prints(a), prints(b), "{a} | {b}");
+    }
+    let both = prints("SELECT 1; BEGIN; SELECT a FROM t ;DELETE FROM t");
+    assert_eq!(both[1], None);
+    assert_eq!(both[0], prints("SELECT 2")[0]);
+    assert_eq!(both[2], prints("SELECT a FROM t")[0]);
+    assert_eq!(both[3], prints("DELETE FROM t")[0]);
+    assert_eq!(prints("SELECT '\u{e9}'; SELECT a FROM t")[1], both[2], "positions are bytes");
+    for print in both.into_iter().flatten().chain(prints("DO 'a'")[0]) {
+        assert_eq!(Print::parse(&print.to_string()), Some(print));
+    }
+}
+
+#[test]
+fn remarks_hold_no_literal_and_no_comment() {
+    for (text, remark) in [
+        ("SELECT 'hunter2' /* hunter2 */ FROM t -- hunter2", "SELECT $1 FROM t"),
+        ("INSERT INTO t VALUES ('hunter2', 5)", "INSERT INTO t VALUES ($1, $2)"),
+        ("SET a = 'hunter2'", "SET"),
+        ("DO 'hunter2'", "DO"),
+        ("ALTER USER a PASSWORD 'hunter2'", "data definition"),
+        ("CALL p('hunter2')", "CALL p($1)"),
+        ("PREPARE a AS SELECT 'hunter2'::text", "SELECT $1::text"),
+        ("COPY (SELECT 'hunter2') TO STDOUT", "COPY (SELECT $1) TO STDOUT"),
+    ] {
+        let named = names(text.as_bytes()).unwrap();
+        assert_eq!(named[0].as_ref().unwrap().remark, remark, "{text}");
+    }
+    // Whatever the parser leaves in of a statement that may stand in a list with literals left out.
+    for (text, ..) in TABLE {
+        let text = text.replace("'x'", "'hunter2'").replace("'a'", "'hunter2'").replace("'s'", "'hunter2'");
+        for named in names(text.as_bytes()).unwrap().into_iter().flatten() {
+            assert!(!named.remark.contains("hunter2"), "{text}: {}", named.remark);
+        }
+    }
+}

@@ -1,0 +1,679 @@
+//! The policy's rules against a real PostgreSQL: kinds of statements, PREPARE, allow-lists, networks, replication, and
+//! what changes how the server reads a text. Every refusal is an ERROR in its place, and the session lives on.
+
+mod support;
+
+use pgsluice::wire::{backend as b, frontend as f};
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
+
+const MODES: [&str; 2] = ["transaction", "session"];
+
+/// A proxy with this policy in front of a database with a table `t` and a sequence `s`.
+fn with_policy(mode: &str, policy: &str) -> (Proxy, String) {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int); CREATE SEQUENCE s");
+    let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", policy);
+    (proxy, database)
+}
+
+fn rows_of_t(database: &str) -> String {
+    Postgres::shared().psql(database, "SELECT count(*) FROM t").trim().to_owned()
+}
+
+/// The ErrorResponse in an answer; panics when there is none.
+fn error_in(messages: &[Message]) -> &Message {
+    messages
+        .iter()
+        .find(|m| m.tag == b::ERROR_RESPONSE)
+        .unwrap_or_else(|| panic!("passed:\n{}", outline(messages)))
+}
+
+fn passed(messages: &[Message]) -> bool {
+    messages.iter().all(|m| m.tag != b::ERROR_RESPONSE)
+}
+
+/// Refused by the policy, both as Query and as Parse; `says` is in the message.
+fn is_refused(raw: &mut Raw, sql: &str, says: &str) {
+    for messages in [raw.query(sql), raw.extended(sql, &[])] {
+        let error = error_in(&messages);
+        assert_eq!((error.sqlstate().as_str(), error.field(b'S').as_str()), ("42501", "ERROR"), "{sql}");
+        assert!(error.field(b'M').contains(says), "{sql}: {}", error.outline());
+        assert!(!error.field(b'H').is_empty(), "{sql}");
+    }
+}
+
+fn is_passed(raw: &mut Raw, sql: &str) {
+    for messages in [raw.query(sql), raw.extended(sql, &[])] {
+        assert!(passed(&messages), "{sql}:\n{}", outline(&messages));
+    }
+}
+
+/// RELOAD on the console: when it is answered, the new file is in force.
+fn reload(proxy: &Proxy, config: &str) {
+    proxy.write_config(config);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let answer = console.query("RELOAD");
+    assert!(passed(&answer), "{}", outline(&answer));
+}
+
+#[test]
+fn read_only_and_no_ddl_by_user() {
+    for mode in MODES {
+        let policy = "[users.reader.policy]\nstatements = \"read_only\"\n[users.maker.policy]\nstatements = \"no_ddl\"\n";
+        let (proxy, database) = with_policy(mode, policy);
+        for role in ["reader", "maker"] {
+            let _ = Postgres::shared().try_psql("postgres", &format!("CREATE ROLE {role} LOGIN SUPERUSER"));
+        }
+        let login = |user| {
+            Raw::login_as(proxy.port(), &[("user", user), ("database", &database)], "")
+                .unwrap_or_else(|e| panic!("{}", e.outline()))
+        };
+        let mut reader = login("reader");
+        for sql in ["SELECT 1", "SHOW work_mem", "SET work_mem = '1MB'", "EXPLAIN DELETE FROM t", "TABLE t"] {
+            is_passed(&mut reader, sql);
+        }
+        for sql in [
+            "INSERT INTO t VALUES (1)",
+            "WITH a AS (INSERT INTO t VALUES (1) RETURNING a) SELECT * FROM a",
+            "SELECT * FROM t FOR UPDATE",
+            "SELECT nextval('s')",
+            "EXPLAIN ANALYZE INSERT INTO t VALUES (1)",
+            "CREATE TABLE u ()",
+            "SELECT 1 AS a INTO u",
+            "DO $$BEGIN INSERT INTO t VALUES (1); END$$",
+            "COPY t FROM STDIN",
+            "COPY (SELECT 1) TO PROGRAM 'true'",
+            "PREPARE p AS INSERT INTO t VALUES (1)",
+            "SET default_transaction_read_only = off",
+            "LOCK t",
+            "NOTIFY a",
+            "SELECT 1; INSERT INTO t VALUES (1)",
+            "COMMIT; INSERT INTO t VALUES (1)",
+        ] {
+            is_refused(&mut reader, sql, "statements is \"read_only\"");
+        }
+        is_refused(&mut reader, "SELEC 1", "could not be parsed");
+        // What was judged at PREPARE may be executed.
+        reader.rows("PREPARE p AS SELECT 7 AS seven");
+        assert_eq!(reader.value("EXECUTE p").as_deref(), Some("7"));
+
+        let mut maker = login("maker");
+        is_passed(&mut maker, "INSERT INTO t VALUES (1)");
+        is_passed(&mut maker, "SELECT * FROM t FOR UPDATE");
+        for sql in
+            ["CREATE TABLE u ()", "DROP TABLE t", "DO $$BEGIN END$$", "VACUUM t", "GRANT maker TO reader"]
+        {
+            is_refused(&mut maker, sql, "statements is \"no_ddl\"");
+        }
+        let mut other = Raw::login(proxy.port(), &database);
+        other.rows("CREATE TABLE u ()");
+        assert_eq!(rows_of_t(&database), "2");
+    }
+}
+
+#[test]
+fn a_refusal_fails_the_block_and_skips_the_pipeline_to_its_sync() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"no_ddl\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        raw.rows("BEGIN");
+        raw.rows("INSERT INTO t VALUES (1)");
+        raw.error("DROP TABLE t");
+        assert_eq!(raw.error("SELECT 1").sqlstate(), "25P02");
+        raw.rows("ROLLBACK");
+        assert_eq!(rows_of_t(&database), "0");
+        // Three statements in one unit, the second refused: the third is skipped, the first rolled back.
+        let mut out = Vec::new();
+        for sql in ["INSERT INTO t VALUES (1)", "DROP TABLE t", "INSERT INTO t VALUES (2)"] {
+            f::put_parse(&mut out, b"", sql.as_bytes(), &[]);
+            f::put_bind_text(&mut out, b"", &[]);
+            f::put_execute(&mut out, b"", 0);
+        }
+        f::put_empty(&mut out, f::SYNC);
+        f::put_query(&mut out, b"SELECT 3");
+        raw.send(&out);
+        let first = raw.read_until_ready();
+        assert_eq!(outline(&first).matches("INSERT 0 1").count(), 1, "{mode}: {}", outline(&first));
+        assert_eq!(error_in(&first).sqlstate(), "42501");
+        assert!(passed(&raw.read_until_ready()));
+        assert_eq!(rows_of_t(&database), "0");
+    }
+}
+
+#[test]
+fn sql_prepare_and_execute() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nsql_prepare = \"deny\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        for sql in ["PREPARE p AS SELECT 1", "EXECUTE p", "EXPLAIN EXECUTE p", "CREATE TABLE u AS EXECUTE p"]
+        {
+            is_refused(&mut raw, sql, "sql_prepare is \"deny\"");
+        }
+        // A driver frees its own statements so.
+        let mut out = Vec::new();
+        f::put_parse(&mut out, b"mine", b"SELECT 1", &[]);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        raw.read_until_ready();
+        raw.rows("DEALLOCATE mine");
+        is_passed(&mut raw, "DEALLOCATE ALL");
+    }
+}
+
+#[test]
+fn replication_connections_are_refused_with_the_rule() {
+    let server = Postgres::shared();
+    for (policy, sqlstate, says) in [
+        ("", "0A000", "not supported"),
+        ("[policy]\nreplication = \"deny\"", "42501", "replication is \"deny\""),
+        ("[policy]\nreplication = \"deny\"\nenforce = \"report\"", "0A000", "not supported"),
+        ("[users.postgres.policy]\nreplication = \"deny\"", "42501", "replication is \"deny\""),
+    ] {
+        let proxy = Proxy::to(server, "", "", policy);
+        for (database, value) in [("postgres", "database"), ("nowhere", "true"), ("pgsluice", "on")] {
+            let parameters = [("user", "postgres"), ("database", database), ("replication", value)];
+            let Err(error) = Raw::login_as(proxy.port(), &parameters, "") else { panic!("let in") };
+            assert_eq!(
+                (error.sqlstate().as_str(), error.field(b'S').as_str()),
+                (sqlstate, "FATAL"),
+                "{policy}"
+            );
+            assert!(error.field(b'M').contains(says), "{}", error.outline());
+        }
+        if policy.contains("deny") {
+            proxy.wait_for_log("replication=deny");
+        }
+    }
+}
+
+#[test]
+fn function_calls_are_no_reads() {
+    let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"read_only\"");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut out = Vec::new();
+    // now(): no arguments, text result.
+    pgsluice::wire::frame::put(&mut out, f::FUNCTION_CALL, |out| {
+        out.extend_from_slice(&1299_u32.to_be_bytes());
+        out.extend_from_slice(&[0, 0, 0, 0, 0, 0]);
+    });
+    raw.send(&out);
+    let answer = raw.read_until_ready();
+    assert!(error_in(&answer).field(b'M').contains("read_only"));
+    assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+}
+
+#[test]
+fn networks_tighten_and_never_loosen() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let dir = tempfile::tempdir().expect("a directory");
+    let general = format!("listen_addr = \"*\"\nunix_socket_dir = \"{}\"", dir.path().display());
+    let rest = "[policy]\nsql_prepare = \"deny\"\n[networks.\"127.0.0.0/8\".policy]\nstatements = \"read_only\"\n\
+                sql_prepare = \"allow\"\n[networks.\"10.0.0.0/8\".policy]\nsimple_query = \"deny\"\n\
+                [networks.unix.policy]\nstatements = \"no_ddl\"\n";
+    let proxy = Proxy::to(server, &general, "", rest);
+    // It listens on both families, so an IPv4 client may come in as a mapped address.
+    let mut raw = Raw::login(proxy.port(), &database);
+    is_refused(&mut raw, "INSERT INTO t VALUES (1)", "statements is \"read_only\"");
+    is_refused(&mut raw, "PREPARE p AS SELECT 1", "sql_prepare is \"deny\"");
+    is_passed(&mut raw, "SELECT 1");
+    let psql = |sql: &str| {
+        let mut command = std::process::Command::new(client_program("psql"));
+        command.args(["-XAtq", "-v", "VERBOSITY=verbose", "-U", "postgres", "-d", &database, "-c", sql]);
+        command.args(["-p", &proxy.port().to_string(), "-h"]).arg(dir.path());
+        String::from_utf8_lossy(&command.output().expect("psql").stderr).into_owned()
+    };
+    assert_eq!(psql("INSERT INTO t VALUES (1)"), "");
+    assert!(psql("DROP TABLE t").contains("statements is \"no_ddl\""));
+}
+
+/// Parse of a named statement.
+fn parse_named(out: &mut Vec<u8>, name: &str, sql: &str) {
+    f::put_parse(out, name.as_bytes(), sql.as_bytes(), &[]);
+}
+
+fn bind_execute(out: &mut Vec<u8>, name: &str) {
+    f::put_bind_text(out, name.as_bytes(), &[]);
+    f::put_execute(out, b"", 0);
+}
+
+#[test]
+fn a_reload_tightens_in_the_middle_of_a_transaction_at_the_next_message() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let config = |level: &str| {
+            let policy = format!("[policy]\nstatements = \"{level}\"");
+            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+        };
+        let proxy = Proxy::start(&config("all"));
+        // Each round the very next message is refused: nothing is waited for.
+        for round in 0..20 {
+            reload(&proxy, &config("all"));
+            let mut raw = Raw::login(proxy.port(), &database);
+            let mut out = Vec::new();
+            parse_named(&mut out, "mine", "INSERT INTO t VALUES (1)");
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            raw.read_until_ready();
+            raw.rows("PREPARE theirs AS INSERT INTO t VALUES (2)");
+            raw.rows("BEGIN");
+            raw.rows("INSERT INTO t VALUES (3)");
+            reload(&proxy, &config("read_only"));
+            match round % 3 {
+                0 => assert_eq!(raw.error("INSERT INTO t VALUES (4)").sqlstate(), "42501", "{mode}"),
+                1 => assert_eq!(raw.error("EXECUTE theirs").sqlstate(), "42501", "{mode}"),
+                _ => {
+                    let mut out = Vec::new();
+                    bind_execute(&mut out, "mine");
+                    f::put_empty(&mut out, f::SYNC);
+                    raw.send(&out);
+                    assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{mode}");
+                }
+            }
+            raw.rows("ROLLBACK");
+            assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+        }
+        assert_eq!(rows_of_t(&database), "0");
+    }
+}
+
+#[test]
+fn a_reload_tightens_in_the_middle_of_a_pipeline() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let config = |level: &str| {
+            let policy = format!("[policy]\nstatements = \"{level}\"");
+            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+        };
+        let proxy = Proxy::start(&config("all"));
+        for case in ["execute", "parse", "bind"] {
+            reload(&proxy, &config("all"));
+            let mut raw = Raw::login(proxy.port(), &database);
+            let mut out = Vec::new();
+            parse_named(&mut out, "mine", "INSERT INTO t VALUES (1)");
+            f::put_bind_text(&mut out, b"mine", &[]);
+            f::put_empty(&mut out, f::FLUSH);
+            raw.send(&out);
+            raw.read_until(b::BIND_COMPLETE);
+            // The portal is bound, the unit is open.
+            reload(&proxy, &config("read_only"));
+            let mut out = Vec::new();
+            match case {
+                "execute" => f::put_execute(&mut out, b"", 0),
+                "parse" => {
+                    parse_named(&mut out, "", "INSERT INTO t VALUES (2)");
+                    bind_execute(&mut out, "");
+                }
+                _ => bind_execute(&mut out, "mine"),
+            }
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            let answer = raw.read_until_ready();
+            assert_eq!(error_in(&answer).sqlstate(), "42501", "{mode} {case}");
+            assert!(passed(&raw.extended("SELECT 1", &[])), "{mode} {case}");
+        }
+        assert_eq!(rows_of_t(&database), "0");
+    }
+}
+
+// ===== how the server reads =====
+
+/// To the parser (and to a server with `standard_conforming_strings` on) one literal; to a server with it off a call
+/// of nextval() behind a literal of one quote.
+const TRICK: &str = "SELECT '\\'', nextval($$s$$) --'";
+
+/// Whether somebody has called nextval().
+fn sequence_of(database: &str) -> String {
+    Postgres::shared().psql(database, "SELECT is_called FROM s").trim().to_owned()
+}
+
+#[test]
+fn standard_conforming_strings_however_it_is_set() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        let parameters = [("user", "postgres"), ("database", &*database)];
+        let login = |more: &[(&str, &str)]| {
+            let all: Vec<_> = parameters.iter().chain(more).copied().collect();
+            Raw::login_as(proxy.port(), &all, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+        };
+        let ways: &[(&str, &dyn Fn() -> Raw)] = &[
+            ("SET", &|| {
+                let mut raw = login(&[]);
+                raw.rows("SET standard_conforming_strings = off");
+                raw
+            }),
+            ("SET in extended protocol", &|| {
+                let mut raw = login(&[]);
+                raw.extended("SET standard_conforming_strings TO off", &[]);
+                raw
+            }),
+            ("SET in a block", &|| {
+                let mut raw = login(&[]);
+                raw.rows("BEGIN");
+                raw.rows("SET standard_conforming_strings = off");
+                raw
+            }),
+            ("SET LOCAL", &|| {
+                let mut raw = login(&[]);
+                raw.rows("BEGIN");
+                raw.rows("SET LOCAL standard_conforming_strings = off");
+                raw
+            }),
+            ("set_config", &|| {
+                let mut raw = login(&[]);
+                raw.rows("SELECT set_config('standard_conforming_strings', 'off', false)");
+                raw
+            }),
+            ("startup parameter", &|| login(&[("standard_conforming_strings", "off")])),
+            ("startup options", &|| login(&[("options", "-c standard_conforming_strings=off")])),
+            ("ROLLBACK of SET on", &|| {
+                let mut raw = login(&[("options", "-c standard_conforming_strings=off")]);
+                raw.rows("BEGIN");
+                raw.rows("SET standard_conforming_strings = on");
+                raw.rows("ROLLBACK");
+                raw
+            }),
+            ("RESET to what startup set", &|| {
+                let mut raw = login(&[("options", "-c standard_conforming_strings=off")]);
+                raw.rows("SET standard_conforming_strings = on");
+                raw.rows("RESET standard_conforming_strings");
+                raw
+            }),
+        ];
+        for (way, connect) in ways {
+            let mut raw = connect();
+            assert_eq!(raw.value("SHOW standard_conforming_strings").as_deref(), Some("off"), "{mode} {way}");
+            is_refused_or_in_failed_block(&mut raw, TRICK, "standard_conforming_strings");
+            assert_eq!(sequence_of(&database), "f", "{mode} {way}");
+        }
+        // And back.
+        let mut raw = login(&[]);
+        is_passed(&mut raw, TRICK);
+        raw.rows("SET standard_conforming_strings = off");
+        raw.rows("SET standard_conforming_strings = on");
+        is_passed(&mut raw, TRICK);
+        assert_eq!(sequence_of(&database), "f");
+    }
+}
+
+/// As [`is_refused`], where the first refusal may have failed a block.
+fn is_refused_or_in_failed_block(raw: &mut Raw, sql: &str, says: &str) {
+    let messages = raw.query(sql);
+    let error = error_in(&messages);
+    assert_eq!(error.sqlstate(), "42501", "{}", error.outline());
+    assert!(error.field(b'M').contains(says), "{}", error.outline());
+    assert_eq!(error_in(&raw.extended(sql, &[])).sqlstate(), "42501");
+}
+
+#[test]
+fn standard_conforming_strings_in_one_pipeline() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        // The text behind SET is sent before anything is answered.
+        let sets = [
+            "SET standard_conforming_strings = off",
+            "SELECT set_config('standard_conforming_strings', 'off', false)",
+            "SELECT set_config('standard_conforming' || '', 'off', false) WHERE false",
+        ];
+        for set in sets {
+            for synced in [true, false] {
+                let mut raw = Raw::login(proxy.port(), &database);
+                let mut out = Vec::new();
+                f::put_parse(&mut out, b"", set.as_bytes(), &[]);
+                bind_execute(&mut out, "");
+                if synced {
+                    f::put_empty(&mut out, f::SYNC);
+                }
+                f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
+                bind_execute(&mut out, "");
+                f::put_empty(&mut out, f::SYNC);
+                raw.send(&out);
+                if synced {
+                    raw.read_until_ready();
+                }
+                raw.read_until_ready();
+                assert_eq!(sequence_of(&database), "f", "{mode} {set} {synced}");
+                raw.terminate();
+            }
+            let mut raw = Raw::login(proxy.port(), &database);
+            let mut out = Vec::new();
+            f::put_query(&mut out, set.as_bytes());
+            f::put_query(&mut out, TRICK.as_bytes());
+            raw.send(&out);
+            raw.read_until_ready();
+            raw.read_until_ready();
+            assert_eq!(sequence_of(&database), "f", "{mode} {set}");
+        }
+        // An honest text behind a harmless SET only waits.
+        let mut raw = Raw::login(proxy.port(), &database);
+        let mut out = Vec::new();
+        f::put_query(&mut out, b"SET work_mem = '1MB'");
+        f::put_query(&mut out, "SELECT 'a\\b \u{e9}'".as_bytes());
+        raw.send(&out);
+        assert!(passed(&raw.read_until_ready()));
+        assert!(outline(&raw.read_until_ready()).contains("a\\\\b \u{e9}"));
+    }
+}
+
+#[test]
+fn a_prepared_set_is_followed_by_what_it_does() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        let mut out = Vec::new();
+        parse_named(&mut out, "off", "SET standard_conforming_strings = off");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        raw.read_until_ready();
+        let mut out = Vec::new();
+        bind_execute(&mut out, "off");
+        f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
+        bind_execute(&mut out, "");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        let answer = raw.read_until_ready();
+        assert_eq!(error_in(&answer).sqlstate(), "42501", "{mode}");
+        assert_eq!(sequence_of(&database), "f", "{mode}");
+    }
+}
+
+#[test]
+fn a_roles_default_and_a_restart_with_another_default() {
+    let mut server = Postgres::start(PgOptions::default());
+    let trick = |raw: &mut Raw| error_in(&raw.query(TRICK)).field(b'M');
+    server.psql("postgres", "CREATE SEQUENCE s; CREATE ROLE odd LOGIN SUPERUSER; ALTER ROLE odd SET standard_conforming_strings = off");
+    let config = |mode: &str| {
+        Proxy::config(
+            &server,
+            &format!("pool_mode = \"{mode}\"\nserver_login_retry = 0.1"),
+            "",
+            "[policy]\nstatements = \"read_only\"",
+        )
+    };
+    let proxies: Vec<Proxy> = MODES.iter().map(|mode| Proxy::start(&config(mode))).collect();
+    let called = |server: &Postgres| server.psql("postgres", "SELECT is_called FROM s").trim().to_owned();
+    for proxy in &proxies {
+        let mut odd =
+            Raw::login_as(proxy.port(), &[("user", "odd"), ("database", "postgres")], "").expect("login");
+        assert!(trick(&mut odd).contains("standard_conforming_strings"));
+        // Back to the hazardous default.
+        odd.rows("SET standard_conforming_strings = on");
+        assert!(passed(&odd.query(TRICK)));
+        odd.rows("RESET standard_conforming_strings");
+        assert!(trick(&mut odd).contains("standard_conforming_strings"));
+        odd.rows("DISCARD ALL");
+        assert!(trick(&mut odd).contains("standard_conforming_strings"));
+        let mut plain = Raw::login(proxy.port(), "postgres");
+        assert!(passed(&plain.query(TRICK)));
+        // One server connection, two clients of two minds.
+        let mut other = Raw::login(proxy.port(), "postgres");
+        other.rows("SET standard_conforming_strings = off");
+        assert!(passed(&plain.query(TRICK)));
+        assert!(trick(&mut other).contains("standard_conforming_strings"));
+        assert!(passed(&plain.query(TRICK)));
+    }
+    assert_eq!(called(&server), "f");
+    // A client that stays while its server comes back with another default, in transaction mode.
+    let mut stays = Raw::login(proxies[0].port(), "postgres");
+    let mut sets = Raw::login(proxies[0].port(), "postgres");
+    sets.rows("SET work_mem = '3MB'");
+    assert!(passed(&stays.query(TRICK)));
+    server.psql("postgres", "ALTER SYSTEM SET standard_conforming_strings = off");
+    server.stop();
+    server.start_again();
+    for raw in [&mut stays, &mut sets] {
+        // The connections of before are found to be gone first.
+        let refused = poll(PATIENCE, || {
+            let messages = raw.query(TRICK);
+            let error = messages.iter().find(|m| m.tag == b::ERROR_RESPONSE);
+            assert!(error.is_some(), "read with the old default:\n{}", outline(&messages));
+            error.filter(|e| e.sqlstate() == "42501").map(|e| e.field(b'M'))
+        });
+        assert!(refused.expect("an answer").contains("standard_conforming_strings"));
+    }
+    assert_eq!(called(&server), "f");
+}
+
+#[test]
+fn client_encodings_that_hide_ascii() {
+    // SJIS: 0x95 0x5c is one character whose second byte is a backslash.
+    let text = b"SELECT E'\x95\\', nextval('s') --'";
+    let refused = |raw: &mut Raw| {
+        let mut out = Vec::new();
+        f::put_query(&mut out, text);
+        f::put_parse(&mut out, b"", text, &[]);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        for _ in 0..2 {
+            let answer = raw.read_until_ready();
+            let error = error_in(&answer);
+            assert_eq!(error.sqlstate(), "42501", "{}", error.outline());
+            assert!(error.field(b'M').contains("client_encoding"), "{}", error.outline());
+        }
+    };
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        let login = |more: &[(&str, &str)]| {
+            let parameters = [("user", "postgres"), ("database", &*database)];
+            let all: Vec<_> = parameters.iter().chain(more).copied().collect();
+            Raw::login_as(proxy.port(), &all, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+        };
+        let mut raw = login(&[("client_encoding", "SJIS")]);
+        refused(&mut raw);
+        assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+        let mut raw = login(&[("options", "-c client_encoding=sjis")]);
+        refused(&mut raw);
+        for set in [
+            "SET NAMES 'SJIS'",
+            "SET client_encoding = 'sjis'",
+            "SELECT set_config('client_encoding', 'SJIS', false)",
+        ] {
+            let mut raw = login(&[]);
+            raw.rows("BEGIN");
+            raw.rows(set);
+            refused(&mut raw);
+        }
+        assert_eq!(sequence_of(&database), "f");
+    }
+}
+
+#[test]
+fn what_backslash_quote_says_changes_no_reading() {
+    // It only makes the server refuse \' in E'': where it passes it means the same.
+    let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"read_only\"");
+    let mut raw = Raw::login(proxy.port(), &database);
+    for value in ["on", "off", "safe_encoding"] {
+        raw.rows(&format!("SET backslash_quote = {value}"));
+        is_refused(&mut raw, "SELECT E'\\'', nextval('s') --'", "statements is");
+    }
+}
+
+// ===== allow-lists =====
+
+#[test]
+fn learn_report_reject() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let config = |level: &str| {
+            let policy = format!("[policy]\nallow_list = \"{level}\"\nallow_list_file = \"@DIR@/list\"");
+            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+        };
+        let proxy = Proxy::start(&config("learn"));
+        let mut raw = Raw::login(proxy.port(), &database);
+        raw.rows("BEGIN; SELECT a FROM t WHERE a = 1; COMMIT");
+        raw.extended("INSERT INTO t VALUES ($1)", &[Some("1")]);
+        raw.rows("PREPARE p AS SELECT 'hunter2' || a FROM t");
+        raw.rows("EXECUTE p");
+        raw.rows("SET work_mem = '2MB'");
+        let list = proxy.dir().join("list");
+        let read = || std::fs::read_to_string(&list).unwrap_or_default();
+        let learned = poll(PATIENCE, || (read().lines().count() == 5).then(read));
+        let learned = learned.unwrap_or_else(|| panic!("{}", read()));
+        assert!(learned.contains("# SELECT a FROM t WHERE a = $1\n"), "{learned}");
+        assert!(!learned.contains("hunter2"), "{learned}");
+
+        reload(&proxy, &config("report"));
+        is_passed(&mut raw, "SELECT a FROM t WHERE a = 2");
+        assert!(!proxy.log().contains("rule=\"allow_list\""), "{}", proxy.log());
+        is_passed(&mut raw, "DELETE FROM t WHERE a = 5");
+        let event = proxy.wait_for_log("rule=\"allow_list\"");
+        assert!(event.contains("refused=false"), "{event}");
+
+        reload(&proxy, &config("reject"));
+        let mut raw = Raw::login(proxy.port(), &database);
+        for sql in ["SELECT a FROM t WHERE a = 3", "INSERT INTO t VALUES (7)", "BEGIN", "ROLLBACK", ""] {
+            is_passed(&mut raw, sql);
+        }
+        raw.rows("PREPARE p AS SELECT 'other' || a FROM t");
+        raw.rows("EXECUTE p");
+        for sql in [
+            "SELECT a FROM t",
+            "SELECT a FROM t WHERE a = 1 OR true",
+            "DELETE FROM t",
+            "SET work_mem = '3MB'",
+            "COPY t FROM STDIN",
+            "COPY t TO STDOUT",
+            "DO $$BEGIN END$$",
+            "PREPARE q AS DELETE FROM t",
+            "SELECT a FROM t WHERE a = 1; DELETE FROM t",
+        ] {
+            is_refused(&mut raw, sql, "not in the allow-list");
+        }
+        // The hint is the line to add.
+        let hint = raw.error("DELETE FROM t WHERE a = 6").field(b'H');
+        let line = hint.rsplit(' ').next().expect("a fingerprint").to_owned();
+        std::fs::write(&list, format!("{learned}{line} # by hand\n")).expect("the list");
+        reload(&proxy, &config("reject"));
+        is_passed(&mut raw, "DELETE FROM t WHERE a = 7");
+        // And taken out again, it ends for a statement that is prepared already.
+        let mut out = Vec::new();
+        parse_named(&mut out, "mine", "DELETE FROM t WHERE a = 8");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        assert!(passed(&raw.read_until_ready()));
+        std::fs::write(&list, &learned).expect("the list");
+        reload(&proxy, &config("reject"));
+        let mut out = Vec::new();
+        bind_execute(&mut out, "mine");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{mode}");
+    }
+}
+
+#[test]
+fn what_waits_to_be_learned_is_written_at_the_end() {
+    let server = Postgres::shared();
+    let policy = "[policy]\nallow_list = \"learn\"\nallow_list_file = \"@DIR@/list\"";
+    let mut proxy = Proxy::to(server, "", "", policy);
+    let mut raw = Raw::login(proxy.port(), "postgres");
+    raw.rows("SELECT 1 AS last");
+    raw.terminate();
+    proxy.terminate();
+    proxy.wait_end();
+    let list = std::fs::read_to_string(proxy.dir().join("list")).expect("the list");
+    assert!(list.contains("# SELECT $1 AS last\n"), "{list}");
+}
