@@ -14,7 +14,7 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use crate::settings::Print;
 use crate::sql::verbs::Named;
@@ -34,55 +34,35 @@ struct Seen {
     waiting: BTreeMap<Print, String>,
 }
 
-/// What a process learns.
+/// What one proxy learns.
 #[derive(Debug, Default)]
-struct Learner {
+pub struct Learner {
     seen: RwLock<HashMap<PathBuf, Seen>>,
     writing: Mutex<()>,
     learned: AtomicU64,
     dropped: AtomicU64,
-    /// Questions by [`waits`] that are denied after a file could not be written.
+    /// Questions by [`Learner::waits`] that are denied after a file could not be written.
     pause: AtomicU64,
 }
 
-static LEARNER: LazyLock<Learner> = LazyLock::new(Learner::default);
-
-/// See [`Learner::pause`]: a minute, as the janitor asks.
+/// How many: a minute, as the janitor asks.
 const PAUSE_TURNS: u64 = 60;
 
-/// Statements written into files, and statements that were not learned because [`PRINTS_MAX`] was reached.
-pub fn counts() -> (u64, u64) {
-    LEARNER.counts()
-}
-
-/// A statement that the list of `file` does not have went by.
-pub fn note(file: &Path, named: Named) {
-    LEARNER.note(file, named);
-}
-
-/// Something waits to be written; asked once a second.
-pub fn waits() -> bool {
-    LEARNER.waits()
-}
-
-/// Writes what waits; what cannot be written waits on. Blocks on files.
-pub fn flush() {
-    LEARNER.flush();
-}
-
-/// What was taken out of a file may be learned again: a reload has read the files anew.
-pub fn forget() {
-    let mut seen = LEARNER.seen.write().unwrap_or_else(PoisonError::into_inner);
-    seen.retain(|_, seen| !seen.waiting.is_empty());
-    seen.values_mut().for_each(|seen| seen.all = seen.waiting.keys().copied().collect());
-}
-
 impl Learner {
-    fn counts(&self) -> (u64, u64) {
+    /// What was taken out of a file may be learned again: a reload has read the files anew.
+    pub fn forget(&self) {
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, seen| !seen.waiting.is_empty());
+        seen.values_mut().for_each(|seen| seen.all = seen.waiting.keys().copied().collect());
+    }
+
+    /// Statements written into files, and statements that were not learned because [`PRINTS_MAX`] was reached.
+    pub fn counts(&self) -> (u64, u64) {
         (self.learned.load(Ordering::Relaxed), self.dropped.load(Ordering::Relaxed))
     }
 
-    fn note(&self, file: &Path, named: Named) {
+    /// A statement that the list of `file` does not have went by.
+    pub fn note(&self, file: &Path, named: Named) {
         let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
         if seen.get(file).is_some_and(|seen| seen.all.contains(&named.print)) {
             return;
@@ -97,14 +77,16 @@ impl Learner {
         }
     }
 
-    fn waits(&self) -> bool {
+    /// Something waits to be written; asked once a second.
+    pub fn waits(&self) -> bool {
         let paused =
             self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |turns| turns.checked_sub(1));
         let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
         paused.is_err() && seen.values().any(|seen| !seen.waiting.is_empty())
     }
 
-    fn flush(&self) {
+    /// Writes what waits; what cannot be written waits on. Blocks on files.
+    pub fn flush(&self) {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         for (file, new) in self.take_waiting() {
             match append(&file, &new) {

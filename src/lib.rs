@@ -6,7 +6,7 @@
 //! ```text
 //! main
 //! proxy        listeners, accept, workers, reload, drain; builds all
-//! admin        the console (SHOW, PAUSE, ...)
+//! admin        the console (SHOW, PAUSE, ...)     review   what a policy lets through, said beforehand
 //! client       one client: handshake, session, relay   config   the file -> Settings
 //! coalesce     many INSERTs, one COPY (lane: the task)
 //! cancel       which client has which server now       quickstart
@@ -37,6 +37,7 @@ pub mod pool;
 pub mod proto;
 pub mod proxy;
 pub mod quickstart;
+pub mod review;
 pub mod server;
 pub mod settings;
 pub mod sql;

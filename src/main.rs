@@ -1,12 +1,15 @@
 //! The command line.
 
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use pgsluice::config::{self, Problem};
 use pgsluice::quickstart::{self, Options};
+use pgsluice::review::{self, Sender};
+use pgsluice::settings::Settings;
 use pgsluice::{proxy, telemetry};
 
 /// An async PostgreSQL proxy: pools connections, enforces a query-protocol policy,
@@ -23,7 +26,7 @@ enum Command {
     /// Run the proxy
     Serve(Config),
     /// Check a configuration: print what is effective and what was not understood
-    Check(Config),
+    Check(Check),
     /// Show it: a PostgreSQL in a temporary directory, pgsluice before it, an unmodified client's INSERTs both ways
     Quickstart(Show),
 }
@@ -33,6 +36,41 @@ struct Config {
     /// The configuration: pgsluice's own (.toml) or PgBouncer's (.ini)
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Check {
+    #[command(flatten)]
+    config: Config,
+    /// Print what the policy lets through, for each user, database and network that the file names
+    #[arg(long)]
+    policy: bool,
+    /// Say what becomes of this text, and by which rule
+    #[arg(long = "try", value_name = "SQL", requires_all = ["user", "database"])]
+    text: Option<String>,
+    /// Who would send it
+    #[arg(long, value_name = "NAME", requires = "text")]
+    user: Option<String>,
+    /// The database asked for
+    #[arg(long, value_name = "NAME", requires = "text")]
+    database: Option<String>,
+    /// Where from: an address, or unix
+    #[arg(long, value_name = "ADDRESS", requires = "text", default_value = "unix", value_parser = from_where)]
+    from: From,
+    /// Ask the configured server, too: it counts the statements, and one that passes is run in a transaction that is rolled back
+    #[arg(long, requires = "text")]
+    live: bool,
+}
+
+/// An address; `None`: over the Unix socket.
+#[derive(Debug, Clone, Copy)]
+struct From(Option<IpAddr>);
+
+fn from_where(text: &str) -> Result<From, String> {
+    if text == "unix" {
+        return Ok(From(None));
+    }
+    text.parse().map(|ip| From(Some(ip))).map_err(|_| "neither an address nor unix".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -51,7 +89,7 @@ struct Show {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(args) => serve(&args.config),
-        Command::Check(args) => check(&args.config),
+        Command::Check(args) => check(args),
         Command::Quickstart(Show { once, clients, rows }) => {
             return quickstart::run(Options { once, clients, rows });
         }
@@ -80,17 +118,43 @@ fn serve(path: &Path) -> bool {
 }
 
 /// Prints the effective settings on standard output, and what has no effect on standard error.
-fn check(path: &Path) -> bool {
-    match config::read(path) {
-        Ok(loaded) => {
-            for notice in &loaded.notices {
-                eprintln!("{notice}");
-            }
-            // A closed pipe (| head) is no failure of the configuration.
-            let _ = std::io::stdout().write_all(config::describe(&loaded.settings).as_bytes());
+fn check(args: Check) -> bool {
+    let loaded = match config::read(&args.config.config) {
+        Ok(loaded) => loaded,
+        Err(problems) => return refuse(&problems),
+    };
+    for notice in &loaded.notices {
+        eprintln!("{notice}");
+    }
+    let settings = &loaded.settings;
+    // A closed pipe (| head) is no failure of the configuration.
+    let print = |text: &str| drop(std::io::stdout().write_all(text.as_bytes()));
+    let Some(text) = args.text else {
+        print(&if args.policy { review::overview(settings) } else { config::describe(settings) });
+        return true;
+    };
+    let (user, database) = (args.user.unwrap_or_default(), args.database.unwrap_or_default());
+    let sender = Sender { user, database, ip: args.from.0 };
+    print(&review::verdict(settings, &sender, &text));
+    !args.live || ask_the_server(settings, &sender, &text, &print)
+}
+
+/// False if the server could not be asked.
+fn ask_the_server(settings: &Settings, sender: &Sender, text: &str, print: &dyn Fn(&str)) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let answer = match runtime {
+        Ok(runtime) => runtime.block_on(review::live(settings, sender, text)),
+        Err(error) => Err(error.to_string()),
+    };
+    match answer {
+        Ok(answer) => {
+            print(&answer);
             true
         }
-        Err(problems) => refuse(&problems),
+        Err(error) => {
+            eprintln!("pgsluice: the server cannot be asked: {error}");
+            false
+        }
     }
 }
 

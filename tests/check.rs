@@ -1,7 +1,11 @@
 //! The command line: `check` and `serve` say what is wrong with a configuration, and end accordingly.
 
+mod support;
+
 use std::path::Path;
 use std::process::{Command, Output};
+
+use support::{PgOptions, Postgres};
 
 fn pgsluice(arguments: &[&str], file: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(arguments).arg(file).output().expect("pgsluice starts")
@@ -69,4 +73,155 @@ fn what_stops_the_start_is_logged_in_the_form_that_was_asked_for() {
         assert_eq!(event["level"], "ERROR", "{line}");
         assert!(event["message"].is_string(), "{line}");
     }
+}
+
+const POLICY: &str = r#"
+[general]
+auth_type = "trust"
+[databases.app]
+host = "127.0.0.1"
+[databases."*"]
+host = "127.0.0.1"
+[policy]
+simple_query = "single"
+[users.reader.policy]
+statements = "read_only"
+[users.etl.policy]
+sql_prepare = "deny"
+enforce = "report"
+[networks."10.0.0.0/8".policy]
+simple_query = "deny"
+[networks.unix.policy]
+statements = "no_ddl"
+"#;
+
+/// A file with this text; the directory goes with the value.
+fn file_of(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("pgsluice.toml");
+    std::fs::write(&file, text).expect("a file");
+    (dir, file)
+}
+
+/// The block of rules that a line is in.
+fn rules_for<'a>(overview: &'a str, line: &str) -> &'a str {
+    let block = overview.split("\n\n").find(|block| block.lines().any(|l| l.trim() == line));
+    block.unwrap_or_else(|| panic!("no {line:?} in:\n{overview}"))
+}
+
+/// What a row of the table says, with single spaces.
+fn row(block: &str, what: &str) -> String {
+    let line =
+        block.lines().find(|l| l.trim_start().starts_with(what)).unwrap_or_else(|| panic!("{what}: {block}"));
+    line.trim_start()[what.len()..].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_policy_of_each_user_database_and_network_is_printed() {
+    let (_dir, file) = file_of(POLICY);
+    let output = pgsluice(&["check", "--policy", "-c"], &file);
+    assert!(output.status.success(), "{output:?}");
+    let overview = text(&output.stdout);
+    // Three users (with any other), two databases, three places.
+    assert_eq!(overview.matches("  for user ").count(), 18, "{overview}");
+
+    let plain = rules_for(overview, "for user any other, database any other, from anywhere else");
+    assert!(plain.contains("simple_query = \"single\"\n") && plain.contains("function_call = \"deny\"\n"));
+    assert_eq!(row(plain, "one statement that reads"), "passes (1) passes");
+    assert_eq!(row(plain, "several statements"), "refused: simple_query=single passes");
+    assert_eq!(row(plain, "data definition"), "passes (1) passes");
+    assert_eq!(row(plain, "FunctionCall"), "refused: function_call=deny");
+    assert_eq!(row(plain, "replication connection"), "refused: not supported");
+
+    let reader = rules_for(overview, "for user \"reader\", database \"app\", from 10.0.0.0/8");
+    assert_eq!(row(reader, "one statement that reads"), "refused: simple_query=deny passes");
+    assert_eq!(row(reader, "a write "), "refused: simple_query=deny refused: statements=read_only");
+    assert_eq!(
+        row(reader, "a write inside a read"),
+        "refused: simple_query=deny refused: statements=read_only"
+    );
+    assert_eq!(row(reader, "what cannot be parsed"), "refused: simple_query=deny refused: text/unparsed");
+
+    let unix = rules_for(overview, "for user \"reader\", database \"app\", from unix");
+    assert!(unix.contains("statements = \"read_only\"\n"), "the stricter of two: {unix}");
+    let etl = rules_for(overview, "for user \"etl\", database \"app\", from anywhere else");
+    assert_eq!(row(etl, "PREPARE "), "passes, reported: sql_prepare=deny passes, reported: sql_prepare=deny");
+    assert_eq!(row(etl, "DEALLOCATE"), "passes passes");
+}
+
+#[test]
+fn one_text_is_judged_as_its_sender_would_be() {
+    let (_dir, file) = file_of(POLICY);
+    let judged = |sql: &str, user: &str, more: &[&str]| {
+        let mut arguments = vec!["check", "--try", sql, "--user", user, "--database", "app"];
+        arguments.extend_from_slice(more);
+        arguments.push("-c");
+        let output = pgsluice(&arguments, &file);
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout).to_owned()
+    };
+    let said = judged("DELETE FROM t WHERE a = 'hunter2'", "reader", &["--from", "192.0.2.1"]);
+    assert!(
+        said.contains("as Query: refused: statements=read_only\n  42501: a write is not allowed"),
+        "{said}"
+    );
+    assert!(said.contains("as Parse: refused: statements=read_only\n"), "{said}");
+    assert!(said.contains("HINT: Connect as a user"), "{said}");
+    assert!(said.contains("counts 1 statement.\n  INSERT, UPDATE, DELETE or MERGE: a write\n"), "{said}");
+    assert!(said.contains("# DELETE FROM t WHERE a = $1\n") && !said.contains("hunter2"), "{said}");
+    let said = judged("SELECT 1; SELECT 2", "somebody", &["--from", "::ffff:10.1.1.1"]);
+    assert!(said.contains("as Query: refused: simple_query=deny\n"), "{said}");
+    assert!(said.contains("as Parse: passes\n") && said.contains("counts 2 statements."), "{said}");
+    let said = judged("CREATE TABLE u ()", "somebody", &[]);
+    assert!(said.contains("as Parse: refused: statements=no_ddl\n"), "over the Unix socket: {said}");
+    // Without somebody to be it is no question.
+    let output = pgsluice(&["check", "--try", "SELECT 1", "-c"], &file);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_text_is_tried_on_the_server_and_taken_back() {
+    let server = Postgres::start(PgOptions::default());
+    server.psql("postgres", "CREATE TABLE t (a int)");
+    let toml = format!(
+        "[general]\nauth_type = \"trust\"\n[databases.\"*\"]\nhost = \"127.0.0.1\"\nport = {}\n\
+         [policy]\nstatements = \"no_ddl\"\n",
+        server.port()
+    );
+    let (_dir, file) = file_of(&toml);
+    let live = |sql: &str, database: &str| {
+        let arguments = ["check", "--try", sql, "--user", "postgres", "--database", database, "--live", "-c"];
+        pgsluice(&arguments, &file)
+    };
+    for (sql, says) in [
+        ("INSERT INTO t VALUES (1)", "rolled back: INSERT 0 1\n"),
+        (
+            "SELECT 1",
+            "took the text as one Parse.\nlive: run in a transaction that was rolled back: SELECT 1\n",
+        ),
+        ("SELECT 1/0", "rolled back: division by zero (22012)\n"),
+        (
+            "INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)",
+            "cannot insert multiple commands into a prepared statement (42601)",
+        ),
+        (
+            "COMMIT; INSERT INTO t VALUES (3)",
+            "cannot insert multiple commands into a prepared statement (42601)",
+        ),
+        ("COMMIT", "not run, because a transaction could not take it back"),
+        ("COPY t FROM STDIN", "not run, because"),
+        (
+            "SELECT * FROM nowhere",
+            "the server refuses the text as one Parse: relation \"nowhere\" does not exist (42P01)",
+        ),
+        ("DROP TABLE t", "live: not tried, because the policy refuses it"),
+    ] {
+        let output = live(sql, "postgres");
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output.stdout).contains(says), "{sql}: {}", text(&output.stdout));
+        assert_eq!(server.psql("postgres", "SELECT count(*) FROM t").trim(), "0", "{sql}");
+    }
+    let output = live("SELECT 1", "nowhere");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot be asked"), "{output:?}");
 }

@@ -1208,7 +1208,6 @@ fn startup_packets_that_lie() {
             ("protocol 2", with(2 << 16, b"\0"), "0A000"),
             ("nobody", with(3 << 16, b"\0"), "28000"),
             ("no terminator", with(3 << 16, b"user\0ann\0"), "08P01"),
-            ("replication", named(b"replication", b"database"), "0A000"),
             ("options", named(b"options", b"-c"), "42601"),
             ("option without a name", named(b"options", b"-c="), "42704"),
             ("not UTF-8", named(b"search_path", b"\xff"), "22021"),

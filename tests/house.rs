@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["cancel"],
     &["coalesce"],
     &["client", "config", "quickstart"],
-    &["admin"],
+    &["admin", "review"],
     &["proxy"],
     &["main"],
 ];

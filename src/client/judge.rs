@@ -13,7 +13,6 @@ use std::collections::HashSet;
 
 use super::state::{Fault, State, policy_error};
 use crate::error::Error;
-use crate::learn;
 use crate::policy::texts::{self, Judged, Readings};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::proto::pipeline::Pipeline;
@@ -156,7 +155,7 @@ impl State {
         let mut judged = READINGS.with(|readings| judge(&mut readings.borrow_mut()));
         for (at, named) in judged.learned.drain(..) {
             if let Some(list) = self.rules.lists().get(at) {
-                learn::note(&list.file, named);
+                self.learner.note(&list.file, named);
             }
         }
         judged

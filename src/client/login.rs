@@ -288,6 +288,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         portals: None,
         counts: Counts::default(),
         shared: Arc::clone(cx.pools.shared()),
+        learner: Arc::clone(&cx.learner),
         audit: Vec::new(),
     };
     state.know(&reported);

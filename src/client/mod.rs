@@ -28,6 +28,7 @@ use arc_swap::ArcSwap;
 
 use crate::cancel::Registry;
 use crate::coalesce::Lanes;
+use crate::learn::Learner;
 use crate::pool::Pools;
 use crate::settings::Settings;
 
@@ -46,4 +47,6 @@ pub struct Context {
     pub clients: Registry,
     /// Batches.
     pub lanes: Arc<Lanes>,
+    /// What `allow_list = "learn"` saw.
+    pub learner: Arc<Learner>,
 }

@@ -131,6 +131,9 @@ impl Session {
                 return Poll::Ready(Ok(End::Signalled));
             }
             if !moved {
+                if !self.state.audit.is_empty() {
+                    self.write_audit();
+                }
                 self.show(server);
                 return Poll::Pending;
             }

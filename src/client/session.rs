@@ -444,6 +444,11 @@ impl Session {
             let reported = Arc::clone(&server.reported);
             self.state.know(&reported);
         }
+        self.write_audit();
+    }
+
+    /// Writes down what met the policy since the last time.
+    pub(super) fn write_audit(&mut self) {
         for (rejection, refused) in std::mem::take(&mut self.state.audit) {
             self.audit(&rejection, refused);
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::judge::Ruling;
 use crate::error::Error;
+use crate::learn::Learner;
 use crate::limits::{
     PIPELINE_MAX, PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
     STATEMENT_BYTES_MAX,
@@ -200,6 +201,8 @@ pub struct State {
     pub counts: Counts,
     /// Shared by all sessions.
     pub shared: Arc<Shared>,
+    /// What it sees under `allow_list = "learn"`.
+    pub learner: Arc<Learner>,
     /// Refusals and reports for the audit, drained by the session.
     pub audit: Vec<(policy::Rejection, bool)>,
 }

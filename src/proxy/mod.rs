@@ -32,7 +32,7 @@ use crate::client::handshake::{self, LoginError, Opened, Unauthenticated};
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
 use crate::error::Error;
-use crate::learn;
+use crate::learn::Learner;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::Pools;
 use crate::settings::Settings;
@@ -104,6 +104,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
     let pools = Pools::default();
     let cx = Arc::new(Context {
         lanes: Arc::new(Lanes::new()),
+        learner: Arc::new(Learner::default()),
         settings: ArcSwap::from_pointee(settings.clone()),
         generation: AtomicUsize::new(0),
         pools,
@@ -232,9 +233,10 @@ impl Proxy {
             for pool in self.cx.pools.all() {
                 pool.maintain();
             }
-            if learn::waits() {
+            if self.cx.learner.waits() {
                 // Off the workers' path: a disk may be slow.
-                tokio::task::spawn_blocking(learn::flush);
+                let learner = Arc::clone(&self.cx.learner);
+                tokio::task::spawn_blocking(move || learner.flush());
             }
             let now = Instant::now();
             self.enforce_timeouts(now);

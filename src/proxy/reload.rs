@@ -11,7 +11,6 @@ use super::Proxy;
 use crate::cancel::Signal;
 use crate::client::login;
 use crate::config::{self, SetError};
-use crate::learn;
 use crate::net::Acceptor;
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
@@ -43,7 +42,7 @@ impl Proxy {
     fn try_reload(&self) -> Result<(), Vec<String>> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         // What was learned so far is part of what is read.
-        learn::flush();
+        self.cx.learner.flush();
         let loaded = config::read(&self.path)
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         for notice in &loaded.notices {
@@ -56,7 +55,7 @@ impl Proxy {
         }
         keep_what_needs_a_restart(&running.general, &mut settings.general);
         keep_what_is_the_same(&running.allow_lists, &mut settings.allow_lists);
-        learn::forget();
+        self.cx.learner.forget();
         self.apply(settings).map_err(|problem| vec![problem])
     }
 

@@ -158,7 +158,7 @@ impl Running {
 
     /// Removes what the process leaves in the file system. Threads end with the process.
     pub fn end(self) {
-        crate::learn::flush();
+        self.proxy.cx.learner.flush();
         for path in &self.sockets {
             let _ = std::fs::remove_file(path);
         }
