@@ -97,6 +97,8 @@ pub struct General {
     pub unix_socket_mode: u32,
     /// Worker threads; 0: one for every two cores, because PostgreSQL or the clients want the others. Ours.
     pub workers: usize,
+    /// Longest wait of a session alone on its worker that is spent looking instead of sleeping; zero: none. Ours.
+    pub busy_poll: Duration,
 
     /// session, transaction or statement.
     pub pool_mode: PoolMode,
@@ -220,6 +222,7 @@ impl Default for General {
             unix_socket_dir: None,
             unix_socket_mode: 0o777,
             workers: 0,
+            busy_poll: Duration::from_micros(250),
             pool_mode: PoolMode::Transaction,
             max_client_conn: 10_000,
             default_pool_size: 20,

@@ -15,6 +15,7 @@ use super::state::{Counts, State, policy_error};
 use crate::auth::Credential;
 use crate::cancel::NewClient;
 use crate::error::{Error, Kind};
+use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{self, Rules, Verdict};
@@ -303,6 +304,8 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         linked_at: Instant::now(),
         draining: false,
         pouring: None,
+        busy_poll: settings.general.busy_poll,
+        waits: BusyWait::default(),
     };
     Ok(Admitted { session, server })
 }

@@ -135,8 +135,10 @@ impl Session {
                     self.write_audit();
                 }
                 self.show(server);
+                self.waits.look_again(self.busy_poll, cx);
                 return Poll::Pending;
             }
+            self.waits.over();
         }
     }
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Context;
 use super::login::why_none;
@@ -19,6 +19,7 @@ use super::state::{
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::error::{Error, Kind};
 use crate::limits::READ_BUFFER_BYTES;
+use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
 use crate::pool::{Checkout, Pool};
@@ -78,6 +79,10 @@ pub struct Session {
     pub(super) draining: bool,
     /// Made with its first INSERT.
     pub(super) pouring: Option<Box<Pouring>>,
+    /// See [`BusyWait::look_again`].
+    pub(super) busy_poll: Duration,
+    /// Its waits for the client and for the server.
+    pub(super) waits: BusyWait,
 }
 
 /// Why idling ended.
@@ -173,7 +178,7 @@ impl Session {
 
     /// Waits for the beginning of a message that a server is needed for. Holds no buffer meanwhile.
     async fn idle(&mut self) -> Result<Woken, Fault> {
-        let (client, me) = (&mut self.client, &self.me);
+        let (client, me, waits) = (&mut self.client, &self.me, &mut self.waits);
         std::future::poll_fn(|cx| {
             loop {
                 if me.is_signalled() {
@@ -188,9 +193,15 @@ impl Session {
                     There::Part(want) => client.want(want),
                 }
                 match client.poll_fill(cx) {
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        waits.look_again(self.busy_poll, cx);
+                        return Poll::Pending;
+                    }
                     Poll::Ready(Ok(0)) => return Poll::Ready(Ok(Woken::Left)),
-                    Poll::Ready(Ok(n)) => self.state.counts.received += n as u64,
+                    Poll::Ready(Ok(n)) => {
+                        self.state.counts.received += n as u64;
+                        waits.over();
+                    }
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
                 }
             }
@@ -263,6 +274,7 @@ impl Session {
             self.state.session_state = pool.session_state;
             self.state.max_prepared = pool.max_prepared_statements;
             self.state.message_max = settings.general.max_packet_size;
+            self.busy_poll = settings.general.busy_poll;
             self.draining |= settings.database(&self.me.pool.database).is_none();
         }
     }

@@ -44,6 +44,9 @@ const ROWS_MAX: usize = 1_000_000;
 /// Largest memory budget that a setting may give (bytes): 64 GiB.
 const BUDGET_MAX: usize = 64 << 30;
 /// A flush must be over before another session would start looking for deadlocks: below
+/// A wait of which the wake-up behind it is no noticeable part (microseconds).
+const BUSY_POLL_MICROS_MAX: u64 = 10_000;
+
 /// PostgreSQL's default `deadlock_timeout` of 1 s (microseconds).
 const FLUSH_MICROS_MAX: u64 = 999_000;
 
@@ -72,6 +75,9 @@ table! {
         "permissions of the Unix socket's file";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
         "worker threads; 0 is one for every two cores, because PostgreSQL or the clients want the others";
+    LISTEN, RELOAD, busy_poll = busy_poll: Time(0, BUSY_POLL_MICROS_MAX),
+        "longest wait of a client alone on its worker that is spent looking for the answer again and again instead \
+         of sleeping; 0 is never";
     LISTEN, RESTART, pidfile = pidfile: Maybe(File),
         "file the process id is written to";
     LISTEN, RELOAD, shutdown_timeout = shutdown_timeout: TIMEOUT,

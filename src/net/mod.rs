@@ -3,6 +3,7 @@
 //! Owns: the one [`Stream`] type that the rest of the house reads and writes, socket options, the
 //! TLS of both sides. Never: a message, who the peer is allowed to be.
 
+pub mod busy;
 pub mod conn;
 pub mod stream;
 pub mod tls;

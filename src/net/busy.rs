@@ -1,0 +1,177 @@
+//! Looking again instead of going to sleep, for a session that is alone on its worker.
+//!
+//! A thread that sleeps is woken late: tens of microseconds, twice in each round trip through a proxy. While one session has
+//! the worker to itself, and the other side lately answered sooner than `busy_poll`, its waits are spent looking.
+//! Owns: when that is worth it. Never: holds up another task, which runs between two looks; goes on once it was in vain.
+
+use std::cell::Cell;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Waits on a worker that are slept through after two sessions got into each other's way.
+const CROWDED: u32 = 1024;
+
+/// A look that comes so late means that somebody else had the core: it is needed elsewhere.
+const CORE_LOST: Duration = Duration::from_micros(100);
+
+/// Most waits of one session that are slept through after one was in vain.
+const VAIN_MAX: u8 = 255;
+
+/// One thread.
+#[derive(Debug, Clone, Copy)]
+struct Worker {
+    /// Moves with whatever a session of this worker gets.
+    turns: u32,
+    /// Waits that are still slept through.
+    asleep: u32,
+}
+
+thread_local! {
+    static WORKER: Cell<Worker> = const { Cell::new(Worker { turns: 0, asleep: 0 }) };
+}
+
+/// A session's waits.
+#[derive(Debug, Default)]
+pub struct BusyWait {
+    wait: Wait,
+    /// How many waits one in vain costs, and how many are left of them.
+    vain: u8,
+    asleep: u8,
+}
+
+/// How the present wait is spent.
+#[derive(Debug, Default, Clone, Copy)]
+enum Wait {
+    /// There is none.
+    #[default]
+    None,
+    /// Looking since `began`, lately at `looked`; the worker's turns as they were.
+    Looking { began: Instant, looked: Instant, turns: u32 },
+    /// Asleep.
+    Asleep,
+}
+
+impl BusyWait {
+    /// Hot path. The session has nothing to do: has it polled again soon, without sleep, if that is worth it. `limit`: the
+    /// longest wait that is spent so; zero: none is.
+    pub fn look_again(&mut self, limit: Duration, cx: &Context<'_>) {
+        if limit.is_zero() || matches!(self.wait, Wait::Asleep) {
+            return;
+        }
+        let mut worker = WORKER.get();
+        self.wait = self.next(&mut worker, limit);
+        WORKER.set(worker);
+        if matches!(self.wait, Wait::Looking { .. }) {
+            after_the_others(cx);
+        }
+    }
+
+    fn next(&mut self, worker: &mut Worker, limit: Duration) -> Wait {
+        match self.wait {
+            Wait::Asleep => Wait::Asleep,
+            Wait::None if worker.asleep > 0 => {
+                worker.asleep -= 1;
+                Wait::Asleep
+            }
+            Wait::None if self.asleep > 0 => {
+                self.asleep -= 1;
+                Wait::Asleep
+            }
+            Wait::None => {
+                let now = Instant::now();
+                Wait::Looking { began: now, looked: now, turns: worker.turns }
+            }
+            Wait::Looking { began, looked, turns } => {
+                let now = Instant::now();
+                if turns != worker.turns || now.duration_since(looked) > CORE_LOST {
+                    worker.asleep = CROWDED;
+                    Wait::Asleep
+                } else if now.duration_since(began) > limit {
+                    self.vain = self.vain.saturating_mul(2).clamp(1, VAIN_MAX);
+                    self.asleep = self.vain;
+                    Wait::Asleep
+                } else {
+                    Wait::Looking { began, looked: now, turns }
+                }
+            }
+        }
+    }
+
+    /// Hot path. What was waited for is here.
+    pub fn over(&mut self) {
+        if matches!(self.wait, Wait::Looking { .. }) {
+            self.vain = 0;
+        }
+        self.wait = Wait::None;
+        let worker = WORKER.get();
+        WORKER.set(Worker { turns: worker.turns.wrapping_add(1), ..worker });
+    }
+}
+
+/// Has the task polled again once the sockets were asked and everybody else had a turn.
+fn after_the_others(cx: &Context<'_>) {
+    let mut cx = Context::from_waker(cx.waker());
+    let mut turn = std::pin::pin!(tokio::task::yield_now());
+    // What it leaves behind is the request; the future itself has done its work.
+    let _: Poll<()> = turn.as_mut().poll(&mut cx);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(3600);
+
+    fn looks(wait: &mut BusyWait, worker: &mut Worker, limit: Duration) -> bool {
+        wait.wait = wait.next(worker, limit);
+        matches!(wait.wait, Wait::Looking { .. })
+    }
+
+    #[test]
+    fn a_session_alone_looks_until_it_gets_something() {
+        let (mut wait, mut worker) = (BusyWait::default(), Worker { turns: 0, asleep: 0 });
+        assert!(looks(&mut wait, &mut worker, LIMIT));
+        wait.over();
+        assert!(looks(&mut wait, &mut worker, LIMIT));
+    }
+
+    #[test]
+    fn who_is_not_alone_sleeps_and_so_do_the_next() {
+        let (mut wait, mut worker) = (BusyWait::default(), Worker { turns: 0, asleep: 0 });
+        assert!(looks(&mut wait, &mut worker, LIMIT));
+        worker.turns += 1;
+        assert!(!looks(&mut wait, &mut worker, LIMIT));
+        for _ in 0..CROWDED {
+            wait.over();
+            assert!(!looks(&mut wait, &mut worker, LIMIT));
+        }
+        wait.over();
+        assert!(looks(&mut wait, &mut worker, LIMIT));
+    }
+
+    #[test]
+    fn waits_in_vain_become_rare() {
+        let (mut wait, mut worker) = (BusyWait::default(), Worker { turns: 0, asleep: 0 });
+        let mut looked = 0;
+        for _ in 0..1000 {
+            // Nothing is faster than no time at all.
+            while looks(&mut wait, &mut worker, Duration::ZERO) {
+                looked += 1;
+            }
+            worker.asleep = 0;
+            wait.over();
+        }
+        assert!((1..30).contains(&looked), "looked {looked} times");
+        wait = BusyWait { wait: Wait::None, vain: VAIN_MAX, asleep: 0 };
+        assert!(looks(&mut wait, &mut worker, LIMIT));
+        wait.over();
+        assert_eq!(wait.vain, 0, "one that was worth it makes good for all");
+    }
+
+    #[test]
+    fn nothing_is_looked_at_when_it_is_switched_off() {
+        let mut wait = BusyWait::default();
+        wait.look_again(Duration::ZERO, &Context::from_waker(std::task::Waker::noop()));
+        assert!(matches!(wait.wait, Wait::None));
+    }
+}
