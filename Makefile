@@ -5,7 +5,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup drivers test lint demo bench clean
+.PHONY: help setup drivers test lint demo bench bench-seeds clean
 
 help:
 	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
@@ -13,6 +13,8 @@ help:
 	@echo 'make lint    formatting and clippy'
 	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; writes docs/benchmarks.md'
 	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4)'
+	@echo 'make bench-seeds   INSERT against COPY as the founding documents measured it, direct and through pgsluice'
+	@echo '             (CELLS="plans copytest", QUICK=1; WRITE=1 writes docs/benchmarks.md)'
 
 setup:
 	@tests/setup.sh base
@@ -36,6 +38,10 @@ demo: setup
 bench: setup
 	@tests/setup.sh bench
 	@QUICK='$(QUICK)' REPS='$(REPS)' SECS='$(SECS)' cargo bench --quiet --bench e2e -- $(CELLS)
+
+bench-seeds: setup
+	@tests/setup.sh seeds
+	@QUICK='$(QUICK)' WRITE='$(WRITE)' cargo bench --quiet --bench seeds -- $(CELLS)
 
 clean:
 	cargo clean

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench`.
+# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench|seeds`.
 # Looks for the tools themselves, so what came from elsewhere is left alone. Run as root, or as a user of sudo.
 set -eu
 
@@ -86,12 +86,18 @@ setup_bench() {
     install_missing
 }
 
+setup_seeds() {
+    need golang-go has go
+    install_missing
+}
+
 case "${1:-}" in
 base) setup_base ;;
 drivers) setup_drivers ;;
 bench) setup_bench ;;
+seeds) setup_seeds ;;
 *)
-    echo "usage: $0 base|drivers|bench" >&2
+    echo "usage: $0 base|drivers|bench|seeds" >&2
     exit 2
     ;;
 esac

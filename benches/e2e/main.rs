@@ -2,11 +2,13 @@
 //!
 //! `make bench`, or `cargo bench --bench e2e -- CELL...`; `QUICK=1` for a short run, `REPS`, `SECS` and
 //! `TARGETS="direct pgsluice"` to choose, `EXTRA_TOML` for lines of pgsluice's configuration.
-//! A run of all cells at full length writes `docs/benchmarks.md` (`WRITE=1`: any run does).
+//! A run of all cells at full length writes its section of `docs/benchmarks.md` (`WRITE=1`: any run does).
 
 #![allow(clippy::print_stdout, missing_docs, unreachable_pub, missing_debug_implementations)]
 
 mod cells;
+#[path = "../common/mod.rs"]
+mod common;
 mod measure;
 mod report;
 mod rig;
@@ -15,9 +17,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use cells::{Cell, Target};
+use common::{circumstances, setting, write_section};
 use measure::{Effort, Repetitions};
 use report::{Facts, Outcome};
 use rig::Rig;
@@ -47,17 +50,9 @@ fn main() -> ExitCode {
     println!("\n{text}");
     keep(&outcomes);
     if setting("WRITE").is_some() || (names.is_empty() && !quick) {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/benchmarks.md");
-        fs::write(path, text).expect("write docs/benchmarks.md");
-        println!("written: docs/benchmarks.md");
+        write_section("bench", &text);
     }
     ExitCode::SUCCESS
-}
-
-/// A number from the environment; empty and 0 count as not set.
-fn setting(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok().filter(|v| !v.is_empty())?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number"))).filter(|n| *n > 0)
 }
 
 /// The targets of this run: all, or those that `TARGETS` names.
@@ -122,54 +117,16 @@ fn keep(outcomes: &[Outcome]) {
 }
 
 fn facts(rig: &Rig, names: &[String], quick: bool) -> Facts {
-    let said = |program: &str, args: &[&str]| {
-        let output = Command::new(program).args(args).output().ok().filter(|o| o.status.success());
-        output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default()
-    };
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu
-        .lines()
-        .find_map(|l| l.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown", |(_, m)| m);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib: u64 = memory.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or_default();
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let temp = std::env::temp_dir();
-    let filesystem = said("stat", &["-f", "-c", "%T", &temp.to_string_lossy()]);
     let quick = if quick { "QUICK=1 " } else { "" };
-    let commit = said("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]);
-    Facts {
-        lines: vec![
-            (
-                "command",
-                format!(
-                    "`{quick}make bench{}`",
-                    if names.is_empty() { String::new() } else { format!(" CELLS=\"{}\"", names.join(" ")) }
-                ),
-            ),
-            ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
-            ("commit", commit),
-            (
-                "machine",
-                format!("{cores} CPUs ({model}), {} GB, Linux {}", kib >> 20, said("uname", &["-r"])),
-            ),
-            ("load when it began", load.split(' ').take(3).collect::<Vec<_>>().join(" ")),
-            (
-                "PostgreSQL",
-                format!(
-                    "{}, on the same machine, fsync on, data on {filesystem}",
-                    rig.postgres.psql("postgres", "SHOW server_version").trim()
-                ),
-            ),
-            (
-                "PgBouncer",
-                format!(
-                    "{}, transaction pooling, pool 20, no TLS, trust, logging off",
-                    rig::pgbouncer_version()
-                ),
-            ),
-            ("pgsluice", format!("{}, the same settings, otherwise its defaults", env!("CARGO_PKG_VERSION"))),
-        ],
-    }
+    let cells = if names.is_empty() { String::new() } else { format!(" CELLS=\"{}\"", names.join(" ")) };
+    let mut lines = vec![("command", format!("`{quick}make bench{cells}`"))];
+    lines.extend(circumstances(&rig.postgres));
+    let pgbouncer = rig::pgbouncer_version();
+    lines.push((
+        "PgBouncer",
+        format!("{pgbouncer}, transaction pooling, pool 20, no TLS, trust, logging off"),
+    ));
+    let version = env!("CARGO_PKG_VERSION");
+    lines.push(("pgsluice", format!("{version}, the same settings, otherwise its defaults")));
+    Facts { lines }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pgsluice::wire::frontend;
 
 use crate::cells::{Cell, Load, Target};
-use crate::rig::{DATABASE, Rig, pgbench};
+use crate::common::{Log, cpu_us, number_after, percentile, pgbench};
+use crate::rig::{DATABASE, Rig};
 use crate::support::Raw;
 
 /// What one run gave. A field that the cell does not have is `None`.
@@ -92,12 +92,12 @@ fn throughput(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
     count_rows(rig, cell, target, rows);
     // With -C pgbench gives the rate with connecting, otherwise without the first connect.
     let tps: f64 = number_after(&stdout, "\ntps = ").expect("tps");
-    let (p50_ms, p99_ms) = percentiles(dir.path());
+    let log = Log::read(dir.path());
     Sample {
         rate: Some(tps * cell.load.rows() as f64),
         cpu_us: before.zip(after).map(|(before, after)| (after - before) / rows.max(1) as f64),
-        p50_ms,
-        p99_ms,
+        p50_ms: log.percentile(0.5),
+        p99_ms: log.percentile(0.99),
         ..Sample::default()
     }
 }
@@ -123,8 +123,8 @@ fn guilty(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
     Sample {
         rate: Some(rows as f64 / elapsed),
         cpu_us: before.zip(after).map(|(before, after)| (after - before) / rows.max(1) as f64),
-        p50_ms: share(&latencies, 0.5),
-        p99_ms: share(&latencies, 0.99),
+        p50_ms: percentile(&latencies, 0.5),
+        p99_ms: percentile(&latencies, 0.99),
         ..Sample::default()
     }
 }
@@ -174,41 +174,6 @@ fn count_rows(rig: &Rig, cell: &Cell, target: Target, expected: u64) {
         cell.name,
         target.name()
     );
-}
-
-fn number_after<T: std::str::FromStr>(text: &str, key: &str) -> Option<T> {
-    let rest = &text[text.find(key)? + key.len()..];
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    rest[..end].parse().ok()
-}
-
-/// Median and 99th percentile of pgbench's logs (third column, microseconds), in milliseconds.
-fn percentiles(dir: &Path) -> (Option<f64>, Option<f64>) {
-    let logs = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
-    let logs = logs.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("log")));
-    let mut all: Vec<f64> = Vec::new();
-    for path in logs {
-        let text = fs::read_to_string(path).expect("pgbench's log");
-        all.extend(text.lines().filter_map(|l| l.split(' ').nth(2)?.parse::<f64>().ok()));
-    }
-    all.sort_by(f64::total_cmp);
-    let at = |part: f64| share(&all, part).map(|us| us / 1000.0);
-    (at(0.5), at(0.99))
-}
-
-/// The value that this share of `sorted` does not exceed.
-fn share(sorted: &[f64], part: f64) -> Option<f64> {
-    sorted.get(((sorted.len().max(1) - 1) as f64 * part) as usize).copied()
-}
-
-/// User and system time of a process so far (microseconds).
-fn cpu_us(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the proxy lives");
-    // The name in parentheses may hold spaces.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime");
-    // USER_HZ is 100 on every Linux that Debian runs on.
-    ticks as f64 * 10_000.0
 }
 
 fn rss(pid: u32) -> f64 {

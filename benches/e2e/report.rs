@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::cells::{Cell, Load, Target};
+use crate::common::middle;
 use crate::measure::{Effort, Repetitions, Sample};
 
 /// One cell's results.
@@ -46,18 +47,9 @@ impl Outcome {
     }
 }
 
-fn middle(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
-    match all.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(all[n / 2]),
-        n => Some((all[n / 2 - 1] + all[n / 2]) / 2.0),
-    }
-}
-
 /// The whole report as Markdown.
 pub fn report(outcomes: &[Outcome], effort: Effort, facts: &Facts) -> String {
-    let mut out = String::from("# Benchmarks\n\nWritten by `make bench`. ");
+    let mut out = String::from("Written by `make bench`. ");
     let _ = writeln!(
         out,
         "Each cell ran on every target in turn, {} times {} s; figures are medians, ratios are medians of the\n\

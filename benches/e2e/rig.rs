@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use crate::cells::Target;
+use crate::common::pgbench;
 use crate::support::child::{Guarded, run};
 use crate::support::{PATIENCE, PgOptions, Postgres, Proxy, free_port, poll};
 
@@ -132,14 +133,6 @@ fn program() -> &'static str {
 /// The version line of PgBouncer.
 pub fn pgbouncer_version() -> String {
     run(Command::new(program()).arg("--version")).lines().next().unwrap_or_default().to_owned()
-}
-
-/// pgbench, ready for more arguments.
-pub fn pgbench(port: u16) -> Command {
-    let mut command = Command::new(crate::support::client_program("pgbench"));
-    command.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port.to_string()]);
-    command.env("PGSSLMODE", "disable").env("PGGSSENCMODE", "disable").stdin(Stdio::null());
-    command
 }
 
 /// Enough open files for the idle clients, here and in the children.
