@@ -5,11 +5,12 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup drivers test lint demo bench bench-seeds clean
+.PHONY: help setup drivers test regress lint demo bench bench-seeds clean
 
 help:
 	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
 	@echo 'make test    all tests, the driver compatibility tests too'
+	@echo "make regress PostgreSQL's own regression statements, direct and through pgsluice"
 	@echo 'make lint    formatting and clippy'
 	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; writes docs/benchmarks.md'
 	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4)'
@@ -26,6 +27,9 @@ drivers: setup
 
 test: drivers
 	cargo test --no-fail-fast
+
+regress: setup
+	@PGSLUICE_REGRESS=$$(tests/setup.sh regress | tail -n1) cargo test --test regress -- --ignored --nocapture
 
 lint: setup
 	cargo fmt --all --check

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench|seeds`.
+# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench|seeds|regress`.
 # Looks for the tools themselves, so what came from elsewhere is left alone. Run as root, or as a user of sudo.
 set -eu
 
@@ -91,13 +91,42 @@ setup_seeds() {
     install_missing
 }
 
+# PostgreSQL's own regression statements, from the source package of the server that is installed here; nothing of it
+# is installed, and apt's own lists are left alone. The last line says where they are.
+setup_regress() {
+    need dpkg-dev has dpkg-source
+    need bzip2 has bzip2
+    install_missing
+    major=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -printf '%f\n' | sort -n | tail -n1)
+    version=$(dpkg-query -W -f '${Version}' "postgresql-$major")
+    out=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}/regress
+    if [ ! -f "$out/$version.done" ]; then
+        apt=$out/apt
+        rm -rf "$out"
+        mkdir -p "$apt/parts" "$apt/lists/partial" "$apt/cache/archives/partial"
+        cat /etc/apt/sources.list.d/debian*.sources 2>/dev/null | sed 's/^Types:.*/Types: deb-src/' >"$apt/parts/src.sources"
+        sed -n 's/^deb /deb-src /p' /etc/apt/sources.list 2>/dev/null >"$apt/parts/src.list" || true
+        set -- -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/parts" \
+            -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=
+        (cd "$apt" && apt-get "$@" update && apt-get "$@" source --download-only "postgresql-$major=$version") || {
+            echo "setup: no source package of PostgreSQL $version to be had; unpack one and set PGSLUICE_REGRESS" >&2
+            exit 1
+        }
+        tar xf "$apt"/*.orig.tar.* -C "$out" --strip-components=3 --wildcards '*/src/test/regress/*'
+        rm -rf "$apt"
+        touch "$out/$version.done"
+    fi
+    echo "$out/regress"
+}
+
 case "${1:-}" in
 base) setup_base ;;
 drivers) setup_drivers ;;
 bench) setup_bench ;;
 seeds) setup_seeds ;;
+regress) setup_regress ;;
 *)
-    echo "usage: $0 base|drivers|bench|seeds" >&2
+    echo "usage: $0 base|drivers|bench|seeds|regress" >&2
     exit 2
     ;;
 esac

@@ -39,7 +39,7 @@ java_program() {
     mkdir -p "$out/java"
     mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy "-Dartifact=org.postgresql:postgresql:$pgjdbc" \
         "-DoutputDirectory=$out/java" -Dmdep.stripVersion=true
-    javac -cp "$out/java/postgresql.jar" -d "$out/java" "$here/java/Driver.java"
+    javac -cp "$out/java/postgresql.jar" -d "$out/java" "$here"/java/*.java
 }
 
 node_modules() {

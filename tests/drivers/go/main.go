@@ -480,6 +480,10 @@ func heard(c *pgx.Conn) (any, error) {
 }
 
 func main() {
+	if os.Args[1] == "policy" {
+		policy()
+		return
+	}
 	theCase("parameters", parameters)
 	theCase("kinds", query("SELECT * FROM kinds"))
 	theCase("kinds, text", raw(0))
