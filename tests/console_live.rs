@@ -172,6 +172,17 @@ fn pouring_is_shown() {
     let no = no.expect("there is no such table");
     assert_eq!(no["table"], "missing");
     assert!(!no["reason"].is_empty());
+    // Those that their own text rules out are listed as well, and counted.
+    for (sql, reason) in [
+        ("INSERT INTO t VALUES (-1, 'x') ON CONFLICT DO NOTHING", "on_conflict"),
+        ("INSERT INTO t SELECT -2, 'x'", "not_values"),
+        ("INSERT INTO t VALUES (-3, 'x') RETURNING a", "returning"),
+    ] {
+        client.rows(sql);
+        client.rows(&sql.replace("-", "-1"));
+        let by = [("database", database.as_str()), ("table", "t"), ("reason", reason), ("seen", "2")];
+        assert!(find(&mut console, "SHOW COALESCE_TABLES", &by).is_some(), "{sql}");
+    }
     n += 1;
     client.rows(&format!("INSERT INTO t VALUES ({n}, 'x')"));
     let lane =

@@ -171,7 +171,7 @@ fn a_commit_in_doubt_is_settled_by_the_server() {
 fn a_terminated_flush_is_nobodys_business() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlock_timeout = \"900ms\"\nflush_timeout = \"950ms\"");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlock_timeout = \"500ms\"\nflush_timeout = \"900ms\"");
     let mut console = Raw::login(proxy.port(), "pgsluice");
     let mut flushes = || {
         let lane = find(&mut console, "SHOW COALESCE", &[("database", &db)]);
@@ -193,7 +193,8 @@ fn a_terminated_flush_is_nobodys_business() {
                 poll(PATIENCE, || (flushes() > before).then_some(()))?;
                 holder.rows("BEGIN");
                 holder.rows("LOCK TABLE t");
-                let killed = poll(std::time::Duration::from_secs(1), || {
+                // A row that waits in its own session holds the batch up for as long as a flush then waits.
+                let killed = poll(std::time::Duration::from_secs(2), || {
                     admin.value(&kill).filter(|n| n != "0").map(|_| ())
                 });
                 holder.rows("COMMIT");

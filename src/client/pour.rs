@@ -213,9 +213,11 @@ impl Session {
             || !self.pool.settings.load().coalesce.group
             || quick_reject(text)
             || !self.state.passes(text)
-            || lift(text, &mut scratch.lifted).is_err()
-            || !scratch.lifted.tail.is_plain()
         {
+            return Ok(Look::No);
+        }
+        if let Err(why) = lift(text, &mut scratch.lifted).and_then(|()| scratch.lifted.tail.plain()) {
+            self.cx.lanes.note_refused(&self.pool, text, why);
             return Ok(Look::No);
         }
         let Some(lane) = self.encode_rows(text, scratch) else { return Ok(Look::No) };

@@ -4,6 +4,7 @@
 //! catalogue on a connection with the client's own settings. Never: holds a client up; what is not known yet goes
 //! through as it was sent.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,7 @@ use crate::proto::vars::VarSet;
 use crate::server::internal::{Lost, Reply};
 use crate::settings::{CoalesceMode, CoalesceTable};
 use crate::sql::effects::Effects;
-use crate::sql::insert::{Item, Lifted, NotPourable, lift};
+use crate::sql::insert::{Item, Lifted, NotPourable, lift, table_named};
 use crate::sql::meaning;
 use crate::wire::copy::CopyFormat;
 
@@ -149,6 +150,19 @@ pub struct ShapeView {
     pub seen: u64,
 }
 
+/// The kind of shapes that stand for INSERTs whose text rules pouring out.
+const REFUSED: u8 = 2;
+
+/// One of them, by its hash.
+type Noted = (u64, Arc<Shape>);
+
+/// Of these one thread counts so many without looking them up.
+const NOTED_KEPT: usize = 64;
+
+thread_local! {
+    static NOTED: RefCell<[Option<Noted>; NOTED_KEPT]> = const { RefCell::new([const { None }; NOTED_KEPT]) };
+}
+
 /// By the hash of what they are recognised by.
 type ShapesByHash = HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>;
 
@@ -191,17 +205,7 @@ impl Lanes {
         }
         let pool_id = Arc::as_ptr(pool) as usize;
         let hash = self.hasher.hash_one((pool_id, vars.pour_class, key));
-        let shape = {
-            let mut shapes = lock(&self.shapes);
-            let known = shapes
-                .get(&hash)
-                .and_then(|slot| slot.iter().find(|(_, s)| s.is(pool_id, vars.pour_class, key)))
-                .map(|(_, shape)| Arc::clone(shape));
-            match known {
-                Some(shape) => shape,
-                None => self.remember(&mut shapes, hash, pool, vars.pour_class, key)?,
-            }
-        };
+        let shape = self.shape(hash, pool, vars.pour_class, key);
         shape.seen.fetch_add(1, Ordering::Relaxed);
         let known = shape.known.load();
         match &**known {
@@ -221,6 +225,39 @@ impl Lanes {
         }
     }
 
+    /// Hot path. Counts, for the console, an INSERT that its text alone rules out.
+    pub fn note_refused(&self, pool: &Arc<Pool>, text: &[u8], why: NotPourable) {
+        let Some(table) = table_named(text).filter(|table| table.len() <= TEXT_BYTES_MAX) else { return };
+        let key = (REFUSED, table, why.as_str().as_bytes());
+        let hash = self.hasher.hash_one((Arc::as_ptr(pool) as usize, key));
+        NOTED.with(|noted| {
+            let noted = &mut noted.borrow_mut()[hash as usize % NOTED_KEPT];
+            let (_, shape) = match noted {
+                Some(known) if known.0 == hash => known,
+                _ => {
+                    let shape = self.shape(hash, pool, 0, key);
+                    *lock(&shape.said) = Said {
+                        table: Some(String::from_utf8_lossy(table).into_owned()),
+                        eligible: Some(false),
+                        reason: why.to_string(),
+                    };
+                    noted.insert((hash, shape))
+                }
+            };
+            shape.seen.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    fn shape(&self, hash: u64, pool: &Arc<Pool>, class: u64, key: (u8, &[u8], &[u8])) -> Arc<Shape> {
+        let pool_id = Arc::as_ptr(pool) as usize;
+        let mut shapes = lock(&self.shapes);
+        let slot = shapes.get(&hash).and_then(|slot| slot.iter().find(|(_, s)| s.is(pool_id, class, key)));
+        match slot {
+            Some((_, known)) => Arc::clone(known),
+            None => self.remember(&mut shapes, hash, pool, class, key),
+        }
+    }
+
     fn remember(
         &self,
         shapes: &mut ShapesByHash,
@@ -228,7 +265,7 @@ impl Lanes {
         pool: &Arc<Pool>,
         class: u64,
         key: (u8, &[u8], &[u8]),
-    ) -> Option<Arc<Shape>> {
+    ) -> Arc<Shape> {
         if self.count.load(Ordering::Relaxed) >= SHAPES_MAX {
             // Texts without end that differ in more than literals: start over rather than grow.
             shapes.clear();
@@ -246,7 +283,7 @@ impl Lanes {
         });
         shapes.entry(hash).or_default().push((Arc::clone(pool), Arc::clone(&shape)));
         self.count.fetch_add(1, Ordering::Relaxed);
-        Some(shape)
+        shape
     }
 
     async fn learn(
@@ -452,18 +489,23 @@ impl Question {
     /// Asks on a connection that has the client's settings.
     async fn ask(&self, pool: &Arc<Pool>, vars: &Arc<VarSet>) -> Result<Answer, Refusal> {
         let mut lifted = Lifted::new();
-        lift(self.text(), &mut lifted).map_err(|why: NotPourable| why.to_string())?;
+        lift(self.text(), &mut lifted).map_err(|why: NotPourable| {
+            let table = table_named(self.text()).map(|table| String::from_utf8_lossy(table).into_owned());
+            Refusal { table, ..why.to_string().into() }
+        })?;
         // A named statement with many rows: they are alike.
         let mut one_row = Vec::new();
         lifted.put_statement(self.text(), 0, &mut one_row);
         lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
         let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
-        if target.conflict {
-            return Err(NotPourable::OnConflict.to_string().into());
-        }
-        if target.returning.is_some() {
-            return Err(NotPourable::Returning.to_string().into());
+        let ruled_out = match (target.conflict, &target.returning) {
+            (true, _) => Some(NotPourable::OnConflict),
+            (_, Some(_)) => Some(NotPourable::Returning),
+            _ => None,
+        };
+        if let Some(why) = ruled_out {
+            return Err(Refusal::from(why.to_string()).of(as_written(&target)));
         }
 
         let mut server = pool

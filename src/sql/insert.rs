@@ -97,7 +97,19 @@ pub struct Tail {
 impl Tail {
     /// Nothing: the answer is a tag that is known beforehand.
     pub fn is_plain(self) -> bool {
-        self == Self::default()
+        self.plain().is_ok()
+    }
+
+    /// As [`Tail::is_plain`], with what it is if it is not.
+    ///
+    /// # Errors
+    /// ON CONFLICT or RETURNING.
+    pub fn plain(self) -> Result<(), NotPourable> {
+        match self {
+            Self { conflict: true, .. } => Err(NotPourable::OnConflict),
+            Self { returning: true, .. } => Err(NotPourable::Returning),
+            Self { conflict: false, returning: false } => Ok(()),
+        }
     }
 }
 
@@ -260,6 +272,25 @@ impl std::fmt::Display for NotPourable {
 }
 
 impl std::error::Error for NotPourable {}
+
+/// The table that an INSERT names, as it is written there; for people to read. `None`: the text does not begin with
+/// `INSERT INTO` and a name.
+pub fn table_named(text: &[u8]) -> Option<&[u8]> {
+    let word = |word: &[u8], at: usize| {
+        let start = scan::skip_blank(text, at)?;
+        let end = start + word.len();
+        text.get(start..end)?.eq_ignore_ascii_case(word).then_some(end)
+    };
+    let start = scan::skip_blank(text, word(b"into", word(b"insert", 0)?)?)?;
+    let mut quoted = false;
+    let ends = |&b: &u8| {
+        quoted ^= b == b'"';
+        !quoted && (b.is_ascii_whitespace() || matches!(b, b'(' | b';'))
+    };
+    let name = &text[start..];
+    let name = &name[..name.iter().position(ends).unwrap_or(name.len())];
+    (!name.is_empty()).then_some(name)
+}
 
 /// Surely not an INSERT that can be lifted: the first word is another one. Costs a few nanoseconds.
 #[inline]
@@ -697,6 +728,21 @@ mod tests {
     fn classes(text: &str) -> Vec<(Class, &str)> {
         let out = lifted(text).expect(text);
         out.items.iter().map(|i| (i.class, &text[i.start..i.end])).collect()
+    }
+
+    #[test]
+    fn the_table_is_what_stands_behind_insert_into() {
+        for (text, name) in [
+            ("INSERT INTO t VALUES (1) RETURNING a", "t"),
+            (" /* x */ insert  into s.\"a b\"(a) select 1", "s.\"a b\""),
+            ("INSERT INTO t;", "t"),
+            ("INSERT INTO \"a\"\"(\" SELECT 1", "\"a\"\"(\""),
+        ] {
+            assert_eq!(table_named(text.as_bytes()), Some(name.as_bytes()), "{text}");
+        }
+        for text in ["", "INSERT", "INSERT INTO ", "INSERT INTO /*", "INSERT t", "SELECT 1"] {
+            assert_eq!(table_named(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]
