@@ -174,7 +174,7 @@ fn a_terminated_flush_is_nobodys_business() {
     let proxy = Proxy::to(pg, "", "", "[coalesce]\nlock_timeout = \"500ms\"\nflush_timeout = \"900ms\"");
     let mut console = Raw::login(proxy.port(), "pgsluice");
     let mut flushes = || {
-        let lane = find(&mut console, "SHOW COALESCE", &[("database", &db)]);
+        let lane = find(&mut console, "SHOW COALESCE", &[("database", &db), ("format", "text")]);
         lane.map_or(0, |lane| lane["flushes"].parse::<u64>().expect("a count"))
     };
     // A flush that is surely under way: it waits for the table.
