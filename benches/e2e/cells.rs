@@ -11,6 +11,10 @@ pub enum Target {
     Pgsluice,
     /// The same with `coalesce.mode = off`.
     PgsluiceOff,
+    /// The same with `simple_query = "single"`.
+    Single,
+    /// The same with `simple_query = "control"`.
+    Control,
 }
 
 impl Target {
@@ -21,6 +25,8 @@ impl Target {
             Self::PgBouncer => "PgBouncer",
             Self::Pgsluice => "pgsluice",
             Self::PgsluiceOff => "pgsluice-off",
+            Self::Single => "single",
+            Self::Control => "control",
         }
     }
 }
@@ -64,6 +70,8 @@ pub enum Load {
     Pipeline64,
     /// BEGIN, one INSERT into each of twelve tables, COMMIT.
     Transaction12,
+    /// BEGIN, SHOW, COMMIT.
+    Control,
     /// Clients that have logged in, and then run one query each, and do nothing.
     Idle,
 }
@@ -74,6 +82,7 @@ impl Load {
         match self {
             Self::Pipeline64 => 64,
             Self::Transaction12 => 12,
+            Self::Control => 3,
             _ => 1,
         }
     }
@@ -99,6 +108,7 @@ impl Load {
         match self {
             Self::SelectOnly | Self::Connect | Self::Idle | Self::InsertGuilty => None,
             Self::InsertClosed => Some(format!("{random}{}", insert("closed"))),
+            Self::Control => Some("BEGIN;\nSHOW work_mem;\nCOMMIT;\n".into()),
             Self::Insert => Some(format!("{random}{}", insert("batch"))),
             Self::Pipeline64 => {
                 Some(format!("{random}\\startpipeline\n{}\\endpipeline\n", insert("batch").repeat(64)))
@@ -160,6 +170,22 @@ pub const CELLS: &[Cell] = &[
         Mode::Prepared,
         16,
         NO_PGBOUNCER,
+    ),
+    cell(
+        "policy-single",
+        "select-only, 16 clients, simple; allow and single",
+        Load::SelectOnly,
+        Mode::Simple,
+        16,
+        &[Target::Pgsluice, Target::Single],
+    ),
+    cell(
+        "policy-control",
+        "BEGIN, SHOW, COMMIT, 16 clients, simple; allow and control",
+        Load::Control,
+        Mode::Simple,
+        16,
+        &[Target::Pgsluice, Target::Control],
     ),
     cell("insert-simple-1", "one autocommit INSERT, 1 client, simple", Load::Insert, Mode::Simple, 1, ALL),
     cell("insert-simple-8", "one autocommit INSERT, 8 clients, simple", Load::Insert, Mode::Simple, 8, ALL),

@@ -58,7 +58,15 @@ fn main() -> ExitCode {
 /// The targets of this run: all, or those that `TARGETS` names.
 fn targets() -> Vec<Target> {
     let named = std::env::var("TARGETS").unwrap_or_default().to_lowercase();
-    let all = [Target::Direct, Target::PgBouncer, Target::Pgsluice, Target::PgsluiceOff].into_iter();
+    let all = [
+        Target::Direct,
+        Target::PgBouncer,
+        Target::Pgsluice,
+        Target::PgsluiceOff,
+        Target::Single,
+        Target::Control,
+    ]
+    .into_iter();
     all.filter(|t| named.is_empty() || named.split(' ').any(|n| n == t.name().to_lowercase())).collect()
 }
 

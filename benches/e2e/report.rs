@@ -123,17 +123,20 @@ enum Bar {
 
 fn bars_table(out: &mut String, outcomes: &[Outcome]) {
     use Bar::{AtLeast, AtMost};
-    use Target::{Direct, PgBouncer, Pgsluice, PgsluiceOff};
+    use Target::{Control, Direct, PgBouncer, Pgsluice, PgsluiceOff, Single};
     let of = |name: &str| outcomes.iter().find(|o| o.cell.name == name);
     let ratio = |name: &str, to, get| of(name).and_then(|o| o.ratio(Pgsluice, to, get));
     let own = |name: &str, get| of(name).and_then(|o| o.median(Pgsluice, get));
     let dearer = own("select-prepared", CPU).zip(own("select-extended", CPU)).map(|(p, e)| p / e);
+    let stricter = |name: &str, target| of(name).and_then(|o| o.ratio(target, Pgsluice, CPU));
     let bars = [
         ("select-simple: CPU to PgBouncer", ratio("select-simple", PgBouncer, CPU), AtMost(1.3)),
         ("select-extended: CPU to PgBouncer", ratio("select-extended", PgBouncer, CPU), AtMost(1.3)),
         ("select-simple: throughput to PgBouncer", ratio("select-simple", PgBouncer, RATE), AtLeast(1.0)),
         ("select-extended: throughput to PgBouncer", ratio("select-extended", PgBouncer, RATE), AtLeast(1.0)),
         ("select-prepared: CPU to our select-extended", dearer, AtMost(1.0)),
+        ("policy-single: CPU to allow", stricter("policy-single", Single), AtMost(1.3)),
+        ("policy-control: CPU to allow", stricter("policy-control", Control), AtMost(1.3)),
         ("idle-9000: bytes for each client after login", own("idle-9000", LOGIN), AtMost(4096.0)),
         ("idle-9000: bytes for each client after one query", own("idle-9000", QUERY), AtMost(4096.0)),
         ("insert-simple-64: to direct", ratio("insert-simple-64", Direct, RATE), AtLeast(2.0)),

@@ -22,6 +22,8 @@ pub struct Rig {
     pgbouncer: Option<PgBouncer>,
     pgsluice: Option<Proxy>,
     pgsluice_off: Option<Proxy>,
+    single: Option<Proxy>,
+    control: Option<Proxy>,
 }
 
 impl Rig {
@@ -41,7 +43,14 @@ impl Rig {
         for n in 1..=12 {
             postgres.psql(DATABASE, &format!("CREATE TABLE t{n} {COLUMNS}"));
         }
-        let mut rig = Self { postgres, pgbouncer: None, pgsluice: None, pgsluice_off: None };
+        let mut rig = Self {
+            postgres,
+            pgbouncer: None,
+            pgsluice: None,
+            pgsluice_off: None,
+            single: None,
+            control: None,
+        };
         targets.iter().for_each(|&target| rig.restart(target));
         rig
     }
@@ -53,6 +62,8 @@ impl Rig {
             Target::PgBouncer => self.pgbouncer.as_ref().expect("started").port,
             Target::Pgsluice => self.pgsluice.as_ref().expect("started").port(),
             Target::PgsluiceOff => self.pgsluice_off.as_ref().expect("started").port(),
+            Target::Single => self.single.as_ref().expect("started").port(),
+            Target::Control => self.control.as_ref().expect("started").port(),
         }
     }
 
@@ -63,6 +74,8 @@ impl Rig {
             Target::PgBouncer => self.pgbouncer.as_ref().map(|p| p.process.pid()),
             Target::Pgsluice => self.pgsluice.as_ref().map(Proxy::pid),
             Target::PgsluiceOff => self.pgsluice_off.as_ref().map(Proxy::pid),
+            Target::Single => self.single.as_ref().map(Proxy::pid),
+            Target::Control => self.control.as_ref().map(Proxy::pid),
         }
     }
 
@@ -74,6 +87,12 @@ impl Rig {
             Target::Pgsluice => self.pgsluice = Some(start_pgsluice(&self.postgres, "")),
             Target::PgsluiceOff => {
                 self.pgsluice_off = Some(start_pgsluice(&self.postgres, "[coalesce]\nmode = \"off\"\n"));
+            }
+            Target::Single => {
+                self.single = Some(start_pgsluice(&self.postgres, "[policy]\nsimple_query = \"single\"\n"));
+            }
+            Target::Control => {
+                self.control = Some(start_pgsluice(&self.postgres, "[policy]\nsimple_query = \"control\"\n"));
             }
         }
     }
