@@ -35,6 +35,7 @@ const KNOWN: &[Known] = &[
     known("guc", "", "", "a server process that served others has PL/pgSQL loaded; pg_prepared_statements shows the pool's"),
     known("stats", "", "", "reconnecting starts no new session on the server"),
     known("temp", "", "", "a server process that served others has its temporary schema already"),
+    known("constraints", "", "transaction", "currval() is known within a transaction only, and a default reads it"),
     known("prepare", "", "transaction", "pg_prepared_statements shows the pool's statements, too"),
     known("sysviews", "", "transaction", "pg_prepared_statements shows the pool's statements, too"),
     known("copyselect", "single", "", "several statements in one Query"),
