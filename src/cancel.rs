@@ -11,8 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
+use zeroize::Zeroizing;
+
+use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
 use crate::pool::PoolKey;
 use crate::server::ServerShared;
+use crate::wire::CancelKey;
 
 /// What a client does now. The console counts these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +88,7 @@ pub struct ClientShared {
     /// The process id it was told.
     pub pid: i32,
     /// The secret it was told.
-    pub cancel_key: Box<[u8]>,
+    pub cancel_key: CancelKey,
     /// Its pool.
     pub pool: PoolKey,
     /// It talks to the console.
@@ -93,7 +98,7 @@ pub struct ClientShared {
     /// Our end.
     pub local: Option<SocketAddr>,
     /// TLS version, if any.
-    pub tls: Option<String>,
+    pub tls: Option<&'static str>,
     /// Login.
     pub connected: Instant,
     /// What it calls itself.
@@ -244,14 +249,25 @@ impl ClientShared {
         lock(&self.link).clone()
     }
 
-    /// The linked server, with a cancel counted on it while the link is known to stand.
-    fn linked_for_cancel(&self) -> Option<Arc<ServerShared>> {
+    /// Where a cancel request goes; on a server it is counted while the link is known to stand.
+    fn linked_for_cancel(&self) -> Linked {
         let link = lock(&self.link);
-        link.as_ref().map(|server| {
-            server.cancels.fetch_add(1, Ordering::AcqRel);
-            Arc::clone(server)
-        })
+        let Some(server) = link.as_ref() else { return Linked::None };
+        if server.cancels.load(Ordering::Acquire) >= CANCELS_PER_SERVER_MAX {
+            return Linked::Enough;
+        }
+        server.cancels.fetch_add(1, Ordering::AcqRel);
+        Linked::Server(Arc::clone(server))
     }
+}
+
+/// What a cancel request finds.
+enum Linked {
+    /// No server: the session itself is told.
+    None,
+    /// As many requests as make sense are on their way to it.
+    Enough,
+    Server(Arc<ServerShared>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -274,20 +290,33 @@ pub struct NewClient {
     /// Our end.
     pub local: Option<SocketAddr>,
     /// TLS version.
-    pub tls: Option<String>,
+    pub tls: Option<&'static str>,
     /// What it calls itself.
     pub application_name: Box<str>,
 }
 
-/// The process id and the secret that a client was told.
-type CancelKey = (i32, Box<[u8]>);
+/// The process id and the secret that a client was told. Looked up by a keyed hash of both, so that how long it takes
+/// tells nothing of a secret.
+type Told = (i32, CancelKey);
 
 /// All clients that are logged in.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Registry {
-    clients: Mutex<HashMap<CancelKey, Arc<ClientShared>>>,
+    clients: Mutex<HashMap<Told, Arc<ClientShared>>>,
     consoles: AtomicUsize,
     next: AtomicU64,
+    on_their_way: Semaphore,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            clients: Mutex::default(),
+            consoles: AtomicUsize::new(0),
+            next: AtomicU64::new(0),
+            on_their_way: Semaphore::new(CANCELS_MAX),
+        }
+    }
 }
 
 impl Registry {
@@ -295,14 +324,15 @@ impl Registry {
     pub fn enter(&self, new: NewClient) -> Arc<ClientShared> {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let pid = new.pid.unwrap_or((id & 0x7fff_ffff) as i32);
-        let mut key = vec![0; new.key_bytes].into_boxed_slice();
+        let mut bytes = Zeroizing::new(vec![0; new.key_bytes]);
         let mut clients = lock(&self.clients);
-        loop {
-            rand::Rng::fill(&mut rand::rng(), &mut *key);
+        let key = loop {
+            rand::Rng::fill(&mut rand::rng(), bytes.as_mut_slice());
+            let key = CancelKey::from(bytes.as_slice());
             if !clients.contains_key(&(pid, key.clone())) {
-                break;
+                break key;
             }
-        }
+        };
         let client = Arc::new(ClientShared {
             id,
             pid,
@@ -366,15 +396,24 @@ impl Registry {
     ///
     /// Cancel safety: none needed; run as a task.
     pub async fn cancel(&self, pid: i32, key: &[u8], limit: Duration) {
-        let client = lock(&self.clients).get(&(pid, Box::from(key))).cloned();
+        let client = lock(&self.clients).get(&(pid, CancelKey::from(key))).cloned();
         let Some(client) = client else { return };
         match client.linked_for_cancel() {
-            Some(server) => {
+            Linked::Server(server) => {
                 let ServerShared { target, address, pid, key, .. } = &*server;
-                let _ = crate::server::connect::cancel(target, address, *pid, key, limit).await;
+                let request = async {
+                    let _permit = self.on_their_way.acquire().await;
+                    crate::server::connect::cancel(target, address, *pid, key, limit).await
+                };
+                // Whether it arrived or not, it is on its way no longer.
+                let _ = match limit {
+                    Duration::ZERO => Ok(request.await),
+                    limit => tokio::time::timeout(limit, request).await,
+                };
                 server.cancels.fetch_sub(1, Ordering::AcqRel);
             }
-            None => client.signal(Signal::Cancel),
+            Linked::Enough => {}
+            Linked::None => client.signal(Signal::Cancel),
         }
     }
 }

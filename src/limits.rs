@@ -34,6 +34,21 @@ pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
 /// How long a closing session waits for its last ErrorResponse to be taken.
 pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How long a connection that has not logged in may stay when others wait for its place (`max_login_conn`): several
+/// round trips around the world.
+pub const LOGIN_GRACE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// A message of the login is held as it comes, beginning with this much (bytes): what is announced and not sent costs
+/// nothing. In all a connection that has not logged in holds [`STARTUP_BYTES_MAX`] or [`AUTH_MESSAGE_BYTES_MAX`] twice
+/// over at most, and what its TLS handshake needs.
+pub const LOGIN_PIECE_BYTES: usize = 1024;
+
+/// Cancel requests on their way to one server connection; more would say nothing new, and are dropped.
+pub const CANCELS_PER_SERVER_MAX: usize = 4;
+
+/// Cancel requests on their way to servers in all; the next one waits, within `cancel_wait_timeout`.
+pub const CANCELS_MAX: usize = 128;
+
 /// Pause after accept failed (out of files or memory).
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -50,11 +65,23 @@ pub const CANCEL_KEY_BYTES_MAX: usize = 256;
 /// a name longer than this is cut in logs (bytes).
 pub const LOG_NAME_BYTES_MAX: usize = 128;
 
+/// Audit events that wait for a slow disk (some 500 bytes each); what comes on top is counted as lost.
+pub const AUDIT_QUEUE_EVENTS: usize = 4096;
+
+/// How long the end of the process waits for the audit's last lines.
+pub const AUDIT_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Most SCRAM iterations a server may ask of us; a hostile one would otherwise hold a core.
 pub const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
 
 /// Longest nonce, salt or attribute in a SASL message from either side (bytes).
 pub const SASL_ATTRIBUTE_BYTES_MAX: usize = 1024;
+
+/// Settings that are remembered as reported by one server (PostgreSQL has about 15, extensions may add theirs).
+pub const REPORTED_MAX: usize = 128;
+
+/// Longest name and value of a reported setting that is remembered (bytes).
+pub const REPORTED_VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// Most that a server may send before its first ReadyForQuery (bytes): notices without end stop here.
 pub const LOGIN_BYTES_MAX: usize = 4 << 20;

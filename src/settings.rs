@@ -102,8 +102,10 @@ pub struct General {
 
     /// session, transaction or statement.
     pub pool_mode: PoolMode,
-    /// Total client connections.
+    /// Clients that are logged in.
     pub max_client_conn: usize,
+    /// Connections that have not logged in yet. Ours.
+    pub max_login_conn: usize,
     /// Server connections for one (database, user) pair.
     pub default_pool_size: usize,
     /// Server connections kept open while a pool is in use.
@@ -202,6 +204,8 @@ pub struct General {
     pub log_disconnections: bool,
     /// Log errors that are sent to clients.
     pub log_pooler_errors: bool,
+    /// Where audit events go; `None`: standard error. Ours.
+    pub audit_file: Option<PathBuf>,
     /// Log line form. Ours.
     pub log_format: LogFormat,
     /// error, warn, info, debug or trace. Ours.
@@ -225,6 +229,7 @@ impl Default for General {
             busy_poll: Duration::from_micros(250),
             pool_mode: PoolMode::Transaction,
             max_client_conn: 10_000,
+            max_login_conn: 1000,
             default_pool_size: 20,
             min_pool_size: 0,
             reserve_pool_size: 0,
@@ -271,6 +276,7 @@ impl Default for General {
             log_connections: true,
             log_disconnections: true,
             log_pooler_errors: true,
+            audit_file: None,
             log_format: LogFormat::Text,
             log_level: "info".into(),
             stats_period: s(60),
@@ -396,7 +402,7 @@ pub enum AuthType {
     Hba,
 }
 
-/// A secret of the userlist. Debug prints no secret.
+/// A secret of the userlist. Debug prints no secret; it is wiped when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// In clear.
@@ -405,6 +411,13 @@ pub enum Secret {
     Md5(String),
     /// `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
     Scram(String),
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        let (Self::Plain(text) | Self::Md5(text) | Self::Scram(text)) = self;
+        zeroize::Zeroize::zeroize(text);
+    }
 }
 
 impl std::fmt::Debug for Secret {

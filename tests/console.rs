@@ -60,6 +60,12 @@ impl Engine for Fixed {
     fn coalesce_flushes(&self) -> Vec<FlushRow> {
         Vec::new()
     }
+    fn policy(&self) -> Vec<PolicyRow> {
+        vec![PolicyRow { rule: "simple_query=deny", rejected: 2, ..PolicyRow::default() }]
+    }
+    fn audit(&self) -> Vec<AuditRow> {
+        Vec::new()
+    }
 }
 
 /// Performs nothing but says how it would have gone.

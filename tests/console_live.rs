@@ -225,6 +225,8 @@ fn each_command_wants_its_role() {
         "COALESCE",
         "COALESCE_TABLES",
         "COALESCE_FLUSHES",
+        "POLICY",
+        "AUDIT",
     ] {
         let answer = viewer.query(&format!("SHOW {word}"));
         assert!(answer.iter().all(|m| m.tag != backend::ERROR_RESPONSE), "{word}:\n{}", outline(&answer));

@@ -1182,7 +1182,7 @@ fn cancel_requests_come_out_whole_also_where_tls_is_required() {
             };
             let (opened, _tcp) = tokio::join!(door.open(&listener), client);
             let Ok(Opened::Cancel { pid: -5, key, .. }) = opened else { panic!("{opened:?}") };
-            assert_eq!(key, vec![7; len]);
+            assert_eq!(key[..], vec![7; len]);
         }
     });
 }

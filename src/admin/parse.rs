@@ -132,6 +132,10 @@ shows! {
     CoalesceTables = "coalesce_tables",
     /// Flushes of late, and whose rows they held. Ours.
     CoalesceFlushes = "coalesce_flushes",
+    /// Rules of the policy: how often each was met. Ours.
+    Policy = "policy",
+    /// Where audit events go, and how many were lost. Ours.
+    Audit = "audit",
 }
 
 /// What PgBouncer shows and we do not: secrets and file descriptors, its own DNS, its peers.
@@ -165,6 +169,7 @@ impl Command {
                 Show::Lists | Show::Mem => Role::Stats,
                 Show::Stats | Show::StatsTotals | Show::StatsAverages | Show::Totals => Role::Stats,
                 Show::Coalesce | Show::CoalesceTables | Show::CoalesceFlushes => Role::Stats,
+                Show::Policy | Show::Audit => Role::Stats,
             },
             Self::ShowParameter(_) | Self::SelectOne | Self::SelectVersion => Role::Stats,
             Self::SetParameter | Self::Transaction(_) | Self::Discard(_) => Role::Stats,

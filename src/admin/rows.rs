@@ -383,6 +383,34 @@ row! {
     }
 }
 
+row! {
+    /// SHOW POLICY: one rule.
+    PolicyRow {
+        /// As errors and audit events name it.
+        rule: &'static str = "rule" Text,
+        /// Messages that it refused.
+        rejected: u64 = "rejected" Numeric,
+        /// Messages that it would have refused (`enforce = "report"`).
+        reported: u64 = "reported" Numeric,
+    }
+}
+
+row! {
+    /// SHOW AUDIT: where its lines go.
+    AuditRow {
+        /// `audit_file`, or `stderr`.
+        file: String = "file" Text,
+        /// Lines written.
+        written: u64 = "written" Numeric,
+        /// Events lost: the queue was full, or the line could not be written.
+        lost: u64 = "lost" Numeric,
+        /// Events in the queue.
+        waiting: u64 = "waiting" Int4,
+        /// Why the last line could not be written; empty if it was.
+        error: String = "error" Text,
+    }
+}
+
 /// Two counters and what one is in terms of the other; NULL while there is nothing to divide by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ratio {

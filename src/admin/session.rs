@@ -47,6 +47,10 @@ pub trait Engine {
     fn coalesce_tables(&self) -> Vec<CoalesceTableRow>;
     /// SHOW COALESCE_FLUSHES, the last one first.
     fn coalesce_flushes(&self) -> Vec<FlushRow>;
+    /// SHOW POLICY
+    fn policy(&self) -> Vec<PolicyRow>;
+    /// SHOW AUDIT
+    fn audit(&self) -> Vec<AuditRow>;
 }
 
 /// What the caller does next.
@@ -392,6 +396,8 @@ fn show_columns(show: Show) -> Option<&'static [Column]> {
         Show::Coalesce => LaneRow::COLUMNS,
         Show::CoalesceTables => CoalesceTableRow::COLUMNS,
         Show::CoalesceFlushes => FlushRow::COLUMNS,
+        Show::Policy => PolicyRow::COLUMNS,
+        Show::Audit => AuditRow::COLUMNS,
     })
 }
 
@@ -432,6 +438,8 @@ fn show_rows(show: Show, engine: &impl Engine) -> Vec<Vec<Value>> {
         Show::Coalesce => Table::of(&engine.lanes()).rows,
         Show::CoalesceTables => Table::of(&engine.coalesce_tables()).rows,
         Show::CoalesceFlushes => Table::of(&engine.coalesce_flushes()).rows,
+        Show::Policy => Table::of(&engine.policy()).rows,
+        Show::Audit => Table::of(&engine.audit()).rows,
     }
 }
 
@@ -535,6 +543,12 @@ mod tests {
         }
         fn coalesce_flushes(&self) -> Vec<FlushRow> {
             vec![FlushRow::default()]
+        }
+        fn policy(&self) -> Vec<PolicyRow> {
+            vec![PolicyRow::default()]
+        }
+        fn audit(&self) -> Vec<AuditRow> {
+            vec![AuditRow::default()]
         }
     }
 

@@ -4,9 +4,10 @@
 //! that is [`super::rows`].
 
 use std::borrow::Cow;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::Refusal;
+use crate::telemetry::time::Utc;
 use crate::wire::Oid;
 use crate::wire::backend::{DATA_ROW, ROW_DESCRIPTION};
 use crate::wire::frame::{put, put_cstr};
@@ -91,9 +92,7 @@ impl Cell for bool {
 /// As PgBouncer prints it: `2026-01-31 23:59:59 UTC`.
 impl Cell for SystemTime {
     fn value(&self) -> Value {
-        let seconds = self.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let (year, month, day) = civil(seconds / 86_400);
-        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        let Utc { date: (year, month, day), time: (hour, minute, second), .. } = (*self).into();
         Value::Text(format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC").into())
     }
 }
@@ -102,19 +101,6 @@ impl<T: Cell> Cell for Option<T> {
     fn value(&self) -> Value {
         self.as_ref().map_or(Value::Null, T::value)
     }
-}
-
-/// Year, month and day of a count of days since 1970-01-01. Years are counted from March, so that a leap day
-/// is a year's last; 146,097 days are 400 years.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468; // 0000-03-01 to 1970-01-01
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + next_year, month, day)
 }
 
 /// A struct of [`super::rows`].
@@ -387,7 +373,7 @@ mod tests {
             (1_735_689_599, "2024-12-31 23:59:59 UTC"),
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
         ] {
-            let time = UNIX_EPOCH + Duration::from_secs(seconds);
+            let time = std::time::UNIX_EPOCH + Duration::from_secs(seconds);
             assert_eq!(time.value(), Value::Text(expected.into()));
         }
     }

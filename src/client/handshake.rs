@@ -25,11 +25,12 @@ use crate::auth::hba::{self, Asker};
 use crate::auth::scram::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
 use crate::auth::{Account, Auth, Credential, Exchange};
 use crate::error::{Error, Kind};
-use crate::limits::AUTH_MESSAGE_BYTES_MAX;
+use crate::limits::{AUTH_MESSAGE_BYTES_MAX, LOGIN_PIECE_BYTES};
 use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::settings::{AuthType, Settings};
+use crate::wire::CancelKey;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::frontend;
@@ -84,7 +85,7 @@ pub enum Opened {
         /// Which session.
         pid: i32,
         /// Its secret, 4 to 256 bytes.
-        key: Vec<u8>,
+        key: CancelKey,
         /// To be closed when the request was dealt with.
         stream: Stream,
     },
@@ -260,9 +261,23 @@ impl Line {
         let mut word = [0; 4];
         self.read(&mut word).await?;
         let len = startup::length(word).map_err(startup::startup_error)?;
-        let mut packet = vec![0; len - word.len()];
-        self.read(&mut packet).await?;
-        Ok(packet)
+        Ok(std::mem::take(&mut *self.take(len - word.len()).await?))
+    }
+
+    /// The next `len` bytes. They are held as they come: a length that is announced and not sent costs nothing.
+    async fn take(&mut self, len: usize) -> Outcome<Zeroizing<Vec<u8>>> {
+        let mut taken = Zeroizing::new(Vec::new());
+        while taken.len() < len {
+            let have = taken.len();
+            let piece = (len - have).min(have.max(LOGIN_PIECE_BYTES));
+            // A vector that grew by itself would leave a secret behind.
+            let mut grown = Zeroizing::new(Vec::with_capacity(have + piece));
+            grown.extend_from_slice(&taken);
+            grown.resize(have + piece, 0);
+            self.read(&mut grown[have..]).await?;
+            taken = grown;
+        }
+        Ok(taken)
     }
 
     /// The body of the next message, which must be an answer to an authentication request.
@@ -278,9 +293,7 @@ impl Line {
             Some(header) => header.body,
             None => 0,
         };
-        let mut answer = Zeroizing::new(vec![0; body]);
-        self.read(&mut answer).await?;
-        Ok(answer)
+        self.take(body).await
     }
 
     async fn opened(mut self, packet: &[u8], peer: Peer, tls: &Acceptor) -> Outcome<Opened> {
@@ -301,7 +314,7 @@ impl Line {
     fn asked(&self, packet: &[u8], tls: &Acceptor) -> Result<Asked, Error> {
         match StartupPacket::decode(packet).map_err(startup::startup_error)? {
             // Taken in clear as well: most clients have no other way to send it.
-            StartupPacket::CancelRequest { pid, key } => Ok(Asked::Cancel { pid, key: key.to_vec() }),
+            StartupPacket::CancelRequest { pid, key } => Ok(Asked::Cancel { pid, key: key.into() }),
             StartupPacket::Startup(message) => {
                 let startup = Startup::read(&message)?;
                 let clear = self.stream().is_ok_and(|stream| !stream.is_tls() && !stream.is_unix());
@@ -342,7 +355,7 @@ impl Line {
 }
 
 enum Asked {
-    Cancel { pid: i32, key: Vec<u8> },
+    Cancel { pid: i32, key: CancelKey },
     Startup(Startup),
 }
 

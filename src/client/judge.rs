@@ -167,34 +167,34 @@ impl State {
             || (!self.unseen && self.judged(text, self.lexing()).verdict == Verdict::Pass)
     }
 
-    /// Writes down what is to be audited; the error of what is refused.
-    fn settle_verdict(&mut self, verdict: Verdict) -> Option<Error> {
+    /// Writes down what is to be audited of a message of this type; the error of what is refused.
+    fn settle_verdict(&self, message: &'static str, verdict: Verdict) -> Option<Error> {
         match verdict {
             Verdict::Pass | Verdict::Single => None,
             Verdict::Report(rejection) => {
-                self.audit.push((rejection, false));
+                self.audit.record(message, &rejection, false);
                 None
             }
             Verdict::Reject(rejection) => {
                 let error = policy_error(&rejection);
-                self.audit.push((rejection, true));
+                self.audit.record(message, &rejection, true);
                 Some(error)
             }
         }
     }
 
     /// The text of a Query.
-    pub(super) fn rule_query(&mut self, text: &[u8], pipeline: &Pipeline) -> Ruling {
+    pub(super) fn rule_query(&self, text: &[u8], pipeline: &Pipeline) -> Ruling {
         if self.rules.passes_all_queries() && !self.rules.reads_texts() {
             return Ruling::Pass;
         }
         let Some(lexing) = self.lexing_of(text, pipeline) else { return Ruling::Wait };
         let verdict = policy::judge_query(&self.rules, text, lexing);
         let fold = verdict == Verdict::Single;
-        if let Some(error) = self.settle_verdict(verdict) {
+        if let Some(error) = self.settle_verdict("Query", verdict) {
             return Ruling::Refuse(error);
         }
-        match self.rule_text(text, lexing) {
+        match self.rule_text("Query", text, lexing) {
             Some(error) => Ruling::Refuse(error),
             None if fold => Ruling::Fold,
             None => Ruling::Pass,
@@ -202,67 +202,68 @@ impl State {
     }
 
     /// The text of a Parse.
-    pub(super) fn rule_parse(&mut self, text: &[u8], pipeline: &Pipeline) -> Ruling {
+    pub(super) fn rule_parse(&self, text: &[u8], pipeline: &Pipeline) -> Ruling {
         if !self.rules.reads_texts() {
             return Ruling::Pass;
         }
         let Some(lexing) = self.lexing_of(text, pipeline) else { return Ruling::Wait };
-        match self.rule_text(text, lexing) {
+        match self.rule_text("Parse", text, lexing) {
             Some(error) => Ruling::Refuse(error),
             None => Ruling::Pass,
         }
     }
 
-    fn rule_text(&mut self, text: &[u8], lexing: Lexing) -> Option<Error> {
+    fn rule_text(&self, message: &'static str, text: &[u8], lexing: Lexing) -> Option<Error> {
         if !self.rules.reads_texts() {
             return None;
         }
         let judged = self.judged(text, lexing);
-        self.settle_verdict(judged.verdict)
+        self.settle_verdict(message, judged.verdict)
     }
 
     /// A Query that is too long to be held.
-    pub(super) fn rule_long_query(&mut self) -> Option<Error> {
+    pub(super) fn rule_long_query(&self) -> Option<Error> {
         let verdict = policy::judge_long_query(&self.rules);
-        self.settle_verdict(verdict).or_else(|| self.rule_long_text())
+        let long = || self.settle_verdict("Query", texts::judge_long_text(&self.rules));
+        self.settle_verdict("Query", verdict).or_else(long)
     }
 
     /// A Parse that is too long to be held.
-    pub(super) fn rule_long_text(&mut self) -> Option<Error> {
+    pub(super) fn rule_long_text(&self) -> Option<Error> {
         let verdict = texts::judge_long_text(&self.rules);
-        self.settle_verdict(verdict)
+        self.settle_verdict("Parse", verdict)
     }
 
     /// A FunctionCall.
-    pub(super) fn rule_function_call(&mut self) -> Option<Error> {
+    pub(super) fn rule_function_call(&self) -> Option<Error> {
         let verdict = policy::judge_function_call(&self.rules);
-        self.settle_verdict(verdict)
+        self.settle_verdict("FunctionCall", verdict)
     }
 
     /// A Bind of a statement. Only where the rules became stricter in the session's life is there anything to say: what
     /// was prepared under today's rules was judged then. `text` is not known where names are not followed.
-    pub(super) fn rule_bind(&mut self, text: Option<&[u8]>, unnamed: bool) -> Option<Error> {
+    pub(super) fn rule_bind(&self, text: Option<&[u8]>, unnamed: bool) -> Option<Error> {
         if !self.unseen || !self.rules.reads_texts() {
             return None;
         }
         match text {
             // The server read it when it was parsed, and nobody knows how it read then.
-            Some(text) => self.rule_text(text, Lexing { std_strings: false, encoding_safe: false }),
+            Some(text) => self.rule_text("Bind", text, Lexing { std_strings: false, encoding_safe: false }),
             None if unnamed && self.unnamed_seen => None,
             None => {
                 let verdict = texts::judge_unseen(&self.rules);
-                self.settle_verdict(verdict)
+                self.settle_verdict("Bind", verdict)
             }
         }
     }
 
     /// A Bind of a name that the protocol did not prepare.
-    pub(super) fn rule_unknown_name(&mut self) -> Option<Error> {
+    pub(super) fn rule_unknown_name(&self) -> Option<Error> {
         if !self.executes_unseen() {
             return None;
         }
         let verdict = texts::judge_unseen(&self.rules);
-        self.settle_verdict(verdict)
+        self.settle_verdict("Bind", verdict)
     }
 
     /// A Bind was sent on: its portal was judged by the rules of today.
@@ -278,13 +279,13 @@ impl State {
     ///
     /// # Errors
     /// The message is malformed.
-    pub(super) fn rule_execute(&mut self, body: &[u8]) -> Result<Option<Error>, Fault> {
+    pub(super) fn rule_execute(&self, body: &[u8]) -> Result<Option<Error>, Fault> {
         let Some(portals) = &self.portals else { return Ok(None) };
         let (portal, _) = crate::wire::frontend::execute(body)?;
         if portals.contains(portal) {
             return Ok(None);
         }
         let verdict = texts::judge_unseen(&self.rules);
-        Ok(self.settle_verdict(verdict))
+        Ok(self.settle_verdict("Execute", verdict))
     }
 }

@@ -26,6 +26,7 @@ use crate::server::Reported;
 use crate::server::connect::Target;
 use crate::settings::{Database, Policy, PoolMode, Settings};
 use crate::sql::effects::Effects;
+use crate::telemetry::audit::Source;
 use crate::telemetry::events;
 use crate::wire::startup::Startup;
 use crate::wire::{TransactionStatus, backend as b};
@@ -54,6 +55,11 @@ pub struct NotAdmitted {
 }
 
 impl NotAdmitted {
+    /// A client that proved who it is, and is refused all the same.
+    pub fn new(proven: Authenticated, why: Error) -> Self {
+        Self { client: Conn::new(proven.stream, &[]), why: Box::new(Ok(why)) }
+    }
+
     /// Tells the client why, and logs it.
     pub async fn tell(mut self, peer: &str) {
         match &*self.why {
@@ -77,14 +83,19 @@ impl NotAdmitted {
 
 /// A replication connection ends here, for the policy or for not being supported: nothing of it would be judged.
 pub fn refuse_replication(cx: &Context, proven: Authenticated) -> NotAdmitted {
-    let Authenticated { stream, startup, peer, .. } = proven;
+    let Authenticated { stream, startup, .. } = proven;
     let key = PoolKey { database: startup.database, user: startup.user };
     let addrs = stream.addrs();
     let rules = rules(&cx.settings.load(), &key, addrs.map(|(_, peer)| peer.ip()));
-    let audit = |rejection: &policy::Rejection, refused| {
-        let peer = peer.to_string();
-        let who = events::Who { client: 0, user: &key.user, database: &key.database, peer: &peer };
-        events::policy(who, rejection.rule.as_str(), "", 0, refused);
+    let audit = |rejection: &policy::Rejection, rejected| {
+        let source = Source {
+            client: 0,
+            address: addrs.map(|(_, peer)| peer),
+            tls: stream.tls_version(),
+            user: &key.user,
+            database: &key.database,
+        };
+        cx.audit.record(source, "StartupMessage", rejection, rejected);
     };
     let error = match policy::judge_replication(&rules) {
         Verdict::Reject(rejection) => {
@@ -184,7 +195,7 @@ pub fn pool_target(
 /// The client is refused; it has to be told and closed.
 pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted, NotAdmitted> {
     let Authenticated { stream, startup, peer, credential, .. } = proven;
-    let tls = stream.is_tls();
+    let tls = stream.tls_version();
     let addrs = stream.addrs();
     let mut client = Conn::new(stream, &[]);
     let settings = cx.settings.load_full();
@@ -235,7 +246,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         key_bytes: cancel_key_bytes(startup.minor),
         peer: addrs.map(|(_, peer)| peer),
         local: addrs.map(|(local, _)| local),
-        tls: tls.then(|| "TLS".to_owned()),
+        tls,
         application_name: startup.param("application_name").unwrap_or_default().into(),
     });
     pool.clients.fetch_add(1, Ordering::Relaxed);
@@ -290,7 +301,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         counts: Counts::default(),
         shared: Arc::clone(cx.pools.shared()),
         learner: Arc::clone(&cx.learner),
-        audit: Vec::new(),
+        audit: super::Auditor::new(&me, &cx.audit),
     };
     state.know(&reported);
     let generation = cx.generation.load(Ordering::Acquire);

@@ -26,11 +26,13 @@ use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
 
-use crate::cancel::Registry;
+use crate::cancel::{ClientShared, Registry};
 use crate::coalesce::Lanes;
 use crate::learn::Learner;
+use crate::policy::Rejection;
 use crate::pool::Pools;
 use crate::settings::Settings;
+use crate::telemetry::audit::{Audit, Source};
 
 pub(crate) use login::rules;
 
@@ -49,4 +51,28 @@ pub struct Context {
     pub lanes: Arc<Lanes>,
     /// What `allow_list = "learn"` saw.
     pub learner: Arc<Learner>,
+    /// What met the policy.
+    pub audit: Arc<Audit>,
+}
+
+/// Writes down what of one client met the policy.
+#[derive(Debug)]
+pub struct Auditor {
+    me: Arc<ClientShared>,
+    audit: Arc<Audit>,
+}
+
+impl Auditor {
+    /// For `me`.
+    pub fn new(me: &Arc<ClientShared>, audit: &Arc<Audit>) -> Self {
+        Self { me: Arc::clone(me), audit: Arc::clone(audit) }
+    }
+
+    /// See [`Audit::record`]; never waits.
+    pub fn record(&self, message: &'static str, rejection: &Rejection, rejected: bool) {
+        let ClientShared { id, peer, tls, pool, .. } = &*self.me;
+        let source =
+            Source { client: *id, address: *peer, tls: *tls, user: &pool.user, database: &pool.database };
+        self.audit.record(source, message, rejection, rejected);
+    }
 }

@@ -131,9 +131,6 @@ impl Session {
                 return Poll::Ready(Ok(End::Signalled));
             }
             if !moved {
-                if !self.state.audit.is_empty() {
-                    self.write_audit();
-                }
                 self.show(server);
                 self.waits.look_again(self.busy_poll, cx);
                 return Poll::Pending;

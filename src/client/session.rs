@@ -237,7 +237,7 @@ impl Session {
         self.take_new_settings();
         let (buf, out) = self.client.split();
         let Some((head, body)) = frame::whole(buf, self.state.message_max)? else { return Ok(false) };
-        let verdict = match head.tag {
+        let (message, verdict) = match head.tag {
             f::TERMINATE => return Err(Fault::ClientGone),
             f::SYNC => {
                 b::put_ready_for_query(out, TransactionStatus::Idle);
@@ -249,9 +249,9 @@ impl Session {
                 return Ok(true);
             }
             f::QUERY if !self.state.rules.passes_all_queries() => {
-                policy::judge_query(&self.state.rules, f::query(body)?, self.state.lexing())
+                ("Query", policy::judge_query(&self.state.rules, f::query(body)?, self.state.lexing()))
             }
-            f::FUNCTION_CALL => policy::judge_function_call(&self.state.rules),
+            f::FUNCTION_CALL => ("FunctionCall", policy::judge_function_call(&self.state.rules)),
             _ => return Ok(false),
         };
         let Verdict::Reject(rejection) = verdict else { return Ok(false) };
@@ -259,7 +259,7 @@ impl Session {
         b::put_ready_for_query(out, TransactionStatus::Idle);
         self.client.consume(head.total());
         self.state.names.forget_unnamed();
-        self.audit(&rejection, true);
+        self.state.audit.record(message, &rejection, true);
         Ok(true)
     }
 
@@ -456,20 +456,6 @@ impl Session {
             let reported = Arc::clone(&server.reported);
             self.state.know(&reported);
         }
-        self.write_audit();
-    }
-
-    /// Writes down what met the policy since the last time.
-    pub(super) fn write_audit(&mut self) {
-        for (rejection, refused) in std::mem::take(&mut self.state.audit) {
-            self.audit(&rejection, refused);
-        }
-    }
-
-    fn audit(&self, rejection: &policy::Rejection, refused: bool) {
-        let peer = self.peer();
-        let fingerprint = rejection.fingerprint.as_deref().unwrap_or_default();
-        events::policy(self.who(&peer), rejection.rule.as_str(), fingerprint, rejection.bytes, refused);
     }
 
     fn peer(&self) -> String {
@@ -558,6 +544,8 @@ impl Session {
     /// Hot path. The server goes back.
     fn unlink(&mut self, mut server: Checkout) {
         self.me.unlink();
+        // Nothing is owed any more.
+        self.state.awaiting = false;
         self.me.statements.store(self.state.names.len() as u64, Ordering::Relaxed);
         let now = Instant::now();
         self.me.set_state(ClientState::Idle, now);

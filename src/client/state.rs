@@ -7,6 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Auditor;
 use super::judge::Ruling;
 use crate::error::Error;
 use crate::learn::Learner;
@@ -203,8 +204,8 @@ pub struct State {
     pub shared: Arc<Shared>,
     /// What it sees under `allow_list = "learn"`.
     pub learner: Arc<Learner>,
-    /// Refusals and reports for the audit, drained by the session.
-    pub audit: Vec<(policy::Rejection, bool)>,
+    /// Writes what met the policy down.
+    pub audit: Auditor,
 }
 
 impl State {

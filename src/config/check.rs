@@ -61,8 +61,10 @@ fn listening(draft: &mut Draft) {
             draft.object("unix_socket_dir", message);
         }
     }
-    if let Some(dir) = general.pidfile.as_deref().and_then(Path::parent) {
-        directory(draft, "pidfile", dir);
+    for (key, file) in [("pidfile", &general.pidfile), ("audit_file", &general.audit_file)] {
+        if let Some(dir) = file.as_deref().and_then(Path::parent) {
+            directory(draft, key, dir);
+        }
     }
 }
 

@@ -300,7 +300,7 @@ impl Draft {
 
     fn read_auth_file(&mut self) {
         let Some(file) = self.settings.general.auth_file.clone() else { return };
-        if let Some(text) = self.text(&file, USERLIST_BYTES_MAX, "auth_file") {
+        if let Some(text) = self.text(&file, USERLIST_BYTES_MAX, "auth_file").map(zeroize::Zeroizing::new) {
             self.settings.userlist = userlist::parse(self, &file, &text);
         }
     }

@@ -87,7 +87,10 @@ table! {
         "when a server connection goes back to the pool: when its client leaves, after each transaction, or \
          after each statement";
     POOL, RELOAD, max_client_conn = max_client_conn: Count(1usize, CONNECTIONS_MAX),
-        "client connections in all";
+        "clients that are logged in; those of the console are not counted";
+    POOL, RELOAD, max_login_conn = max_login_conn: Count(1usize, CONNECTIONS_MAX),
+        "connections that have not logged in yet; beyond it the oldest that had two seconds is closed, of \
+         the address that has most";
     POOL, RELOAD, default_pool_size = default_pool_size: CONNECTIONS,
         "server connections for one pair of database and user; 0 is no limit";
     POOL, RELOAD, min_pool_size = min_pool_size: CONNECTIONS,
@@ -188,6 +191,9 @@ table! {
         "log closed connections and why";
     LOG, RELOAD, log_pooler_errors = log_pooler_errors: Flag,
         "log errors that pgsluice itself sends to clients";
+    LOG, RELOAD, audit_file = audit_file: Maybe(File),
+        "file that audit events of the policy are appended to, one JSON object a line; opened again by \
+         RELOAD and SIGHUP; without it they go to standard error";
     LOG, RESTART, log_format = log_format: one_of::<LogFormat>(),
         "form of the log on standard error: lines for people, or one JSON object a line";
     LOG, RESTART, log_level = log_level: Level,

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use zeroize::Zeroizing;
+
 use super::{At, Draft};
 use crate::auth::scram::Verifier;
 use crate::settings::Secret;
@@ -47,10 +49,11 @@ pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> HashMap<Strin
 }
 
 /// The two quoted fields that begin `line`.
-fn fields(line: &str) -> Result<(String, String), &'static str> {
+fn fields(line: &str) -> Result<(String, Zeroizing<String>), &'static str> {
     const FORM: &str = "not a user; write \"name\" \"secret\", each in double quotes, on one line";
     let (name, rest) = quoted(line).ok_or(FORM)?;
     let (secret, _) = quoted(rest.trim_start()).ok_or(FORM)?;
+    let secret = Zeroizing::new(secret);
     if name.is_empty() {
         return Err("the name is empty; write \"name\" \"secret\"");
     }

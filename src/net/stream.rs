@@ -122,6 +122,16 @@ impl Stream {
         matches!(self, Self::Tls(_))
     }
 
+    /// The version of TLS on it.
+    pub fn tls_version(&self) -> Option<&'static str> {
+        let Self::Tls(tls) = self else { return None };
+        Some(match tls.get_ref().1.protocol_version() {
+            Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            Some(rustls::ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            _ => "TLS",
+        })
+    }
+
     /// Is it a Unix socket?
     pub fn is_unix(&self) -> bool {
         matches!(self, Self::Unix(_))

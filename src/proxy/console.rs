@@ -57,7 +57,7 @@ enum Waited {
 /// Greets a client that proved who it is, or refuses it. `None`: it was refused.
 pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
     let Authenticated { stream, startup, peer, .. } = proven;
-    let (tls, addrs) = (stream.is_tls(), stream.addrs());
+    let (tls, addrs) = (stream.tls_version(), stream.addrs());
     let mut client = Conn::new(stream, &[]);
     let settings = cx.settings.load_full();
     let role = role(&settings.general, &startup.user);
@@ -75,7 +75,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         key_bytes: login::cancel_key_bytes(startup.minor),
         peer: addrs.map(|(_, peer)| peer),
         local: addrs.map(|(local, _)| local),
-        tls: tls.then(|| "TLS".to_owned()),
+        tls,
         application_name: startup.param("application_name").unwrap_or_default().into(),
     });
     client.prepare_out();
@@ -86,7 +86,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     backend::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
     let console = Console { client, session: Session::new(role), me, cx: Arc::clone(cx), peer };
     if settings.general.log_connections {
-        events::client_login(console.who(&peer.to_string()), tls);
+        events::client_login(console.who(&peer.to_string()), tls.is_some());
     }
     Some(console)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::net::{TcpListener, UnixListener};
 
+use super::logins::Place;
 use super::{Proxy, ServeError};
 use crate::limits;
 use crate::net::{Keepalive, Peer, Stream};
@@ -83,39 +84,59 @@ fn bind_unix(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
 
 impl Proxy {
     async fn accept_tcp(self: Arc<Self>, listener: TcpListener) {
+        let mut failed = 0;
         loop {
             match listener.accept().await {
                 Ok((tcp, peer)) => {
                     let Ok(tcp) = tcp.into_std() else { continue };
+                    let place = self.place(Peer::Tcp(peer)).await;
                     self.give_to_worker(move |proxy| async move {
                         let general = &proxy.cx.settings.load().general;
                         let keepalive = keepalive(general);
                         let stream =
                             tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
                         if let Ok(stream) = stream {
-                            proxy.connection(stream, Peer::Tcp(peer)).await;
+                            proxy.connection(stream, Peer::Tcp(peer), place).await;
                         }
                     });
                 }
-                Err(error) => pause_after(&error).await,
+                Err(error) => self.pause_after(&error, &mut failed).await,
             }
         }
     }
 
     async fn accept_unix(self: Arc<Self>, listener: UnixListener) {
+        let mut failed = 0;
         loop {
             match listener.accept().await {
                 Ok((unix, _)) => {
                     let Ok(unix) = unix.into_std() else { continue };
+                    let place = self.place(Peer::Unix).await;
                     self.give_to_worker(move |proxy| async move {
                         if let Ok(unix) = tokio::net::UnixStream::from_std(unix) {
-                            proxy.connection(Stream::Unix(unix), Peer::Unix).await;
+                            proxy.connection(Stream::Unix(unix), Peer::Unix, place).await;
                         }
                     });
                 }
-                Err(error) => pause_after(&error).await,
+                Err(error) => self.pause_after(&error, &mut failed).await,
             }
         }
+    }
+
+    /// A place among those that have not logged in, once there is one.
+    async fn place(&self, peer: Peer) -> Place {
+        let max = self.cx.settings.load().general.max_login_conn;
+        self.logins.enter(peer, max).await
+    }
+
+    /// Out of files or memory. Whoever has not logged in makes room; accepting again at once would spin.
+    async fn pause_after(&self, error: &std::io::Error, failed: &mut u64) {
+        *failed += 1;
+        if failed.is_power_of_two() {
+            events::accept_failed(error, *failed);
+        }
+        self.logins.shed();
+        tokio::time::sleep(limits::ACCEPT_PAUSE).await;
     }
 }
 
@@ -127,10 +148,4 @@ pub(super) fn keepalive(general: &General) -> Keepalive {
         interval: general.tcp_keepintvl,
         count: general.tcp_keepcnt,
     }
-}
-
-/// Out of files or memory: accepting again at once would spin.
-async fn pause_after(error: &std::io::Error) {
-    tracing::warn!(%error, "accept failed");
-    tokio::time::sleep(limits::ACCEPT_PAUSE).await;
 }

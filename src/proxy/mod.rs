@@ -7,13 +7,15 @@
 //! ```text
 //! stop       start, signals, the end         reload     a new configuration into what runs
 //! listen     addresses, accept               console    one client of the console
-//! workers    threads                         show, act  what it asks, what it orders
+//! logins     who has not logged in yet       show, act  what it asks, what it orders
+//! workers    threads
 //! ```
 
 mod act;
 mod averages;
 mod console;
 mod listen;
+mod logins;
 mod reload;
 mod show;
 mod stop;
@@ -28,7 +30,7 @@ use arc_swap::ArcSwap;
 
 use crate::auth::Auth;
 use crate::cancel::{ClientState, Registry, Signal};
-use crate::client::handshake::{self, LoginError, Opened, Unauthenticated};
+use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
 use crate::error::Error;
@@ -36,9 +38,13 @@ use crate::learn::Learner;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::Pools;
 use crate::settings::Settings;
+use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
+use crate::wire::CancelKey;
+use crate::wire::startup::Startup;
 
 use averages::Averages;
+use logins::{Logins, Place};
 use stop::Stopping;
 use workers::{CountedIn, Worker, raise_file_limit, runtime, start_workers};
 
@@ -59,8 +65,10 @@ pub struct Proxy {
     auth: Auth,
     tls: ArcSwap<Acceptor>,
     workers: Vec<Worker>,
-    /// Connections, logged in or not.
-    connections: AtomicUsize,
+    /// Connections that have not logged in.
+    logins: Arc<Logins>,
+    /// Clients that have, but those of the console.
+    let_in: AtomicUsize,
     stopping: Stopping,
     /// One reload at a time.
     reloading: Mutex<()>,
@@ -97,12 +105,16 @@ pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
 /// # Errors
 /// As [`serve`].
 pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeError> {
-    raise_file_limit();
+    let files = raise_file_limit();
     let general = settings.general.clone();
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
     let (workers, threads) = start_workers(&general)?;
     let pools = Pools::default();
+    let audit = Sink::open(general.audit_file.as_deref())
+        .and_then(Audit::start)
+        .map_err(|e| ServeError(format!("audit_file: {e}")))?;
     let cx = Arc::new(Context {
+        audit: Arc::new(audit),
         lanes: Arc::new(Lanes::new()),
         learner: Arc::new(Learner::default()),
         settings: ArcSwap::from_pointee(settings.clone()),
@@ -117,7 +129,8 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         auth: Auth::new(&settings),
         tls: ArcSwap::from_pointee(tls),
         workers,
-        connections: AtomicUsize::new(0),
+        logins: Arc::new(Logins::new(files / 4)),
+        let_in: AtomicUsize::new(0),
         stopping: Stopping::default(),
         reloading: Mutex::default(),
         averages: Averages::default(),
@@ -133,43 +146,49 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
     Ok(Running::new(proxy, addrs, threads, sockets))
 }
 
-/// What a login led to.
-enum LoggedIn {
-    Session(Box<login::Admitted>),
-    Console(Box<console::Console>),
+/// What a connection turned out to be.
+enum Proven {
+    Client(Box<Authenticated>),
+    Cancel { pid: i32, key: CancelKey, stream: Stream },
 }
 
 impl Proxy {
     /// One connection from accept to end. What is large is boxed and gone before the session idles.
-    async fn connection(self: Arc<Self>, stream: Stream, peer: Peer) {
-        let counted = CountedIn::new(&self.connections);
-        match Box::pin(self.log_in(stream, peer)).await {
-            Some(LoggedIn::Session(admitted)) => {
-                let login::Admitted { session, server } = *admitted;
-                session.run(server).await;
-                self.stopping.client_left();
-            }
-            Some(LoggedIn::Console(console)) => {
-                // An operator is let in when no client is, and takes no client's place.
-                drop(counted);
-                console.run(Arc::clone(&self)).await;
-            }
+    async fn connection(self: Arc<Self>, stream: Stream, peer: Peer, place: Place) {
+        match Box::pin(place.hold(self.prove(stream, peer))).await.flatten() {
             None => {}
+            Some(Proven::Cancel { pid, key, stream }) => {
+                let limit = self.cx.settings.load().general.cancel_wait_timeout;
+                Box::pin(self.cx.clients.cancel(pid, &key, limit)).await;
+                drop(stream);
+            }
+            Some(Proven::Client(proven)) if is_console(&proven.startup) => {
+                // An operator is let in when no client is, and takes no client's place.
+                if let Some(console) = Box::pin(console::admit(&self.cx, *proven)).await {
+                    Box::pin(Box::new(console).run(self)).await;
+                }
+            }
+            Some(Proven::Client(proven)) => {
+                // Counted first, so that two can't take the last place at a time.
+                let counted = CountedIn::new(&self.let_in);
+                if let Some(admitted) = Box::pin(self.admit(*proven)).await {
+                    let login::Admitted { session, server } = *admitted;
+                    session.run(server).await;
+                    drop(counted);
+                    self.stopping.client_left();
+                }
+            }
         }
     }
 
-    /// The login. `None`: it was a cancel request, or it ended.
-    async fn log_in(self: &Arc<Self>, stream: Stream, peer: Peer) -> Option<LoggedIn> {
+    /// As far as who it is. `None`: it ended.
+    async fn prove(&self, stream: Stream, peer: Peer) -> Option<Proven> {
         let settings = self.cx.settings.load_full();
         let tls = self.tls.load_full();
         let opened = handshake::open(stream, peer, &tls, settings.general.client_login_timeout).await;
         let client = match opened {
             Ok(Opened::Startup(client)) => client,
-            Ok(Opened::Cancel { pid, key, stream }) => {
-                self.cx.clients.cancel(pid, &key, settings.general.cancel_wait_timeout).await;
-                drop(stream);
-                return None;
-            }
+            Ok(Opened::Cancel { pid, key, stream }) => return Some(Proven::Cancel { pid, key, stream }),
             Err(error) => return refused(peer, &error),
         };
         if let Some(error) = self.refuses(&settings, &client) {
@@ -185,44 +204,50 @@ impl Proxy {
             login::refuse_replication(&self.cx, proven).tell(&peer.to_string()).await;
             return None;
         }
-        if CONSOLES.contains(&proven.startup.database.as_str()) {
-            return console::admit(&self.cx, proven).await.map(Box::new).map(LoggedIn::Console);
-        }
+        Some(Proven::Client(Box::new(proven)))
+    }
+
+    /// A session for a client that proved who it is. `None`: it was refused.
+    async fn admit(&self, proven: Authenticated) -> Option<Box<login::Admitted>> {
+        let settings = self.cx.settings.load_full();
+        let peer = proven.peer.to_string();
         let (user, database) = (proven.startup.user.clone(), proven.startup.database.clone());
-        match login::admit(&self.cx, proven).await {
+        let admitted = if self.let_in() > settings.general.max_client_conn {
+            Err(login::NotAdmitted::new(proven, Error::too_many_clients("max_client_conn")))
+        } else {
+            Box::pin(login::admit(&self.cx, proven)).await
+        };
+        match admitted {
             Ok(admitted) => {
                 if settings.general.log_connections {
-                    let who = events::Who {
-                        client: admitted.session.id(),
-                        user: &user,
-                        database: &database,
-                        peer: &peer.to_string(),
-                    };
+                    let id = admitted.session.id();
+                    let who = events::Who { client: id, user: &user, database: &database, peer: &peer };
                     events::client_login(who, admitted.session.is_tls());
                 }
-                Some(LoggedIn::Session(Box::new(admitted)))
+                Some(Box::new(admitted))
             }
             Err(not) => {
-                not.tell(&peer.to_string()).await;
+                not.tell(&peer).await;
                 None
             }
         }
     }
 
+    /// Before it is asked who it is: what can't be whoever it is.
     fn refuses(&self, settings: &Settings, client: &Unauthenticated) -> Option<Error> {
-        if CONSOLES.contains(&client.startup().database.as_str()) {
+        if is_console(client.startup()) {
             return None;
         }
         if self.is_draining() {
             return Some(Error::shutting_down());
         }
         let max = settings.general.max_client_conn;
-        (self.connections() > max).then(|| Error::too_many_clients("max_client_conn"))
+        (self.let_in() >= max).then(|| Error::too_many_clients("max_client_conn"))
     }
 
-    /// Connections, logged in or not.
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+    /// Clients that have proved who they are, but those of the console.
+    pub fn let_in(&self) -> usize {
+        self.let_in.load(Ordering::Relaxed)
     }
 
     /// Once a second: pools keep their limits, clients their timeouts, SHOW STATS its averages.
@@ -289,7 +314,11 @@ impl Proxy {
     }
 }
 
-fn refused(peer: Peer, error: &LoginError) -> Option<LoggedIn> {
+fn is_console(startup: &Startup) -> bool {
+    CONSOLES.contains(&startup.database.as_str())
+}
+
+fn refused(peer: Peer, error: &LoginError) -> Option<Proven> {
     if let LoginError::Refused(error) = error {
         events::client_refused(&peer.to_string(), error.message(), error.log().unwrap_or_default());
     }

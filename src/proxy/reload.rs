@@ -15,6 +15,7 @@ use crate::net::Acceptor;
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
 use crate::settings::{AllowList, General, Settings};
+use crate::telemetry::audit::Sink;
 use crate::telemetry::events;
 
 type AllowLists = BTreeMap<PathBuf, Arc<AllowList>>;
@@ -35,8 +36,19 @@ impl Proxy {
     /// What is wrong with the file; nothing has changed then.
     pub fn reload(&self) -> Result<(), Vec<String>> {
         let outcome = self.try_reload();
+        if outcome.is_err() {
+            self.reopen_audit();
+        }
         events::reloaded(outcome.as_ref().err().map_or(&[], Vec::as_slice));
         outcome
+    }
+
+    /// Who rotates files must not have to correct the configuration first.
+    fn reopen_audit(&self) {
+        match Sink::open(self.cx.settings.load().general.audit_file.as_deref()) {
+            Ok(sink) => self.cx.audit.switch(sink),
+            Err(why) => events::audit_not_reopened(&why),
+        }
     }
 
     fn try_reload(&self) -> Result<(), Vec<String>> {
@@ -71,9 +83,12 @@ impl Proxy {
 
     fn apply(&self, settings: Settings) -> Result<(), String> {
         let tls = Acceptor::new(&settings.general.client_tls).map_err(|e| e.to_string())?;
+        let audit = Sink::open(settings.general.audit_file.as_deref())
+            .map_err(|e| format!("audit_file can't be opened: {e}"))?;
         let (changes, removed) = self.changes(&settings)?;
         // From here on nothing fails.
         self.tls.store(Arc::new(tls));
+        self.cx.audit.switch(audit);
         self.auth.reload(&settings);
         self.cx.settings.store(Arc::new(settings));
         for Change { pool, settings, target, moved } in changes {

@@ -18,6 +18,7 @@ use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
 use crate::settings::{CoalesceMode, Database, Settings};
+use crate::telemetry::audit::Progress;
 
 /// The pool_mode that PgBouncer shows for its console.
 const CONSOLE_MODE: &str = "statement";
@@ -107,7 +108,7 @@ impl Engine for Proxy {
         let pools = self.cx.pools.all();
         let counts: Vec<_> = pools.iter().map(|pool| pool.counts()).collect();
         let (clients, consoles) = (self.cx.clients.len(), self.cx.clients.consoles().len());
-        let open = self.connections();
+        let open = self.logins.len() + self.let_in();
         let row = |list, items: usize| ListRow { list, items: count(items) };
         vec![
             row("databases", Engine::databases(self).len()),
@@ -216,6 +217,25 @@ impl Engine for Proxy {
 
     fn coalesce_flushes(&self) -> Vec<FlushRow> {
         self.cx.lanes.evidence.flushes().into_iter().map(flush_row).collect()
+    }
+
+    fn policy(&self) -> Vec<PolicyRow> {
+        let counts = self.cx.audit.counts();
+        counts
+            .map(|(rule, rejected, reported)| PolicyRow { rule: rule.as_str(), rejected, reported })
+            .collect()
+    }
+
+    fn audit(&self) -> Vec<AuditRow> {
+        let file = self.cx.settings.load().general.audit_file.clone();
+        let Progress { written, lost, waiting, error } = self.cx.audit.progress();
+        vec![AuditRow {
+            file: file.map_or_else(|| "stderr".to_owned(), |file| file.display().to_string()),
+            written,
+            lost,
+            waiting: count(waiting),
+            error: error.unwrap_or_default(),
+        }]
     }
 }
 
@@ -387,7 +407,7 @@ fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
         ptr: format!("C{}", client.id),
         link: client.linked().map(|server| format!("S{}", server.id)).unwrap_or_default(),
         remote_pid: 0,
-        tls: client.tls.clone().unwrap_or_default(),
+        tls: client.tls.unwrap_or_default().to_owned(),
         application_name: name.to_string(),
         prepared_statements: load(&client.statements),
         id: client.id,

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::Proxy;
 use crate::cancel::Signal;
+use crate::limits::AUDIT_LAST_LINES;
 use crate::telemetry::events;
 
 /// "No deadline", for a timer that must have one.
@@ -165,6 +166,8 @@ impl Running {
         if let Some(pidfile) = &self.proxy.cx.settings.load().general.pidfile {
             let _ = std::fs::remove_file(pidfile);
         }
+        // What could not be written in time is lost, as with any event that meets a slow disk.
+        let _ = self.proxy.cx.audit.flush(AUDIT_LAST_LINES);
         drop(self.threads);
     }
 }

@@ -21,13 +21,11 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// As many open files as the system lets us have: each client is one.
-pub(super) fn raise_file_limit() {
-    if let Ok((soft, hard)) = rlimit::Resource::NOFILE.get()
-        && soft < hard
-    {
-        let _ = rlimit::Resource::NOFILE.set(hard, hard);
-    }
+/// As many open files as the system lets us have: each client is one. How many that is.
+pub(super) fn raise_file_limit() -> usize {
+    let Ok((soft, hard)) = rlimit::Resource::NOFILE.get() else { return usize::MAX };
+    let raised = soft < hard && rlimit::Resource::NOFILE.set(hard, hard).is_ok();
+    usize::try_from(if raised { hard } else { soft }).unwrap_or(usize::MAX)
 }
 
 pub(super) fn start_workers(

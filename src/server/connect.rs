@@ -29,7 +29,7 @@ use crate::settings::SslMode;
 use crate::wire::backend::{self, ErrorFields};
 use crate::wire::frame::{self, Fields};
 use crate::wire::startup::{self, authentication as code};
-use crate::wire::{DecodeError, TransactionStatus};
+use crate::wire::{CancelKey, DecodeError, TransactionStatus};
 
 /// Which server, as whom.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub struct Login {
     /// The server's process id; 0 if it gave none.
     pub pid: i32,
     /// The server's secret for cancel requests, empty or 4 to 256 bytes.
-    pub key: Vec<u8>,
+    pub key: CancelKey,
     /// ParameterStatus name and value pairs in the order they came.
     pub params: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -604,7 +604,7 @@ fn binding(stream: &Stream, mechanisms: &[u8]) -> Result<Binding> {
 // ===== after AuthenticationOk =====
 
 async fn read_info(mut talk: Talk, address: Address, minor: u16) -> Result<Login> {
-    let (mut pid, mut key, mut params) = (0, Vec::new(), Vec::new());
+    let (mut pid, mut key, mut params) = (0, CancelKey::default(), Vec::new());
     loop {
         let message = talk.next().await?;
         let body = talk.body(message);
@@ -615,7 +615,7 @@ async fn read_info(mut talk: Talk, address: Address, minor: u16) -> Result<Login
             }
             backend::BACKEND_KEY_DATA => {
                 let (id, secret) = backend::backend_key_data(body)?;
-                (pid, key) = (id, secret.to_vec());
+                (pid, key) = (id, CancelKey::from(secret));
             }
             backend::NOTIFICATION_RESPONSE => {}
             backend::READY_FOR_QUERY => break ready(body)?,

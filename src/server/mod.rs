@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use crate::limits::SMALL_MESSAGE_BYTES_MAX;
+use crate::limits::{REPORTED_MAX, REPORTED_VALUE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, ServerNames, Statement};
 use crate::proto::vars::{Change, VarSet, changes, changes_from_anything, is_identity};
 use crate::sql::effects::Effects;
-use crate::wire::{backend as b, frame, frontend as f};
+use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 
 /// ParameterStatus values, in the order in which they were first reported.
 pub type Reported = Vec<(Box<[u8]>, Box<[u8]>)>;
@@ -32,7 +32,7 @@ pub struct ServerShared {
     /// The backend's process id.
     pub pid: i32,
     /// Its secret.
-    pub key: Vec<u8>,
+    pub key: CancelKey,
     /// How a cancel request gets to it.
     pub target: Arc<connect::Target>,
     /// Where it is.
@@ -178,7 +178,8 @@ impl ServerConn {
         let mut cx = Context::from_waker(Waker::noop());
         loop {
             match self.conn.poll_fill(&mut cx) {
-                Poll::Pending => return true,
+                // Half a message: what it will be, nobody who comes next shall find out.
+                Poll::Pending => return self.conn.bytes().is_empty(),
                 Poll::Ready(Ok(n)) if n > 0 && self.take_unasked().is_ok() => {}
                 Poll::Ready(_) => return false,
             }
@@ -304,11 +305,22 @@ impl ServerConn {
 }
 
 /// Remembers a reported value. Returns true when it is new.
+///
+/// What no honest server reports (more than [`REPORTED_MAX`] settings, a value longer than
+/// [`REPORTED_VALUE_BYTES_MAX`]) is not remembered.
 pub fn report(reported: &mut Arc<Reported>, name: &[u8], value: &[u8]) -> bool {
     if reported.iter().any(|(n, v)| **n == *name && **v == *value) {
         return false;
     }
     let values = Arc::make_mut(reported);
+    if name.len() + value.len() > REPORTED_VALUE_BYTES_MAX {
+        let before = values.len();
+        values.retain(|(n, _)| **n != *name);
+        return values.len() < before;
+    }
+    if values.len() >= REPORTED_MAX && values.iter().all(|(n, _)| **n != *name) {
+        return false;
+    }
     match values.iter_mut().find(|(n, _)| **n == *name) {
         Some((_, old)) => *old = value.into(),
         None => values.push((name.into(), value.into())),

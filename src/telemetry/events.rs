@@ -1,31 +1,9 @@
-//! One function for each event: the log line, and the counter where there is one.
+//! One function for each event: the log line. Messages that met the policy are [`super::audit`]'s.
 //!
 //! Fields, not sentences; never a statement's text, a parameter or a secret.
 
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Counters of the process that no pool owns.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Messages that the policy refused.
-    pub refused: AtomicU64,
-    /// Messages that the policy would have refused (`enforce = "report"`).
-    pub reported: AtomicU64,
-    /// Logins that failed.
-    pub logins_failed: AtomicU64,
-}
-
-/// The process's counters.
-pub fn counters() -> &'static Counters {
-    static COUNTERS: Counters = Counters {
-        refused: AtomicU64::new(0),
-        reported: AtomicU64::new(0),
-        logins_failed: AtomicU64::new(0),
-    };
-    &COUNTERS
-}
 
 /// Who a client is, in log lines.
 #[derive(Debug, Clone, Copy)]
@@ -81,8 +59,17 @@ pub fn client_login(who: Who<'_>, tls: bool) {
 
 /// A client's login failed.
 pub fn client_refused(peer: &str, why: &str, log: &str) {
-    counters().logins_failed.fetch_add(1, Ordering::Relaxed);
     tracing::info!(peer, error = why, log, "login refused");
+}
+
+/// Connections that had not logged in were closed to make room; said when their number since the start has doubled.
+pub fn logins_closed(total: u64) {
+    tracing::warn!(total, "connections that had not logged in were closed (max_login_conn)");
+}
+
+/// Connections can't be accepted; said when their number since the start has doubled.
+pub fn accept_failed(why: &dyn Display, total: u64) {
+    tracing::warn!(error = %why, total, "accept failed");
 }
 
 /// A session was closed by us.
@@ -97,21 +84,14 @@ pub fn session_ended(who: Who<'_>, why: &str) {
     );
 }
 
-/// The policy met a message.
-pub fn policy(who: Who<'_>, rule: &str, fingerprint: &str, bytes: usize, refused: bool) {
-    let counter = if refused { &counters().refused } else { &counters().reported };
-    counter.fetch_add(1, Ordering::Relaxed);
-    tracing::warn!(
-        client = who.client,
-        user = who.user,
-        database = who.database,
-        peer = who.peer,
-        rule,
-        fingerprint,
-        bytes,
-        refused,
-        "policy"
-    );
+/// Audit events can't be written any more; said once, until one can.
+pub fn audit_failed(why: &dyn Display) {
+    tracing::error!(error = %why, "audit events can't be written (audit_file)");
+}
+
+/// The audit file can't be opened again; its lines go where they went.
+pub fn audit_not_reopened(why: &dyn Display) {
+    tracing::error!(error = %why, "audit_file not reopened");
 }
 
 /// Statements were added to an allow-list.

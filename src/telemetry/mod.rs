@@ -1,7 +1,9 @@
-//! Logs and counters: what happened, for people and for machines. Nothing decides on them.
+//! Logs, the audit and counters: what happened, for people and for machines. Nothing decides on them.
 
+pub mod audit;
 pub mod events;
 pub mod histogram;
+pub mod time;
 
 use tracing::level_filters::LevelFilter;
 

@@ -13,6 +13,36 @@ pub mod startup;
 /// A type's object id.
 pub type Oid = u32;
 
+/// The secret of a cancel request. `Debug` does not print it; it is wiped when dropped.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct CancelKey(Box<[u8]>);
+
+impl From<&[u8]> for CancelKey {
+    fn from(key: &[u8]) -> Self {
+        Self(key.into())
+    }
+}
+
+impl std::ops::Deref for CancelKey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for CancelKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CancelKey({} bytes)", self.0.len())
+    }
+}
+
+impl Drop for CancelKey {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.0);
+    }
+}
+
 /// The status byte of ReadyForQuery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransactionStatus {

@@ -28,10 +28,20 @@ impl Proxy {
 
     /// As [`Self::start`], with files (name, text) placed into `@DIR@` first.
     pub fn start_with(config: &str, files: &[(&str, &str)]) -> Self {
+        Self::start_below(&[], config, files)
+    }
+
+    /// As [`Self::start`], with at most `files` open files.
+    pub fn start_with_few_files(files: usize, config: &str) -> Self {
+        Self::start_below(&["prlimit".into(), format!("--nofile={files}:{files}")], config, &[])
+    }
+
+    /// `below` runs the proxy as its own last act.
+    fn start_below(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut proxy = Self::launch(config, files);
+            let mut proxy = Self::launch(below, config, files);
             match proxy.until_ready() {
                 Ok(()) => return proxy,
                 Err(why) if tries < 3 && why.contains("in use") => {}
@@ -62,7 +72,7 @@ impl Proxy {
         format!("[general]\n{general}\n[databases.\"*\"]\n{database}\n{rest}\n")
     }
 
-    fn launch(config: &str, files: &[(&str, &str)]) -> Self {
+    fn launch(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("pgsluice-proxy-").tempdir().expect("temporary directory");
         let port = free_port();
         for (name, text) in files {
@@ -70,8 +80,9 @@ impl Proxy {
         }
         let path = dir.path().join("pgsluice.toml");
         fs::write(&path, filled(config, port, dir.path())).expect("write the configuration");
-        let argv =
-            [env!("CARGO_BIN_EXE_pgsluice").into(), "serve".into(), "-c".into(), path.display().to_string()];
+        let own =
+            [env!("CARGO_BIN_EXE_pgsluice"), "serve", "-c", &path.display().to_string()].map(str::to_owned);
+        let argv = [below, &own].concat();
         let mut process = Guarded::start(&argv, None, "KILL", &dir.path().to_string_lossy(), |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).env("RUST_BACKTRACE", "1");
         });
