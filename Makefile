@@ -5,13 +5,14 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup drivers test regress lint demo bench bench-seeds clean
+.PHONY: help setup drivers test regress lint demo bench bench-seeds fuzz clean
 
 help:
 	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
 	@echo 'make test    all tests, the driver compatibility tests too'
 	@echo "make regress PostgreSQL's own regression statements, direct and through pgsluice"
 	@echo 'make lint    formatting and clippy'
+	@echo 'make fuzz    every fuzz target for a minute each (SECS=60, RUNS=10000000, TARGETS="sql startup")'
 	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; writes docs/benchmarks.md'
 	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4)'
 	@echo 'make bench-seeds   INSERT against COPY as the founding documents measured it, direct and through pgsluice'
@@ -46,6 +47,10 @@ bench: setup
 bench-seeds: setup
 	@tests/setup.sh seeds
 	@QUICK='$(QUICK)' WRITE='$(WRITE)' cargo bench --quiet --bench seeds -- $(CELLS)
+
+# Ends by itself: each target stops after SECS seconds or RUNS executions.
+fuzz: setup
+	@SECS='$(or $(SECS),60)' RUNS='$(or $(RUNS),10000000)' tests/fuzz/run.sh $(TARGETS)
 
 clean:
 	cargo clean

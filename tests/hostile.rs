@@ -5,6 +5,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 
 use pgsluice::wire::{TransactionStatus, backend as b, frame, frontend as f};
@@ -127,18 +128,31 @@ fn clients_that_announce_much_and_send_little_hold_no_memory() {
 
 /// A server that lets everybody in and then answers each Query with `answer`.
 fn liar(answer: Vec<u8>) -> u16 {
+    liar_of(vec![vec![answer]])
+}
+
+/// A server that lets everybody in and then answers `SELECT n` with the writes at `n`, or the last ones.
+fn liar_of(answers: Vec<Vec<Vec<u8>>>) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
+    let answers = Arc::new(answers);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let answer = answer.clone();
-            thread::spawn(move || serve(stream, &answer));
+            let answers = Arc::clone(&answers);
+            thread::spawn(move || serve(stream, &answers));
         }
     });
     port
 }
 
-fn serve(mut stream: TcpStream, answer: &[u8]) -> Option<()> {
+/// The number at the end of a Query's text.
+fn number(query: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(query.strip_suffix(&[0]).unwrap_or(query)).into_owned();
+    text.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(usize::MAX)
+}
+
+fn serve(mut stream: TcpStream, answers: &[Vec<Vec<u8>>]) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
     let mut length = [0; 4];
     loop {
         stream.read_exact(&mut length).ok()?;
@@ -164,23 +178,28 @@ fn serve(mut stream: TcpStream, answer: &[u8]) -> Option<()> {
     loop {
         let n = stream.read(&mut chunk).ok().filter(|n| *n > 0)?;
         seen.extend_from_slice(&chunk[..n]);
-        while let Ok(Some((head, _))) = frame::whole(&seen, usize::MAX) {
+        while let Ok(Some((head, body))) = frame::whole(&seen, usize::MAX) {
             if head.tag == f::QUERY {
-                stream.write_all(answer).ok()?;
+                let writes = answers.get(number(body)).or(answers.last())?;
+                writes.iter().try_for_each(|write| stream.write_all(write)).ok()?;
             }
             seen.drain(..head.total());
         }
     }
 }
 
-fn through_a_liar(answer: Vec<u8>, before: impl FnOnce(&Proxy)) -> (Proxy, Vec<Message>) {
-    let port = liar(answer);
-    let config = "[general]\nlisten_addr = \"127.0.0.1\"\nlisten_port = @PORT@\nauth_type = \"trust\"\nquery_wait_timeout = 20\n\
-         [databases.\"*\"]\nhost = \"127.0.0.1\"\nport = @SERVER@\n"
-        .replace("@SERVER@", &port.to_string());
-    let proxy = Proxy::start(&config);
+/// In front of `port`, with one connection to it at a time.
+fn in_front_of(port: u16) -> Proxy {
+    Proxy::start(&format!(
+        "[general]\nlisten_addr = \"127.0.0.1\"\nlisten_port = @PORT@\nauth_type = \"trust\"\nquery_wait_timeout = 20\n\
+         default_pool_size = 1\nserver_login_retry = 1\nworkers = 1\n\
+         [databases.\"*\"]\nhost = \"127.0.0.1\"\nport = {port}\n"
+    ))
+}
+
+fn through_a_liar(answer: Vec<u8>) -> (Proxy, Vec<Message>) {
+    let proxy = in_front_of(liar(answer));
     let mut raw = Raw::login(proxy.port(), "any");
-    before(&proxy);
     raw.send(&honest(f::QUERY, b"SELECT 1\0"));
     let answer = raw.read_until_closed();
     (proxy, answer)
@@ -200,14 +219,9 @@ fn servers_that_break_the_protocol_cost_their_client_only() {
         ("a status too long", honest(b::READY_FOR_QUERY, b"II")),
         ("a login message", honest(b::AUTHENTICATION, &[0, 0, 0, 0])),
         ("ParameterStatus without end", honest(b::PARAMETER_STATUS, b"name")),
-        ("the end", Vec::new()),
     ];
     for (what, answer) in cases {
-        let closes = answer.is_empty();
-        if closes {
-            continue;
-        }
-        let (mut proxy, heard) = through_a_liar(answer, |_| {});
+        let (mut proxy, heard) = through_a_liar(answer);
         let state = last_error(&heard);
         assert!(matches!(state.as_deref(), Some("08P01" | "08006")), "{what}: {state:?} {}", outline(&heard));
         assert!(proxy.alive(), "{what}");
@@ -219,14 +233,239 @@ fn errors_with_fields_missing_pass_as_they_are() {
     let mut answer = honest(b::ERROR_RESPONSE, b"\0");
     answer.extend(honest(b::ERROR_RESPONSE, b"SERROR\0Mno state\0\0"));
     b::put_ready_for_query(&mut answer, TransactionStatus::Idle);
-    let port = liar(answer);
-    let config = format!(
-        "[general]\nlisten_addr = \"127.0.0.1\"\nlisten_port = @PORT@\nauth_type = \"trust\"\n\
-         [databases.\"*\"]\nhost = \"127.0.0.1\"\nport = {port}\n"
-    );
-    let mut proxy = Proxy::start(&config);
+    let mut proxy = in_front_of(liar(answer));
     let mut raw = Raw::login(proxy.port(), "any");
     let answer = raw.query("SELECT 1");
     assert_eq!(answer.iter().filter(|m| m.tag == b::ERROR_RESPONSE).count(), 2, "{}", outline(&answer));
     assert!(proxy.alive());
+}
+
+/// One row, `ok`.
+fn good() -> Vec<u8> {
+    let mut out = honest(b::ROW_DESCRIPTION, b"\0\x01v\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0");
+    b::put_data_row(&mut out, [Some(&b"ok"[..])].into_iter());
+    b::put_command_complete(&mut out, b"SELECT 1");
+    b::put_ready_for_query(&mut out, TransactionStatus::Idle);
+    out
+}
+
+fn tags(messages: &[Message]) -> String {
+    messages.iter().map(|m| char::from(m.tag)).collect()
+}
+
+/// Every message type of a server, and one that is none.
+const ANSWERS: &[u8] = b"123ACDEGHIKNRSTVWZcdnstv?";
+
+#[test]
+fn lying_lengths_in_every_answer_cost_their_client_only() {
+    let lengths = [0u32, 1, 3, 0x4000_0004, 1 << 31, u32::MAX];
+    let mut answers: Vec<_> =
+        ANSWERS.iter().flat_map(|tag| lengths.map(|length| vec![message(*tag, length, b"abc")])).collect();
+    let cases = answers.len();
+    answers.push(vec![good()]);
+    let mut proxy = in_front_of(liar_of(answers));
+    let mut bystander = Raw::login(proxy.port(), "any");
+    assert_eq!(tags(&bystander.query("SELECT 99999")), "TDCZ");
+    let before = proxy.rss();
+    for case in 0..cases {
+        let mut raw = Raw::login(proxy.port(), "any");
+        raw.send(&honest(f::QUERY, format!("SELECT {case}\0").as_bytes()));
+        let heard = raw.read_until_closed();
+        let (tag, length) = (char::from(ANSWERS[case / 6]), lengths[case % 6]);
+        let state = last_error(&heard);
+        assert!(matches!(state.as_deref(), Some("08P01" | "08006")), "{tag} {length}: {}", outline(&heard));
+    }
+    assert_eq!(tags(&bystander.query("SELECT 99999")), "TDCZ");
+    assert!(proxy.alive() && proxy.rss() < before + GROWTH_MAX, "{} -> {}", before, proxy.rss());
+}
+
+#[test]
+fn what_a_server_says_unasked_reaches_no_other_client() {
+    let body = |tag: u8| -> &[u8] {
+        match tag {
+            b::READY_FOR_QUERY => b"I",
+            b::PARAMETER_STATUS => b"some.setting\0of another\0",
+            b::NOTIFICATION_RESPONSE => b"\0\0\0\x01channel\0of another\0",
+            b::ERROR_RESPONSE | b::NOTICE_RESPONSE => b"SERROR\0C57014\0Mof another\0\0",
+            b::DATA_ROW => b"\0\x01\0\0\0\x0aof another",
+            b::COMMAND_COMPLETE => b"SELECT 7\0",
+            _ => b"\0\0\0\0\0\0",
+        }
+    };
+    // Behind its answer, in one write and in two; and half a message.
+    let mut answers = Vec::new();
+    for tag in ANSWERS {
+        let extra = honest(*tag, body(*tag));
+        answers.push(vec![[good(), extra.clone()].concat()]);
+        answers.push(vec![good(), extra.clone()]);
+        answers.push(vec![[good(), extra[..extra.len() - 1].to_vec()].concat()]);
+    }
+    let cases = answers.len();
+    answers.push(vec![good()]);
+    let mut proxy = in_front_of(liar_of(answers));
+    let mut victim = Raw::login(proxy.port(), "any");
+    for case in 0..cases {
+        let tag = char::from(ANSWERS[case / 3]);
+        let mut raw = Raw::login(proxy.port(), "any");
+        raw.send(&honest(f::QUERY, format!("SELECT {case}\0").as_bytes()));
+        // Its own client may pay for it.
+        let mut heard = Vec::new();
+        while heard.last().is_none_or(|m: &Message| m.tag != b::READY_FOR_QUERY) {
+            let Some(message) = raw.try_read() else { break };
+            // What holds on its server it is told.
+            if message.tag != b::PARAMETER_STATUS {
+                heard.push(message);
+            }
+        }
+        let state = last_error(&heard);
+        assert!(
+            tags(&heard) == "TDCZ" || state.as_deref() == Some("08P01"),
+            "{tag} {case}: {}",
+            outline(&heard)
+        );
+        let heard = victim.query("SELECT 99999");
+        let rows: Vec<_> = heard.iter().filter(|m| m.tag != b::PARAMETER_STATUS).cloned().collect();
+        assert_eq!(tags(&rows), "TDCZ", "{tag} {case}: {}", outline(&heard));
+        assert!(!outline(&rows).contains("another"), "{tag} {case}: {}", outline(&heard));
+    }
+    assert!(proxy.alive());
+}
+
+#[test]
+fn storms_pass_or_end_and_hold_no_memory() {
+    let mut statuses = Vec::new();
+    for n in 0..3000 {
+        b::put_parameter_status(&mut statuses, format!("setting.number_{n}").as_bytes(), &[b'x'; 15_000]);
+    }
+    let long = |len: usize| honest(b::PARAMETER_STATUS, &[&b"name\0"[..], &vec![b'x'; len], b"\0"].concat());
+    let longs: Vec<u8> = (0..60).flat_map(|n| long(900_000 + n)).collect();
+    let mut notices = Vec::new();
+    for _ in 0..5000 {
+        notices.extend(honest(b::NOTICE_RESPONSE, b"SNOTICE\0C00000\0Mx\0\0"));
+        notices.extend(honest(b::NOTIFICATION_RESPONSE, b"\0\0\0\x01channel\0x\0"));
+    }
+    let mut error =
+        honest(b::ERROR_RESPONSE, &[&b"SERROR\0C57014\0M"[..], &vec![b'x'; 40 << 20], b"\0\0"].concat());
+    b::put_ready_for_query(&mut error, TransactionStatus::Idle);
+    let storms = [[statuses, good()].concat(), [longs, good()].concat(), [notices, good()].concat(), error];
+    let mut answers: Vec<_> = storms.map(|storm| vec![storm]).into();
+    let cases = answers.len();
+    answers.push(vec![good()]);
+    let mut proxy = in_front_of(liar_of(answers));
+    let mut bystander = Raw::login(proxy.port(), "any");
+    assert_eq!(tags(&bystander.query("SELECT 99999")), "TDCZ");
+    let before = proxy.rss();
+    for case in 0..cases {
+        let mut raw = Raw::login(proxy.port(), "any");
+        raw.send(&honest(f::QUERY, format!("SELECT {case}\0").as_bytes()));
+        let mut last = 0;
+        while let Some(message) = raw.try_read() {
+            last = message.tag;
+            if last == b::READY_FOR_QUERY {
+                break;
+            }
+        }
+        assert!(matches!(last, b::READY_FOR_QUERY | b::ERROR_RESPONSE), "{case}: {last}");
+        drop(raw);
+        let heard = bystander.query("SELECT 99999");
+        let rows: Vec<_> = heard.into_iter().filter(|m| m.tag != b::PARAMETER_STATUS).collect();
+        assert_eq!(tags(&rows), "TDCZ", "{case}");
+        assert!(proxy.rss() < before + GROWTH_MAX, "{case}: {} -> {}", before, proxy.rss());
+    }
+    assert!(proxy.alive());
+}
+
+// ===== schemas that lie =====
+
+/// Every function and operator of `pg_catalog` over ordinary types, again in schema `evil`, as a trap.
+const TRAPS: &str = r"
+CREATE SCHEMA evil;
+DO $$
+DECLARE f record; o record; n int := 0;
+BEGIN
+  FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
+    FROM pg_proc p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f' AND p.provariadic = 0
+     AND p.prorettype NOT IN (SELECT oid FROM pg_type WHERE typtype = 'p')
+     AND NOT EXISTS (SELECT FROM unnest(p.proargtypes) a JOIN pg_type t ON t.oid = a WHERE t.typtype = 'p')
+     AND (p.proallargtypes IS NULL)
+  LOOP
+    EXECUTE format('CREATE OR REPLACE FUNCTION evil.%I(%s) RETURNS %s LANGUAGE plpgsql AS ''BEGIN RAISE EXCEPTION ''''trap''''; END''',
+      f.proname, regexp_replace(f.arguments, '[^,]* DEFAULT [^,]*', '', 'g'), f.result);
+    n := n + 1;
+  END LOOP;
+  FOR o IN SELECT oprname, oprleft::regtype AS l, oprright::regtype AS r, oprresult::regtype AS result, oid
+    FROM pg_operator WHERE oprnamespace = 'pg_catalog'::regnamespace AND oprkind = 'b' AND oprcode <> 0
+     AND oprname IN ('=', '<>', '<', '>', '<=', '>=', '||', '~', '->', '->>', '+', '-', '*')
+     AND NOT EXISTS (SELECT FROM pg_type t WHERE t.oid IN (oprleft, oprright, oprresult) AND t.typtype = 'p')
+  LOOP
+    EXECUTE format('CREATE FUNCTION evil.op_%s(%s, %s) RETURNS %s LANGUAGE plpgsql AS ''BEGIN RAISE EXCEPTION ''''trap''''; END''',
+      o.oid, o.l, o.r, o.result);
+    EXECUTE format('CREATE OPERATOR evil.%s (FUNCTION = evil.op_%s, LEFTARG = %s, RIGHTARG = %s)', o.oprname, o.oid, o.l, o.r);
+    n := n + 1;
+  END LOOP;
+  IF n < 1000 THEN RAISE EXCEPTION 'only % traps', n; END IF;
+END $$;
+CREATE TABLE public.t (a pg_catalog.int4, b pg_catalog.text);
+";
+
+/// Whatever we ask a server on a client's connection, the client's schemas have no say in it.
+#[test]
+fn a_trap_in_every_name_of_pg_catalog_is_never_stepped_into() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(TRAPS);
+    for mode in ["transaction", "session"] {
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1\nserver_check_delay = 0");
+        let mut proxy = Proxy::to(server, &general, "", "");
+        let login = || {
+            let path =
+                [("user", "postgres"), ("database", &database), ("search_path", "evil, pg_catalog, public")];
+            Raw::login_as(proxy.port(), &path, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+        };
+        let mut raw = login();
+        assert!(raw.error("SELECT current_setting('role')").field(b'M').contains("trap"), "the trap is set");
+        // What makes us ask: settings, a role, what is bound to a connection, a function that nobody knows.
+        for sql in [
+            "SET app.name = 'x'",
+            "SELECT pg_catalog.set_config('work_mem', '5MB', false)",
+            "SET ROLE postgres",
+            "LISTEN channel",
+            "UNLISTEN *",
+            "SELECT pg_catalog.pg_advisory_lock(1)",
+            "SELECT pg_catalog.pg_advisory_unlock_all()",
+            "CREATE TEMP TABLE mine (a pg_catalog.int4)",
+            "DROP TABLE pg_temp.mine",
+            "PREPARE p AS SELECT 1",
+            "DEALLOCATE p",
+            "SET client_encoding = 'LATIN1'",
+            "SET app.name = 'y'",
+            "RESET client_encoding",
+            "BEGIN",
+            "COMMIT",
+            "DISCARD ALL",
+        ] {
+            let answer = raw.query(sql);
+            assert_eq!(last_error(&answer), None, "{mode} {sql}: {}", outline(&answer));
+        }
+        raw.rows("SET search_path = evil, pg_catalog, public");
+        // And the INSERTs that are poured: one client's pipeline, again and again, so that the table is known.
+        for _ in 0..5 {
+            let mut out = Vec::new();
+            for _ in 0..20 {
+                f::put_parse(&mut out, b"", b"INSERT INTO public.t (a, b) VALUES ($1, $2)", &[]);
+                f::put_bind_text(&mut out, b"", &[Some(b"1"), Some(b"x")]);
+                f::put_execute(&mut out, b"", 0);
+            }
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            let answer = raw.read_until_ready();
+            assert_eq!(last_error(&answer), None, "{mode}: {}", outline(&answer));
+        }
+        raw.terminate();
+        let mut next = login();
+        assert_eq!(last_error(&next.query("SELECT a FROM public.t")), None);
+        assert!(proxy.alive());
+        let log = proxy.log();
+        assert!(!log.contains("trap"), "{log}");
+    }
+    assert_eq!(server.psql(&database, "SELECT pg_catalog.count(*) FROM public.t").trim(), "200");
 }

@@ -207,6 +207,37 @@ fn dependencies_come_from_one_registry() {
     breaches.none();
 }
 
+/// A claim of the threat model stands on a test that is there: `file::test` in `tests`, or by its path in `src`.
+#[test]
+fn the_threat_model_names_tests_that_exist() {
+    let mut breaches = Breaches::default();
+    let mut named = 0;
+    for (i, line) in read("docs/threat-model.md").lines().enumerate() {
+        for name in
+            line.split('`').skip(1).step_by(2).filter(|code| code.contains("::") && !code.contains(' '))
+        {
+            let Some((place, test)) = name.rsplit_once("::") else { continue };
+            if place == "file" {
+                continue;
+            }
+            let path = place.replace("::", "/");
+            let places = [
+                format!("tests/{path}.rs"),
+                format!("src/{path}.rs"),
+                format!("src/{path}/mod.rs"),
+                format!("src/{path}/tests.rs"),
+            ];
+            let there = places.iter().filter_map(|place| std::fs::read_to_string(root().join(place)).ok());
+            if !there.into_iter().any(|text| text.contains(&format!("fn {test}("))) {
+                breaches.add("docs/threat-model.md", i + 1, &format!("`{name}` is no test"));
+            }
+            named += 1;
+        }
+    }
+    assert!(named > 50, "{named}");
+    breaches.none();
+}
+
 // ===== the rules tested on themselves =====
 
 #[test]

@@ -618,10 +618,10 @@ fn learn_report_reject() {
 
         reload(&proxy, &config("report"));
         is_passed(&mut raw, "SELECT a FROM t WHERE a = 2");
-        assert!(!proxy.log().contains("rule=\"allow_list\""), "{}", proxy.log());
+        assert!(!proxy.log().contains("\"rule\":\"allow_list\""), "{}", proxy.log());
         is_passed(&mut raw, "DELETE FROM t WHERE a = 5");
-        let event = proxy.wait_for_log("rule=\"allow_list\"");
-        assert!(event.contains("refused=false"), "{event}");
+        let event = proxy.wait_for_log("\"rule\":\"allow_list\"");
+        assert!(event.contains("\"verdict\":\"report\""), "{event}");
 
         reload(&proxy, &config("reject"));
         let mut raw = Raw::login(proxy.port(), &database);

@@ -544,8 +544,6 @@ impl Session {
     /// Hot path. The server goes back.
     fn unlink(&mut self, mut server: Checkout) {
         self.me.unlink();
-        // Nothing is owed any more.
-        self.state.awaiting = false;
         self.me.statements.store(self.state.names.len() as u64, Ordering::Relaxed);
         let now = Instant::now();
         self.me.set_state(ClientState::Idle, now);

@@ -6,13 +6,22 @@
 use std::sync::Arc;
 
 use pgsluice::admin::parse::{Role, parse};
+use pgsluice::admin::rows::*;
+use pgsluice::admin::session::{Engine, Session, Step};
 use pgsluice::auth::scram::{Binding, Client, Server, Verifier};
+use pgsluice::coalesce::batch::{encode_literals, encode_params, format_of};
 use pgsluice::coalesce::catalog;
+use pgsluice::coalesce::plan::{Context, plan_literals, plan_params};
 use pgsluice::limits::{SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX};
+use pgsluice::net::tls::common_name;
 use pgsluice::policy::{Lexing, Rules, Verdict, judge_query};
-use pgsluice::settings::{Policy, SimpleQuery};
-use pgsluice::sql::insert::{Class, Lifted, decode_string, lift, quick_reject};
-use pgsluice::sql::{effects, meaning, scan};
+use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
+use pgsluice::settings::{Policy, Settings, SimpleQuery};
+use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject};
+use pgsluice::sql::meaning::InsertTarget;
+use pgsluice::sql::{custom, effects, meaning, scan};
+use pgsluice::wire::TransactionStatus;
+use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend::{self, Bind, Parse};
 use pgsluice::wire::startup::{self, Startup, StartupPacket};
 use pgsluice::wire::{backend, copy, frame};
@@ -32,6 +41,9 @@ pub(crate) const ALL: &[Target] = &[
     ("copy", copy_rows),
     ("console", console),
     ("catalog", catalog_answers),
+    ("pipeline", pipeline),
+    ("pour", poured_values),
+    ("certificate", certificate),
 ];
 
 /// The frames of a stream, as a session walks them: stops at the first bad header.
@@ -70,6 +82,7 @@ pub(crate) fn backend_messages(data: &[u8]) {
         let _ = backend::ready_for_query(body);
         let _ = backend::parameter_status(body);
         let _ = backend::backend_key_data(body);
+        let _ = backend::row_shape(body);
         let fields = backend::ErrorFields::new(body);
         assert_eq!(fields.sqlstate().len(), 5);
         assert!(fields.clone().count() <= body.len());
@@ -81,8 +94,65 @@ pub(crate) fn backend_messages(data: &[u8]) {
             let (_, decoded) = frame::whole(&again, SMALL_MESSAGE_BYTES_MAX).expect("ours").expect("whole");
             assert_eq!(backend::data_row(decoded).as_deref(), Ok(&values[..]));
             let _ = catalog::decode_guard(&values);
+            let _ = catalog::decode_sentinel(&values);
         }
     });
+}
+
+/// Any order of messages from the client and of answers from the server: what is owed never grows by itself, and a
+/// connection counts as free only when nothing is owed.
+pub(crate) fn pipeline(data: &[u8]) {
+    const KINDS: [Kind; 9] = [
+        Kind::Query,
+        Kind::FunctionCall,
+        Kind::Parse,
+        Kind::Bind,
+        Kind::Describe,
+        Kind::Execute,
+        Kind::Close,
+        Kind::Sync,
+        Kind::CopyEnd,
+    ];
+    const ACTIONS: [Action; 6] =
+        [Action::Forward, Action::Skip, Action::Own, Action::Fake, Action::Fold, Action::Refuse];
+    const STATUSES: [TransactionStatus; 3] =
+        [TransactionStatus::Idle, TransactionStatus::InTransaction, TransactionStatus::Failed];
+    let mut pipeline = Pipeline::default();
+    let (mut pushed, mut refusals) = (0, 0);
+    for byte in data {
+        let was = pipeline.len();
+        match *byte {
+            byte @ ..=0x7f => {
+                let (kind, action) = (KINDS[usize::from(byte) % 9], ACTIONS[usize::from(byte) / 9 % 6]);
+                let due = pipeline.push(kind, action, byte & 0x40 != 0);
+                pushed += 1;
+                refusals += usize::from(action == Action::Refuse);
+                assert!(pipeline.len() <= was + 1 && !(due && pipeline.len() > was));
+            }
+            byte @ 0x80..=0x82 => {
+                if pipeline.recv_ready(STATUSES[usize::from(byte - 0x80)]).is_err() {
+                    return;
+                }
+                assert!(pipeline.len() < was);
+            }
+            0x83 => {
+                let fake = pipeline.pop_fake();
+                assert!(fake.is_none_or(|owed| owed.action == Action::Fake));
+            }
+            byte => {
+                if pipeline.recv(byte & 0x7f).is_err() {
+                    return;
+                }
+                let struck = pipeline.take_struck_refusals();
+                assert!(struck <= refusals);
+                refusals -= struck;
+                assert!(pipeline.len() <= was);
+            }
+        }
+        assert!(pipeline.len() <= pushed);
+        assert!(!pipeline.is_quiet() || pipeline.is_empty());
+        let _ = (pipeline.front_statement(), pipeline.front_is_own());
+    }
 }
 
 /// What comes before the login, and the login's own messages, from either side.
@@ -155,10 +225,19 @@ pub(crate) fn configuration(data: &[u8]) {
     let first = data.split(|b| *b == 0).next().unwrap_or_default();
     std::fs::write(dir.path().join("pgsluice.toml"), first).expect("a file");
     for name in ["pgbouncer.ini", "pgsluice.toml"] {
-        if let Err(problems) = pgsluice::config::read(&dir.path().join(name)) {
-            assert!(!problems.is_empty(), "a refusal says why");
-            problems.iter().for_each(|problem| assert!(!problem.to_string().is_empty()));
+        match pgsluice::config::read(&dir.path().join(name)) {
+            Ok(loaded) => assert!(!pgsluice::config::describe(&loaded.settings).is_empty()),
+            Err(problems) => {
+                assert!(!problems.is_empty(), "a refusal says why");
+                problems.iter().for_each(|problem| assert!(!problem.to_string().is_empty()));
+            }
         }
+    }
+    // SET on the console.
+    if let Ok(line) = std::str::from_utf8(first)
+        && let Some((key, value)) = line.split_once('=')
+    {
+        let _ = pgsluice::config::set(&Settings::default(), key.trim(), value.trim());
     }
 }
 
@@ -173,6 +252,7 @@ pub(crate) fn sql_texts(data: &[u8]) {
         let _ = effects::effects(data, std_strings).describe();
     }
     let _ = effects::deallocated_name(data);
+    custom::custom_settings(data, |name| assert!(name.len() <= data.len()));
     let mut lifted = Lifted::new();
     if lift(data, &mut lifted).is_ok() {
         assert!(!quick_reject(data), "what is refused quickly is never lifted");
@@ -208,6 +288,9 @@ pub(crate) fn policy_verdicts(data: &[u8]) {
     }
     assert!(matches!(verdict(SimpleQuery::Deny), Verdict::Reject(_)));
     let _ = (meaning::statement_count(data), meaning::fingerprint(data));
+    if let Ok(text) = std::str::from_utf8(data) {
+        let _ = meaning::insert_target(text);
+    }
     let mut lifted = Lifted::new();
     if lift(data, &mut lifted).is_ok() {
         let _ = meaning::target_of(data, &lifted);
@@ -247,8 +330,143 @@ pub(crate) fn copy_rows(data: &[u8]) {
     }
 }
 
-/// A console command.
+/// What becomes of a client's literals and parameters on their way into a COPY: a table of common types, an INSERT's
+/// text or a Bind's body behind it.
+pub(crate) fn poured_values(data: &[u8]) {
+    let table = table();
+    let mut lifted = Lifted::new();
+    if let Ok(text) = std::str::from_utf8(data)
+        && lift(data, &mut lifted).is_ok()
+        && let Ok(target) = meaning::target_of(data, &lifted)
+        && let Ok(plan) = plan_literals(&table, &target, Context::Pooled)
+    {
+        let mut out = b"before".to_vec();
+        for items in lifted.items.chunks(target.items.len().max(1)) {
+            let row = encode_literals(&plan, text.as_bytes(), items, &mut out);
+            assert!(row.is_ok() || out.ends_with(b"before") || out.ends_with(b"\n"), "{out:?}");
+        }
+        let mut rest = out.strip_prefix(b"before").expect("only appended to");
+        while !rest.is_empty() {
+            let (row, more) = copy::take_text_row(rest).expect("rows of ours");
+            assert!(row.len() <= table.columns.len());
+            rest = more;
+        }
+    }
+
+    let classes: Vec<Class> = (1..=6).map(Class::Param).collect();
+    let items: Vec<Item> = classes.iter().map(|&class| Item { class, start: 0, end: 0 }).collect();
+    let target = InsertTarget { table: "t".into(), items: classes, ..InsertTarget::default() };
+    let oids = [23, 25, 1184, 1700, 16, 20];
+    let plan = plan_params(&table, &target, b"", &items, &oids, Context::Pooled).expect("a plan");
+    let Ok(bind) = Bind::decode(data) else { return };
+    let rows = bind.params_len / 6;
+    if let Some(format) = format_of(&plan, &bind, rows) {
+        let mut out = b"before".to_vec();
+        match encode_params(&plan, &bind, rows, format, &mut out) {
+            Err(_) => assert_eq!(out, b"before"),
+            Ok(_) => {
+                let mut rest = out.strip_prefix(b"before").expect("only appended to");
+                for _ in 0..rows {
+                    let taken = match format {
+                        CopyFormat::Text => copy::take_text_row(rest),
+                        CopyFormat::Binary => copy::take_binary_row(rest),
+                    };
+                    let (values, more) = taken.expect("a row of ours");
+                    assert_eq!(values.len(), 6);
+                    rest = more;
+                }
+                assert!(rest.is_empty());
+            }
+        }
+    }
+}
+
+/// (int4, text, timestamptz, numeric, bool, int8), as the catalogue answers.
+fn table() -> catalog::Table {
+    let types = ["int4", "text", "timestamptz", "numeric", "bool", "int8"];
+    let columns = [23, 25, 1184, 1700, 16, 20].iter().zip(types).enumerate().map(|(i, (oid, name))| {
+        let n = i + 1;
+        format!(
+            r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
+             "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
+             "may_insert": true, "domain_null_check": false, "has_default": false, "default_whys": []}}"#
+        )
+    });
+    let answer = format!(
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "user": "u",
+         "session_user": "u", "search_path": "public", "temporary": false, "columns": [{}]}}"#,
+        columns.collect::<Vec<_>>().join(", ")
+    );
+    catalog::decode("t", &[Some(answer.as_bytes())]).expect("a table")
+}
+
+/// A client's certificate: who it names.
+pub(crate) fn certificate(data: &[u8]) {
+    if let Some(name) = common_name(&data.to_vec().into()) {
+        assert!(!name.is_empty() && !name.contains('\0'));
+    }
+}
+
+/// Nothing to show.
+struct Nothing;
+
+impl Engine for Nothing {
+    fn pools(&self) -> Vec<PoolRow> {
+        Vec::new()
+    }
+    fn clients(&self) -> Vec<SocketRow> {
+        Vec::new()
+    }
+    fn servers(&self) -> Vec<SocketRow> {
+        Vec::new()
+    }
+    fn databases(&self) -> Vec<DatabaseRow> {
+        Vec::new()
+    }
+    fn users(&self) -> Vec<UserRow> {
+        Vec::new()
+    }
+    fn lists(&self) -> Vec<ListRow> {
+        vec![ListRow { list: "databases", items: 1 }]
+    }
+    fn config(&self) -> Vec<ConfigRow> {
+        Vec::new()
+    }
+    fn mem(&self) -> Vec<MemRow> {
+        Vec::new()
+    }
+    fn state(&self) -> Vec<StateRow> {
+        Vec::new()
+    }
+    fn stats(&self) -> Vec<StatsRow> {
+        vec![StatsRow::default()]
+    }
+    fn lanes(&self) -> Vec<LaneRow> {
+        Vec::new()
+    }
+    fn coalesce_tables(&self) -> Vec<CoalesceTableRow> {
+        Vec::new()
+    }
+    fn coalesce_flushes(&self) -> Vec<FlushRow> {
+        Vec::new()
+    }
+    fn policy(&self) -> Vec<PolicyRow> {
+        Vec::new()
+    }
+    fn audit(&self) -> Vec<AuditRow> {
+        Vec::new()
+    }
+}
+
+/// A console command, and frames of one who may look but not touch.
 pub(crate) fn console(data: &[u8]) {
+    let mut session = Session::new(Role::Stats);
+    let mut out = Vec::new();
+    frames(data, |tag, body| match session.recv(tag, body, &Nothing, &mut out) {
+        Step::Next | Step::Close => {}
+        Step::Perform(action) => panic!("{action:?}"),
+    });
+    frames(&out, |_, _| {});
     match parse(data) {
         Ok(command) => assert!(command.authorise(Role::Other).is_err(), "no one is let in by accident"),
         Err(refusal) => assert_eq!(refusal.sqlstate.len(), 5),
@@ -260,6 +478,12 @@ pub(crate) fn catalog_answers(data: &[u8]) {
     let _ = catalog::decode("public.t", &[Some(data)]);
     let _ = catalog::decode_session(&[Some(data)]);
     let _ = catalog::decode_guard(&[Some(data)]);
+    let columns: Vec<_> =
+        data.split(|b| *b == 0).map(|v| if v == b"NULL" { None } else { Some(v) }).collect();
+    let _ = catalog::decode("public.t", &columns);
+    let _ = catalog::decode_session(&columns);
+    let _ = catalog::decode_guard(&columns);
+    let _ = catalog::decode_sentinel(&columns);
     if let Ok(name) = std::str::from_utf8(data) {
         let _ = catalog::encoding_pours(name);
         let mut quoted = String::new();
