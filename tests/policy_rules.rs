@@ -678,3 +678,48 @@ fn what_waits_to_be_learned_is_written_at_the_end() {
     let list = std::fs::read_to_string(proxy.dir().join("list")).expect("the list");
     assert!(list.contains("# SELECT $1 AS last\n"), "{list}");
 }
+
+#[test]
+fn nobody_runs_what_somebody_else_prepared() {
+    let server = Postgres::shared();
+    for (prepared, state) in [(0, "pin"), (200, "pin"), (200, "allow")] {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        // One server connection; who comes over the Unix socket may write, who comes over TCP may not.
+        let general = format!(
+            "default_pool_size = 1\nmax_prepared_statements = {prepared}\nsession_state = \"{state}\"\nunix_socket_dir = \"@DIR@\""
+        );
+        let rest = "[networks.\"127.0.0.1\".policy]\nstatements = \"read_only\"\n";
+        let proxy = Proxy::to(server, &general, "", rest);
+        let psql = |sql: &str| {
+            let mut command = std::process::Command::new(client_program("psql"));
+            command.args(["-XAtq", "-U", "postgres", "-d", &database, "-c", sql]);
+            command.args(["-p", &proxy.port().to_string(), "-h"]).arg(proxy.dir());
+            assert!(command.output().expect("psql").status.success());
+        };
+        if state == "allow" {
+            psql("PREPARE theirs AS INSERT INTO t VALUES (1)");
+        } else {
+            psql("SELECT 1");
+        }
+        let mut raw = Raw::login(proxy.port(), &database);
+        for name in ["theirs", "pgsluice_1", "pgsluice_2", "pgsluice_3"] {
+            let sql = format!("EXECUTE {name}");
+            if state == "allow" || prepared == 0 || name != "theirs" {
+                is_refused(&mut raw, &sql, "was not judged");
+            }
+            let mut out = Vec::new();
+            bind_execute(&mut out, name);
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            error_in(&raw.read_until_ready());
+        }
+        // Its own unnamed statement it may run, also where names are not followed.
+        assert!(passed(&raw.extended("SELECT 1", &[])));
+        let mut out = Vec::new();
+        bind_execute(&mut out, "");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        raw.read_until_ready();
+        assert_eq!(rows_of_t(&database), "0", "{prepared} {state}");
+    }
+}

@@ -146,7 +146,14 @@ impl State {
 
     /// SQL's EXECUTE may run what nobody judged.
     fn executes_unseen(&self) -> bool {
-        self.unseen || (self.shares_servers() && self.session_state == SessionState::Allow)
+        self.unseen
+            || (self.shares_servers() && self.session_state == SessionState::Allow)
+            || self.shares_names()
+    }
+
+    /// Names pass untouched, on server connections that others had: a name may stand for what somebody else prepared.
+    fn shares_names(&self) -> bool {
+        self.shares_servers() && self.max_prepared == 0
     }
 
     fn judged(&self, text: &[u8], lexing: Lexing) -> Judged {
@@ -240,10 +247,15 @@ impl State {
         self.settle_verdict("FunctionCall", verdict)
     }
 
-    /// A Bind of a statement. Only where the rules became stricter in the session's life is there anything to say: what
-    /// was prepared under today's rules was judged then. `text` is not known where names are not followed.
+    /// There may be something to say to a Bind: where the rules became stricter in the session's life, or names are
+    /// shared. Otherwise what is bound was judged when it was prepared.
+    pub(super) fn rules_binds(&self) -> bool {
+        self.rules.reads_texts() && (self.unseen || self.shares_names())
+    }
+
+    /// A Bind of a statement. `text` is not known where names are not followed.
     pub(super) fn rule_bind(&self, text: Option<&[u8]>, unnamed: bool) -> Option<Error> {
-        if !self.unseen || !self.rules.reads_texts() {
+        if !self.rules_binds() {
             return None;
         }
         match text {

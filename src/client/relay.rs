@@ -467,7 +467,9 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
             out.extend_from_slice(&buf[walk.run..walk.pos]);
             walk.run = walk.pos;
             state.report_due = false;
-            state.know_lexing(reported);
+            if state.rules.needs_lexing() {
+                state.know_lexing(reported);
+            }
             state.report_differences(reported, out);
         }
     }

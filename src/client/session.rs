@@ -328,6 +328,8 @@ impl Session {
         self.me.link(&server.shared);
         let was_ours = std::mem::replace(&mut server.last_client, self.me.id) == self.me.id;
         self.state.report_pending = false;
+        // Whose unnamed statement stands there is not known.
+        self.state.unnamed_seen = false;
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
             if self.state.rules.needs_lexing() {

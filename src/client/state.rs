@@ -657,7 +657,7 @@ impl State {
             return need_names(head, body);
         };
         let name = &body[portal_end + 1..portal_end + 1 + name_len];
-        if self.unseen {
+        if self.rules_binds() {
             let statement = if self.tracks_names() { self.names.lookup(name).cloned() } else { None };
             if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
                 self.refuse(Kind::Bind, error, server);

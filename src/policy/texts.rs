@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::{Hazard, Lexing, Rejection, Rule, Rules, Verdict, hazard};
+use crate::proto::prepared::SERVER_NAME_PREFIX;
 use crate::settings::{AllowList, AllowListMode, Statements, Switch};
 use crate::sql::meaning::Unparsed;
 use crate::sql::verbs::{self, Class, Found, Named};
@@ -119,8 +120,14 @@ pub fn judge_text(
     let Ok(statements) = &reading.statements else {
         return rules.cannot_read(unparsed(rules).of(text)).into();
     };
-    if let Some(rejection) = refuse(rules, statements, unseen) {
+    if let Some(rejection) = refuse(rules, statements) {
         return rules.broken(rejection.of(text)).into();
+    }
+    if statements.iter().any(|found| runs_unseen(found, unseen)) {
+        match rules.cannot_read(unseen_statement(rules).of(text)) {
+            Verdict::Pass => {}
+            verdict => return verdict.into(),
+        }
     }
     match rules.allow_list {
         AllowListMode::Off => Verdict::Pass.into(),
@@ -197,12 +204,10 @@ fn unseen_statement(rules: &Rules) -> Rejection {
 }
 
 /// The first statement that a rule refuses.
-fn refuse(rules: &Rules, statements: &[Found], unseen: bool) -> Option<Rejection> {
+fn refuse(rules: &Rules, statements: &[Found]) -> Option<Rejection> {
     let count = statements.len();
     statements.iter().enumerate().find_map(|(at, found)| {
-        let rejection = refuse_prepare(rules, found)
-            .or_else(|| refuse_class(rules, found))
-            .or_else(|| (found.executes && unseen).then(|| unseen_statement(rules)))?;
+        let rejection = refuse_prepare(rules, found).or_else(|| refuse_class(rules, found))?;
         Some(match count {
             1 => rejection,
             _ => {
@@ -214,8 +219,14 @@ fn refuse(rules: &Rules, statements: &[Found], unseen: bool) -> Option<Rejection
     })
 }
 
+/// EXECUTE of what nobody judged: what a name stands for is not known, or it is one of those that pgsluice gives to
+/// the statements of all clients.
+fn runs_unseen(found: &Found, unseen: bool) -> bool {
+    found.executes.as_ref().is_some_and(|name| unseen || name.starts_with(SERVER_NAME_PREFIX))
+}
+
 fn refuse_prepare(rules: &Rules, found: &Found) -> Option<Rejection> {
-    if rules.sql_prepare == Switch::Allow || !(found.prepares || found.executes) {
+    if rules.sql_prepare == Switch::Allow || !(found.prepares || found.executes.is_some()) {
         return None;
     }
     Some(Rejection::new(

@@ -62,13 +62,13 @@ pub struct Found {
     pub because: Option<&'static str>,
     /// It makes a prepared statement (SQL's PREPARE); the class is that of the body.
     pub prepares: bool,
-    /// It runs a prepared statement (SQL's EXECUTE, also in EXPLAIN and CREATE TABLE AS).
-    pub executes: bool,
+    /// The prepared statement that it runs (SQL's EXECUTE, also in EXPLAIN and CREATE TABLE AS).
+    pub executes: Option<String>,
 }
 
 impl Found {
     fn plain(class: Class, kind: Kind) -> Self {
-        Self { class, kind, because: None, prepares: false, executes: false }
+        Self { class, kind, because: None, prepares: false, executes: None }
     }
 
     fn because(self, class: Class, because: &'static str) -> Self {
@@ -113,11 +113,11 @@ fn found(node: Option<&NodeEnum>) -> Found {
         N::TruncateStmt(_) | N::LockStmt(_) | N::NotifyStmt(_) | N::CallStmt(_) => plain(Class::Write),
         N::DeclareCursorStmt(stmt) => as_inner(stmt.query.as_deref(), kind),
         N::PrepareStmt(stmt) => Found { prepares: true, ..as_inner(stmt.query.as_deref(), kind) },
-        N::ExecuteStmt(_) => Found { executes: true, ..read(node, kind) },
+        N::ExecuteStmt(stmt) => Found { executes: Some(stmt.name.clone()), ..read(node, kind) },
         N::ExplainStmt(stmt) => explained(stmt, kind),
         N::CreateTableAsStmt(stmt) => {
             let inner = inner(stmt.query.as_deref());
-            Found { executes: inner.is_some_and(|i| i.executes), ..plain(Class::Definition) }
+            Found { executes: inner.and_then(|inner| inner.executes), ..plain(Class::Definition) }
         }
         N::CopyStmt(stmt) => copied(stmt, kind),
         N::VacuumStmt(_)
@@ -143,7 +143,7 @@ fn as_inner(node: Option<&protobuf::Node>, kind: Kind) -> Found {
 /// EXPLAIN plans; with ANALYZE it runs. EXPLAIN EXECUTE evaluates the parameters, too.
 fn explained(stmt: &protobuf::ExplainStmt, kind: Kind) -> Found {
     let inner = as_inner(stmt.query.as_deref(), kind);
-    if inner.executes || runs(&stmt.options) { inner } else { Found::plain(Class::Read, kind) }
+    if inner.executes.is_some() || runs(&stmt.options) { inner } else { Found::plain(Class::Read, kind) }
 }
 
 /// ANALYZE is said, and not plainly said to be off.

@@ -14,12 +14,12 @@ use pgsluice::coalesce::catalog;
 use pgsluice::coalesce::plan::{Context, plan_literals, plan_params};
 use pgsluice::limits::{SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX};
 use pgsluice::net::tls::common_name;
-use pgsluice::policy::{Lexing, Rules, Verdict, judge_query};
+use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
-use pgsluice::settings::{Policy, Settings, SimpleQuery};
+use pgsluice::settings::{Policy, Settings, SimpleQuery, Statements};
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject};
 use pgsluice::sql::meaning::InsertTarget;
-use pgsluice::sql::{custom, effects, meaning, scan};
+use pgsluice::sql::{custom, effects, meaning, scan, verbs};
 use pgsluice::wire::TransactionStatus;
 use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend::{self, Bind, Parse};
@@ -287,10 +287,16 @@ pub(crate) fn policy_verdicts(data: &[u8]) {
         assert!(matches!(control, Verdict::Reject(_)));
     }
     assert!(matches!(verdict(SimpleQuery::Deny), Verdict::Reject(_)));
-    let _ = (meaning::statement_count(data), meaning::fingerprint(data));
+    let _ = (meaning::statement_count(data), meaning::fingerprint(data), verbs::names(data));
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = meaning::insert_target(text);
     }
+    let policy = Policy { statements: Some(Statements::ReadOnly), ..Policy::default() };
+    let rules = Rules::merge([&policy]);
+    let judged = texts::judge_text(&rules, data, lexing, false, &mut texts::Readings::default());
+    let reads =
+        verbs::statements(data).is_ok_and(|all| all.iter().all(|found| found.class <= verbs::Class::Read));
+    assert!(reads || matches!(judged.verdict, Verdict::Reject(_)), "what is not known to be a read is none");
     let mut lifted = Lifted::new();
     if lift(data, &mut lifted).is_ok() {
         let _ = meaning::target_of(data, &lifted);

@@ -131,10 +131,19 @@ fn execute_runs_only_what_was_judged() {
         ("EXPLAIN ANALYZE EXECUTE a", true, "text/unseen"),
         ("SELECT 1", true, "pass"),
         ("PREPARE a AS SELECT 1", true, "pass"),
+        // Somebody else's, by the name that it has on the server.
+        ("EXECUTE pgsluice_17", false, "text/unseen"),
+        ("EXPLAIN ANALYZE EXECUTE \"pgsluice_17\"(1)", false, "text/unseen"),
     ] {
         assert_eq!(word(&judge_with(&rules, text.as_bytes(), SAFE, unseen).verdict), want, "{text}");
     }
     assert_eq!(word(&judge_unseen(&rules)), "text/unseen");
+    let learns = listed(AllowListMode::Learn, &[&[]]);
+    assert_eq!(
+        judge_with(&learns, b"EXECUTE a", SAFE, true).verdict,
+        Verdict::Pass,
+        "learning refuses nothing"
+    );
     assert_eq!(judge_unseen(&Rules::default()), Verdict::Pass);
 }
 
