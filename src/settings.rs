@@ -654,6 +654,13 @@ pub struct Coalesce {
     pub tables: BTreeMap<String, CoalesceTable>,
 }
 
+impl Coalesce {
+    /// Are INSERTs into some table answered before they are stored?
+    pub fn defers(&self) -> bool {
+        self.deferred || self.tables.values().any(|table| table.deferred == Some(true))
+    }
+}
+
 /// `[databases.NAME.coalesce.tables."schema.table"]`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CoalesceTable {

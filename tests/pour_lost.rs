@@ -1,5 +1,5 @@
 //! Flushes that lose their connection: whatever byte it is cut at, an acknowledged row is there once, none is there twice,
-//! and a client whose row's fate nobody can know is told so.
+//! and a client whose row's fate nobody can know is told so. The same for whole transactions over two tables.
 
 mod support;
 
@@ -21,29 +21,65 @@ enum Known {
     Unknown,
 }
 
+/// What clients send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// Single INSERTs into `t`, every other client's with parameters.
+    Rows,
+    /// A block with a row for `t` and two for `u`: statement by statement where that is deferred, or in one pipeline.
+    Blocks,
+}
+
+impl Load {
+    /// What stores `a`, for one of `clients`.
+    fn steps(self, client: usize, a: usize) -> Vec<Step> {
+        let a = a.to_string();
+        let into = |table: &str| format!("INSERT INTO {table} (a, b) VALUES ($1, $2)");
+        let params = [Some(a.as_str()), Some("row")];
+        let literal = |table: &str| Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({a}, 'row')"));
+        match self {
+            Self::Rows if client.is_multiple_of(2) => vec![Step::extended(&into("t"), &params)],
+            Self::Rows => vec![literal("t")],
+            Self::Blocks if client.is_multiple_of(3) => {
+                vec![Step::query("BEGIN"), literal("t"), literal("u"), literal("u"), Step::query("COMMIT")]
+            }
+            Self::Blocks => {
+                let all = [
+                    Step::extended("BEGIN", &[]),
+                    Step::extended(&into("t"), &params),
+                    Step::extended(&into("u"), &params),
+                    Step::extended(&into("u"), &params),
+                    Step::extended("COMMIT", &[]),
+                ];
+                let ready = all.len();
+                vec![Step { bytes: all.into_iter().flat_map(|step| step.bytes).collect(), ready }]
+            }
+        }
+    }
+}
+
 /// What all clients together know.
 type Ledger = BTreeMap<usize, Known>;
 
-/// Sends single INSERTs until `stop`, on new connections where one was lost. Panics on an answer that no client without
-/// pgsluice could have had, but for the unknown outcome.
+/// Sends until `stop`, on new connections where one was lost. Panics on an answer that no client without pgsluice could have
+/// had, but for the unknown outcome.
 fn insert_until(
     stop: &AtomicBool,
     next: &AtomicUsize,
     port: u16,
     db: &str,
-    extended: bool,
+    load: Load,
+    number: usize,
 ) -> Vec<(usize, Known)> {
     let mut known = Vec::new();
     let mut client = Raw::login(port, db);
     while !stop.load(Ordering::Acquire) {
         let a = next.fetch_add(1, Ordering::Relaxed);
-        let step = if extended {
-            Step::extended("INSERT INTO t (a, b) VALUES ($1, $2)", &[Some(&a.to_string()), Some("row")])
-        } else {
-            Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'row')"))
-        };
-        client.send(&step.bytes);
-        match answer(&mut client) {
+        let stored = load.steps(number, a).into_iter().try_for_each(|step| {
+            client.send(&step.bytes);
+            (0..step.ready).try_for_each(|_| answer(&mut client))
+        });
+        match stored {
             Ok(()) => known.push((a, Known::Stored)),
             Err(error) => {
                 assert_eq!(error.sqlstate(), "08007", "{}", error.outline());
@@ -56,16 +92,18 @@ fn insert_until(
     known
 }
 
-/// The row is stored, or why not.
+/// A statement was done, or why not.
 fn answer(client: &mut Raw) -> Result<(), Message> {
-    let mut stored = false;
+    let mut done = false;
     loop {
         let message = client.read();
         match message.tag {
             backend::ERROR_RESPONSE => return Err(message),
-            backend::COMMAND_COMPLETE => stored = message.command() == "INSERT 0 1",
+            backend::COMMAND_COMPLETE => {
+                done = ["INSERT 0 1", "BEGIN", "COMMIT"].contains(&message.command().as_str());
+            }
             backend::READY_FOR_QUERY => {
-                assert!(stored, "neither a tag nor an error");
+                assert!(done, "neither a tag nor an error");
                 return Ok(());
             }
             _ => {}
@@ -74,13 +112,13 @@ fn answer(client: &mut Raw) -> Result<(), Message> {
 }
 
 /// Runs clients while `work` breaks things; what they know in the end.
-fn with_clients(port: u16, db: &str, work: impl FnOnce()) -> Ledger {
+fn with_clients(port: u16, db: &str, load: Load, work: impl FnOnce()) -> Ledger {
     let (stop, next) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|i| {
                 let (stop, next) = (&stop, &next);
-                scope.spawn(move || insert_until(stop, next, port, db, i % 2 == 0))
+                scope.spawn(move || insert_until(stop, next, port, db, load, i))
             })
             .collect();
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -118,29 +156,33 @@ fn cut_once(cutter: &Cutter, cut: Cut) {
     assert!(poll(PATIENCE, || (cutter.done() > before).then_some(())).is_some(), "{cut:?} was never made");
 }
 
-fn proxy_behind(cutter: &Cutter, pg: &Postgres) -> Proxy {
+fn proxy_behind(cutter: &Cutter, pg: &Postgres, rest: &str) -> Proxy {
     // Half of the connections that a crowd needs: a lost one must be replaced, not missed.
-    Proxy::to(pg, "", &format!("port = {}\npool_size = 12", cutter.port()), "")
+    Proxy::to(pg, "", &format!("port = {}\npool_size = 12", cutter.port()), rest)
 }
 
-/// All cut points, evenly over both directions; 1,000 with PGSLUICE_TEST_CUTS=1000.
+/// How many cuts: `of` by itself, or PGSLUICE_TEST_CUTS (1000 ...).
+fn cuts(of: usize) -> usize {
+    std::env::var("PGSLUICE_TEST_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(of)
+}
+
+/// All cut points, evenly over both directions, of flushes of about so many bytes up and down.
+fn cut_everywhere(cutter: &Cutter, points: usize, up: usize, down: usize) {
+    for point in 0..points {
+        let at = point / 2;
+        let place = |bytes: usize| at * bytes * 2 / points;
+        cut_once(cutter, if point % 2 == 0 { Cut::Up(place(up)) } else { Cut::Down(place(down)) });
+    }
+}
+
 #[test]
 fn connections_cut_at_any_byte_of_a_flush() {
-    let points = std::env::var("PGSLUICE_TEST_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
+    let points = cuts(200);
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, pg);
-    let ledger = with_clients(proxy.port(), &db, || {
-        // A flush of few rows is about 200 bytes up, its answer about 90 down.
-        for point in 0..points {
-            let at = point / 2;
-            cut_once(
-                &cutter,
-                if point % 2 == 0 { Cut::Up(at * 250 * 2 / points) } else { Cut::Down(at * 90 * 2 / points) },
-            );
-        }
-    });
+    let proxy = proxy_behind(&cutter, pg, "");
+    let ledger = with_clients(proxy.port(), &db, Load::Rows, || cut_everywhere(&cutter, points, 250, 90));
     let (unknown, stored) = settle(pg, &db, &ledger);
     println!(
         "{points} cuts of {} flushes: {} rows acknowledged, {unknown} unknown of which {stored} are there",
@@ -153,12 +195,36 @@ fn connections_cut_at_any_byte_of_a_flush() {
 }
 
 #[test]
+fn transactions_cut_at_any_byte_of_their_flush() {
+    let points = cuts(200);
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE TABLE u (a int, b text)");
+    let cutter = Cutter::start(pg.port());
+    let proxy = proxy_behind(&cutter, pg, "[coalesce]\ndeferred = true");
+    let ledger = with_clients(proxy.port(), &db, Load::Blocks, || cut_everywhere(&cutter, points, 450, 150));
+    let (unknown, stored) = settle(pg, &db, &ledger);
+    // All of a transaction, or nothing of it.
+    let torn = pg.psql(
+        &db,
+        "SELECT a, count(t.a), count(u.a) FROM t FULL JOIN (SELECT a FROM u) u USING (a) GROUP BY a
+         HAVING count(t.a) <> 2 OR count(u.a) <> 2",
+    );
+    assert_eq!(torn, "", "transactions of which only a part is there, or more than all");
+    println!(
+        "{points} cuts of {} flushes: {} transactions acknowledged, {unknown} unknown of which {stored} are there",
+        cutter.flushes(),
+        ledger.len() - unknown
+    );
+    assert!(unknown > 0);
+}
+
+#[test]
 fn a_commit_in_doubt_is_settled_by_the_server() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, pg);
-    let ledger = with_clients(proxy.port(), &db, || {
+    let proxy = proxy_behind(&cutter, pg, "");
+    let ledger = with_clients(proxy.port(), &db, Load::Rows, || {
         for _ in 0..50 {
             cut_once(&cutter, Cut::BeforeReady);
         }
@@ -184,7 +250,7 @@ fn a_terminated_flush_is_nobodys_business() {
     );
     let mut admin = Raw::login(pg.port(), "postgres");
     let mut holder = Raw::login(pg.port(), &db);
-    let ledger = with_clients(proxy.port(), &db, || {
+    let ledger = with_clients(proxy.port(), &db, Load::Rows, || {
         for _ in 0..10 {
             let killed = poll(PATIENCE, || {
                 // A lane all of whose flushes fail would be left alone: one succeeds first. Nor does any come until the
@@ -212,7 +278,7 @@ fn a_crashed_server_is_not_asked_about_another_life() {
     let mut pg = Postgres::start(PgOptions::default());
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, &pg);
+    let proxy = proxy_behind(&cutter, &pg, "");
     // Clients are lost with their servers here, as they would be directly; what was acknowledged must be there.
     let (stop, next) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (port, name) = (proxy.port(), db.clone());

@@ -72,6 +72,8 @@ pub enum Load {
     Transaction12,
     /// BEGIN, SHOW, COMMIT.
     Control,
+    /// The same, and pgsluice may answer the INSERTs before they are stored (`coalesce.deferred`).
+    Deferred12,
     /// Clients that have logged in, and then run one query each, and do nothing.
     Idle,
 }
@@ -83,6 +85,7 @@ impl Load {
             Self::Pipeline64 => 64,
             Self::Transaction12 => 12,
             Self::Control => 3,
+            Self::Transaction12 | Self::Deferred12 => 12,
             _ => 1,
         }
     }
@@ -93,7 +96,7 @@ impl Load {
             Self::Insert | Self::Pipeline64 => vec!["batch".into()],
             Self::InsertClosed => vec!["closed".into()],
             Self::InsertGuilty => vec!["checked".into()],
-            Self::Transaction12 => (1..=12).map(|n| format!("t{n}")).collect(),
+            Self::Transaction12 | Self::Deferred12 => (1..=12).map(|n| format!("t{n}")).collect(),
             _ => Vec::new(),
         }
     }
@@ -113,7 +116,7 @@ impl Load {
             Self::Pipeline64 => {
                 Some(format!("{random}\\startpipeline\n{}\\endpipeline\n", insert("batch").repeat(64)))
             }
-            Self::Transaction12 => {
+            Self::Transaction12 | Self::Deferred12 => {
                 let inserts: String = self.tables().iter().map(|t| insert(t)).collect();
                 Some(format!("{random}BEGIN;\n{inserts}COMMIT;\n"))
             }
@@ -302,6 +305,22 @@ pub const CELLS: &[Cell] = &[
         Mode::Prepared,
         16,
         ON_AND_OFF,
+    ),
+    cell(
+        "tx12-deferred-simple",
+        "the same with coalesce.deferred, 32 clients, simple",
+        Load::Deferred12,
+        Mode::Simple,
+        32,
+        NO_PGBOUNCER,
+    ),
+    cell(
+        "tx12-deferred-prepared",
+        "the same with coalesce.deferred, 16 clients, prepared",
+        Load::Deferred12,
+        Mode::Prepared,
+        16,
+        NO_PGBOUNCER,
     ),
     cell("connect", "connect, one query, disconnect, 8 clients", Load::Connect, Mode::Simple, 8, ALL),
     cell("idle-9000", "9,000 clients that do nothing, no TLS", Load::Idle, Mode::Simple, 9000, PROXIES),

@@ -9,7 +9,7 @@ use pgsluice::wire::frontend;
 
 use crate::cells::{Cell, Load, Target};
 use crate::common::{Log, cpu_us, number_after, percentile, pgbench};
-use crate::rig::{DATABASE, Rig};
+use crate::rig::{DATABASE, DEFERRED, Rig};
 use crate::support::Raw;
 
 /// What one run gave. A field that the cell does not have is `None`.
@@ -79,7 +79,8 @@ fn throughput(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
     if cell.load == Load::Connect {
         command.arg("-C");
     }
-    command.arg(DATABASE);
+    let deferred = cell.load == Load::Deferred12 && target == Target::Pgsluice;
+    command.arg(if deferred { DEFERRED } else { DATABASE });
     let before = rig.pid(target).map(cpu_us);
     let output = command.output().expect("run pgbench");
     let after = rig.pid(target).map(cpu_us);

@@ -12,6 +12,9 @@ use crate::support::{PATIENCE, PgOptions, Postgres, Proxy, free_port, poll};
 /// The database all cells use.
 pub const DATABASE: &str = "bench";
 
+/// The same one by the name under which pgsluice defers.
+pub const DEFERRED: &str = "bench_deferred";
+
 /// A table of ten integers.
 const COLUMNS: &str =
     "(id1 int, id2 int, id3 int, id4 int, id5 int, id6 int, id7 int, id8 int, id9 int, id10 int)";
@@ -103,7 +106,12 @@ fn start_pgsluice(postgres: &Postgres, rest: &str) -> Proxy {
     let quiet = "workers = 0\nlog_connections = false\nlog_disconnections = false\nlog_pooler_errors = false\n\
                  log_level = \"warn\"\nmax_client_conn = 10000\ndefault_pool_size = 20\npool_mode = \"transaction\"";
     let extra = std::env::var("EXTRA_TOML").unwrap_or_default();
-    Proxy::to(postgres, quiet, "", &format!("{rest}{extra}"))
+    let port = postgres.port();
+    let deferred = format!(
+        "[databases.{DEFERRED}]\nhost = \"127.0.0.1\"\nport = {port}\ndbname = \"{DATABASE}\"\n\
+         [databases.{DEFERRED}.coalesce]\ndeferred = true\n"
+    );
+    Proxy::to(postgres, quiet, "", &format!("{deferred}{rest}{extra}"))
 }
 
 /// Debian's PgBouncer.

@@ -289,6 +289,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         fold_left: false,
         kept: Vec::new(),
         refusals: std::collections::VecDeque::new(),
+        late: None,
         report_pending: false,
         report_due: false,
         std_strings: true,
@@ -317,6 +318,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         pouring: None,
         busy_poll: settings.general.busy_poll,
         waits: BusyWait::default(),
+        deferred: None,
     };
     Ok(Admitted { session, server })
 }

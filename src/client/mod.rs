@@ -13,11 +13,13 @@
 //!   Coalescing --- outcome ---> Idle (answered), or Active (run singly)
 //! ```
 
+mod defer;
 pub mod handshake;
 mod judge;
 pub mod login;
 mod pour;
 pub mod relay;
+mod run;
 pub mod session;
 pub mod state;
 

@@ -7,7 +7,9 @@
 //!
 //! ```text
 //! taken:   Query(INSERT ... literals)            one row, a transaction of its own
-//!          ([Parse] Bind [Describe] Execute)+ Sync   one transaction; several such units if nobody can tell them apart
+//!          ([Parse] Bind [Describe] Execute)+ Sync   one transaction, of one table or several; several such units of one
+//!                                                table if nobody can tell them apart
+//!          BEGIN, such messages, COMMIT          one transaction, when all of it is here
 //! ```
 
 use std::cell::RefCell;
@@ -20,11 +22,13 @@ use super::state::Fault;
 use crate::cancel::ClientState;
 use crate::coalesce::batch::{encode_literals, encode_params, format_of};
 use crate::coalesce::lane::{Lane, Offer, Outcome, Single, Ticket, Work};
-use crate::coalesce::{Ready, Source};
+use crate::coalesce::shapes::LEGS_MAX;
+use crate::coalesce::{Cut, Ready, Source};
 use crate::error::Error;
 use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::Statement;
 use crate::settings::CoalesceMode;
+use crate::sql::block::{self, Word};
 use crate::sql::insert::{Lifted, lift, quick_reject};
 use crate::wire::copy::CopyFormat;
 use crate::wire::frame::{HEADER_BYTES, header};
@@ -39,7 +43,7 @@ fn put_inserted(out: &mut Vec<u8>, rows: usize) {
 }
 
 /// Answers that wait for the outcome; the few of one statement stand in place.
-enum Answers {
+pub(super) enum Answers {
     Few([u8; FEW_BYTES], usize),
     Many(Vec<u8>),
 }
@@ -71,14 +75,38 @@ impl Answers {
 /// What one session needs to pour; made with its first INSERT.
 #[derive(Debug)]
 pub(super) struct Pouring {
-    ticket: Arc<Ticket>,
+    pub(super) ticket: Arc<Ticket>,
     /// Bytes of the client's that must go the ordinary way before anything is poured again.
     singly: usize,
+    /// No run inside a block is looked for before this byte of the client's ...
+    pub(super) run_from: usize,
+    /// ... nor in so many transactions, this one counted.
+    no_runs: u32,
+    /// Runs that failed one after the other.
+    runs_failed: u32,
+}
+
+impl Pouring {
+    /// A transaction begins on a server.
+    pub(super) fn begins(&mut self) {
+        self.no_runs = self.no_runs.saturating_sub(1);
+    }
+
+    /// After one that failed none is tried in this transaction, and after several in a row not in the next ones.
+    pub(super) fn run_ended(&mut self, well: bool) {
+        self.runs_failed = if well { 0 } else { self.runs_failed.saturating_add(1) };
+        self.no_runs = if well { 0 } else { 1 << self.runs_failed.saturating_sub(1).min(10) };
+    }
+
+    /// May a run that begins at this byte of the client's be looked for?
+    pub(super) fn may_run(&self, consumed: usize) -> bool {
+        self.no_runs == 0 && consumed.wrapping_sub(self.run_from) <= usize::MAX / 2
+    }
 }
 
 impl Pouring {
     fn new(client: u64) -> Self {
-        Self { ticket: Arc::new(Ticket::new(client)), singly: 0 }
+        Self { ticket: Arc::new(Ticket::new(client)), singly: 0, run_from: 0, no_runs: 0, runs_failed: 0 }
     }
 }
 
@@ -94,35 +122,98 @@ pub(super) enum Poured {
 
 /// Scratch of one thread: nothing is allocated for a message.
 #[derive(Default)]
-struct Scratch {
+pub(super) struct Scratch {
     lifted: Lifted,
     shape: Vec<u8>,
-    rows: Vec<u8>,
-    answers: Vec<u8>,
+    /// Encoded rows, and where those for each of `lanes` end.
+    pub(super) rows: Vec<u8>,
+    pub(super) cuts: Vec<Cut>,
+    pub(super) lanes: Vec<Arc<Lane>>,
+    pub(super) statements: usize,
+    pub(super) answers: Vec<u8>,
+}
+
+impl Scratch {
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.cuts.clear();
+        self.lanes.clear();
+        self.answers.clear();
+        self.statements = 0;
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            rows: self.rows.len(),
+            answers: self.answers.len(),
+            cuts: self.cuts.len(),
+            statements: self.statements,
+            last: self.cuts.last().copied(),
+        }
+    }
+
+    /// As it was at `mark`, with as many lanes or more.
+    pub(super) fn back_to(&mut self, mark: &Mark) {
+        self.rows.truncate(mark.rows);
+        self.answers.truncate(mark.answers);
+        self.cuts.truncate(mark.cuts);
+        self.statements = mark.statements;
+        self.lanes.truncate(mark.cuts);
+        if let (Some(cut), Some(last)) = (self.cuts.last_mut(), mark.last) {
+            *cut = last;
+        }
+    }
+
+    /// So many rows of a statement were appended, which go to `lane`. False: too many changes of tables.
+    fn push_rows(&mut self, lane: &Arc<Lane>, rows: usize) -> bool {
+        self.statements += 1;
+        let end = self.rows.len();
+        match (self.lanes.last(), self.cuts.last_mut()) {
+            (Some(last), Some(cut)) if Arc::ptr_eq(last, lane) => {
+                cut.rows += rows;
+                cut.end = end;
+            }
+            _ if self.lanes.len() >= LEGS_MAX => return false,
+            _ => {
+                self.lanes.push(Arc::clone(lane));
+                self.cuts.push(Cut { end, rows });
+            }
+        }
+        true
+    }
+}
+
+/// A place in a [`Scratch`].
+pub(super) struct Mark {
+    rows: usize,
+    answers: usize,
+    cuts: usize,
+    statements: usize,
+    last: Option<Cut>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+    pub(super) static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
 /// What was recognised at the front of the buffer.
-struct Found {
-    lane: Arc<Lane>,
-    rows: usize,
-    statements: usize,
+pub(super) struct Found {
+    pub(super) lane: Arc<Lane>,
+    pub(super) statements: usize,
     /// Bytes of the client's messages.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Transactions of the client's.
-    units: usize,
+    pub(super) units: usize,
     /// Parse and Bind messages.
-    parses: usize,
-    binds: usize,
+    pub(super) parses: usize,
+    pub(super) binds: usize,
     /// The unnamed statement after them.
-    unnamed: Unnamed,
+    pub(super) unnamed: Unnamed,
 }
 
 /// What becomes of the client's unnamed statement.
-enum Unnamed {
+#[derive(Clone)]
+pub(super) enum Unnamed {
     Kept,
     Gone,
     Set(Arc<Statement>),
@@ -148,11 +239,11 @@ impl Session {
                 Look::NeedMore => return Ok(Err(Poured::NeedMore)),
                 Look::No => return Ok(Err(Poured::No(None))),
             };
-            let client = self.me.id;
-            let pouring = self.pouring.get_or_insert_with(|| Box::new(Pouring::new(client)));
-            let ticket = Arc::clone(&pouring.ticket);
-            ticket.set_work(self.work(&found, scratch.answers.len()));
-            let answers = match found.lane.offer(&scratch.rows, found.rows, found.statements, &ticket) {
+            let ticket = self.ticket();
+            ticket.set_work(Self::work(&found, scratch.answers.len()));
+            let offer = found.lane.offer(&scratch.rows, &scratch.cuts, found.statements, &ticket);
+            scratch.lanes.clear();
+            let answers = match offer {
                 Offer::Queued => Answers::take(&mut scratch.answers),
                 Offer::Single(single) => return Ok(Err(self.singly(found.bytes, Some(single)))),
                 Offer::PassOn => return Ok(Err(self.singly(found.bytes, None))),
@@ -165,7 +256,7 @@ impl Session {
         }
     }
 
-    fn may_pour(&self) -> bool {
+    pub(super) fn may_pour(&self) -> bool {
         let pool = self.pool.settings.load();
         let coalesce = &pool.coalesce;
         let unseen = self.state.unseen && self.state.rules.reads_texts();
@@ -196,42 +287,54 @@ impl Session {
     // ----- recognising
 
     fn look(&self, scratch: &mut Scratch) -> Result<Look, Fault> {
-        scratch.rows.clear();
-        scratch.answers.clear();
+        scratch.clear();
         let buf = self.client.bytes();
         let Some(head) = header(buf, self.state.message_max)? else { return Ok(Look::NeedMore) };
         if head.tag == f::QUERY {
             let Some(body) = buf.get(HEADER_BYTES..head.total()) else { return Ok(Look::No) };
-            return self.look_at_query(head.total(), body, scratch);
+            let text = f::query(body)?;
+            if !block::word(text).is_some_and(Word::opens) {
+                return Ok(self.look_at_query(head.total(), text, scratch));
+            }
         }
         self.look_at_units(scratch)
     }
 
-    fn look_at_query(&self, bytes: usize, body: &[u8], scratch: &mut Scratch) -> Result<Look, Fault> {
-        let text = f::query(body)?;
-        if !self.state.rules.passes_all_queries()
-            || !self.pool.settings.load().coalesce.group
-            || quick_reject(text)
-            || !self.state.passes(text)
-        {
-            return Ok(Look::No);
+    fn look_at_query(&self, bytes: usize, text: &[u8], scratch: &mut Scratch) -> Look {
+        if !self.pool.settings.load().coalesce.group {
+            return Look::No;
+        }
+        let Some((ready, _)) = self.take_literals(text, scratch) else { return Look::No };
+        let Some(lane) = ready.lane(CopyFormat::Text).cloned() else { return Look::No };
+        put_inserted(&mut scratch.answers, scratch.lifted.rows);
+        b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
+        Look::Found(Found {
+            lane,
+            statements: 1,
+            bytes,
+            units: 1,
+            parses: 0,
+            binds: 0,
+            unnamed: Unnamed::Gone,
+        })
+    }
+
+    /// Appends the rows of an INSERT of literals; whether they mean their transaction's time.
+    fn take_literals(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, bool)> {
+        if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
+            return None;
         }
         if let Err(why) = lift(text, &mut scratch.lifted).and_then(|()| scratch.lifted.tail.plain()) {
             self.cx.lanes.note_refused(&self.pool, text, why);
-            return Ok(Look::No);
+            return None;
         }
-        let Some(lane) = self.encode_rows(text, scratch) else { return Ok(Look::No) };
-        let rows = scratch.lifted.rows;
-        put_inserted(&mut scratch.answers, rows);
-        b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
-        let unnamed = Unnamed::Gone;
-        Ok(Look::Found(Found { lane, rows, statements: 1, bytes, units: 1, parses: 0, binds: 0, unnamed }))
+        self.encode_rows(text, scratch)
     }
 
     /// All rows of a text of literals, when one lane takes them.
-    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<Arc<Lane>> {
+    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, bool)> {
         let Scratch { lifted, shape, rows, .. } = scratch;
-        let mut ready: Option<Arc<Ready>> = None;
+        let (mut ready, mut own_time) = (None::<Arc<Ready>>, false);
         for row in 0..lifted.rows {
             if !lifted.is_like_before(row) {
                 let shape: &[u8] = if row == 0 {
@@ -252,59 +355,50 @@ impl Session {
                     return None;
                 }
             }
-            encode_literals(&ready.as_ref()?.plan, text, lifted.row(row), rows).ok()?;
+            let plan = &ready.as_ref()?.plan;
+            let info = encode_literals(plan, text, lifted.row(row), rows).ok()?;
+            own_time |= info.own_time || plan.one_row_per_client;
         }
-        ready?.lane(CopyFormat::Text).cloned()
+        let (ready, rows) = (ready?, lifted.rows);
+        let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, rows);
+        pushed.then_some((ready, own_time))
     }
 
-    /// As many units as are here whole, go to one lane and may share a transaction.
+    /// As many units as are here whole and may share a transaction: one of any kind, or several of one table.
     fn look_at_units(&self, scratch: &mut Scratch) -> Result<Look, Fault> {
-        let mut walk = Walk::new(self);
+        let mut walk = Walk::new(self, Tier::Pipeline);
         let mut found: Option<Found> = None;
         loop {
-            let (rows_before, answers_before) = (scratch.rows.len(), scratch.answers.len());
-            match walk.unit(scratch)? {
-                Unit::Whole => {
-                    let Some(lane) = walk.lane.clone() else { return Ok(Look::No) };
-                    let alone = walk.own_time;
-                    if found.is_some() && alone {
-                        // Its own transaction would have had a time of its own.
-                        scratch.rows.truncate(rows_before);
-                        scratch.answers.truncate(answers_before);
-                        break;
-                    }
-                    let units_before = found.as_ref().map_or(0, |f| f.units);
-                    if !walk.may_take(units_before) {
-                        scratch.rows.truncate(rows_before);
-                        scratch.answers.truncate(answers_before);
-                        break;
-                    }
-                    let unnamed = walk.unnamed.clone().map_or(Unnamed::Kept, Unnamed::Set);
-                    let units = units_before + 1;
-                    let (rows, statements, parses) = (walk.rows, walk.statements, walk.parses);
-                    let bytes = walk.pos;
-                    found = Some(Found {
-                        lane,
-                        rows,
-                        statements,
-                        bytes,
-                        units,
-                        parses,
-                        binds: statements,
-                        unnamed,
-                    });
-                    if alone || walk.pos == walk.buf.len() {
-                        break;
-                    }
-                }
-                other => {
-                    scratch.rows.truncate(rows_before);
-                    scratch.answers.truncate(answers_before);
-                    if found.is_none() {
-                        return Ok(if matches!(other, Unit::Cut) { Look::NeedMore } else { Look::No });
-                    }
+            let before = scratch.mark();
+            match walk.stretch(scratch)? {
+                Rest::Open if found.is_none() && walk.pos < walk.buf.len() => continue,
+                // The client may wait for the answers to what came before.
+                Rest::Cut if found.is_none() && !walk.had_block => return Ok(Look::NeedMore),
+                Rest::Whole => {}
+                _ => {
+                    scratch.back_to(&before);
                     break;
                 }
+            }
+            let units_before = found.as_ref().map_or(0, |f| f.units);
+            let alone = walk.own_time || scratch.lanes.len() > 1 || walk.had_block;
+            // Its own transaction would have had a time of its own; and those before it are of one table.
+            if (units_before > 0 && alone) || !walk.may_take(scratch, units_before) {
+                scratch.back_to(&before);
+                break;
+            }
+            let Some(lane) = self.cx.lanes.together(&scratch.lanes) else { break };
+            found = Some(Found {
+                lane,
+                statements: scratch.statements,
+                bytes: walk.pos,
+                units: units_before + 1,
+                parses: walk.parses,
+                binds: scratch.statements,
+                unnamed: walk.unnamed.clone(),
+            });
+            if alone || walk.pos == walk.buf.len() {
+                break;
             }
         }
         let group = self.pool.settings.load().coalesce.group;
@@ -314,7 +408,7 @@ impl Session {
 
     // ----- waiting
 
-    async fn outcome(
+    pub(super) async fn outcome(
         &mut self,
         found: Found,
         answers: Answers,
@@ -375,19 +469,21 @@ impl Session {
         // Counted with the flush.
         let received = &mut self.state.counts.received;
         *received = received.saturating_sub(found.bytes as u64);
-        match found.unnamed {
-            Unnamed::Kept => {}
-            Unnamed::Gone => self.state.names.forget_unnamed(),
-            Unnamed::Set(statement) => {
-                self.state.unnamed_at = (0, 0);
-                self.state.names.parse(b"", statement, None);
-                self.state.names.settle();
-            }
-        }
+        self.unnamed_is(found.unnamed);
+    }
+
+    /// Its own, kept from one batch to the next.
+    pub(super) fn ticket(&mut self) -> Arc<Ticket> {
+        Arc::clone(&self.pouring().ticket)
+    }
+
+    pub(super) fn pouring(&mut self) -> &mut Pouring {
+        let client = self.me.id;
+        self.pouring.get_or_insert_with(|| Box::new(Pouring::new(client)))
     }
 
     /// What these messages will be in the counters, once they are committed ([`Ticket::set_work`]).
-    fn work(&self, found: &Found, sent: usize) -> Work {
+    pub(super) fn work(found: &Found, sent: usize) -> Work {
         Work {
             statements: found.statements as u32,
             transactions: found.units as u32,
@@ -396,6 +492,16 @@ impl Session {
             received: found.bytes as u32,
             sent: sent as u32,
         }
+    }
+
+    pub(super) fn unnamed_is(&mut self, unnamed: Unnamed) {
+        let statement = match unnamed {
+            Unnamed::Kept => return,
+            Unnamed::Gone => None,
+            Unnamed::Set(statement) => Some(statement),
+        };
+        self.state.unnamed_at = (0, 0);
+        self.state.names.set_unnamed(statement);
     }
 
     /// Where the first transaction of `bytes` ends: behind its Query or Sync.
@@ -412,9 +518,15 @@ impl Session {
     }
 }
 
-/// How a unit was read.
-enum Unit {
+/// Where a walk came to rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Behind a Query or Sync, outside a block.
     Whole,
+    /// Behind a Query or Sync, inside a block.
+    Open,
+    /// The block was rolled back there.
+    RolledBack,
     /// The buffer ends inside it.
     Cut,
     /// It holds something that is not poured.
@@ -429,40 +541,62 @@ struct Bound {
     rows: usize,
 }
 
-/// A walk over units of extended messages.
-struct Walk<'a> {
+/// What a walk is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tier {
+    /// Whole transactions that are here.
+    Pipeline,
+    /// What is answered before its transaction ends.
+    Deferred,
+}
+
+/// A walk over messages that are nothing but INSERTs and the borders of transactions.
+pub(super) struct Walk<'a> {
     session: &'a Session,
-    buf: &'a [u8],
-    pos: usize,
-    rows: usize,
-    statements: usize,
-    /// Rows of the portal just bound.
-    open: usize,
+    tier: Tier,
+    pub(super) buf: &'a [u8],
+    pub(super) pos: usize,
+    /// Inside a block.
+    pub(super) in_block: bool,
+    /// A block was opened.
+    pub(super) had_block: bool,
     parses: usize,
-    lane: Option<Arc<Lane>>,
     /// The statement of the last Bind.
     bound: Option<Bound>,
-    /// The unnamed statement that a Parse in here set.
-    unnamed: Option<Arc<Statement>>,
+    /// What the messages did to the unnamed statement.
+    pub(super) unnamed: Unnamed,
     /// The Parse that set it, and the name that `bound` was found by: drivers send the same again and again.
     parsed: Option<&'a [u8]>,
     named: Option<&'a [u8]>,
     own_time: bool,
 }
 
+/// A stretch of extended messages, from one rest to the next.
+#[derive(Default)]
+struct Stretch {
+    /// The portal is bound and not executed.
+    open: bool,
+    /// To this, not to an INSERT.
+    word: Option<Word>,
+    executed: bool,
+    /// Rows of the portal.
+    rows: usize,
+    /// The block was ended in it: only a Sync may follow.
+    ended: Option<Word>,
+}
+
 impl<'a> Walk<'a> {
-    fn new(session: &'a Session) -> Self {
+    pub(super) fn new(session: &'a Session, tier: Tier) -> Self {
         Self {
             session,
+            tier,
             buf: session.client.bytes(),
             pos: 0,
-            rows: 0,
-            statements: 0,
-            open: 0,
+            in_block: false,
+            had_block: false,
             parses: 0,
-            lane: None,
             bound: None,
-            unnamed: None,
+            unnamed: Unnamed::Kept,
             parsed: None,
             named: None,
             own_time: false,
@@ -470,14 +604,15 @@ impl<'a> Walk<'a> {
     }
 
     /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
-    fn may_take(&self, units_before: usize) -> bool {
-        let settings = self.session.pool.settings.load();
-        settings.coalesce.pipeline || (self.statements == 1 && units_before == 0)
+    fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
+        let one = scratch.statements == 1 && units_before == 0;
+        !scratch.cuts.is_empty() && (one || self.session.pool.settings.load().coalesce.pipeline)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
         match (name.is_empty(), &self.unnamed) {
-            (true, Some(parsed)) => Some(Arc::clone(parsed)),
+            (true, Unnamed::Set(parsed)) => Some(Arc::clone(parsed)),
+            (true, Unnamed::Gone) => None,
             _ => self.session.state.names.lookup(name).cloned(),
         }
     }
@@ -498,61 +633,104 @@ impl<'a> Walk<'a> {
         Some(ready)
     }
 
-    fn ready_by_name(&mut self, name: &'a [u8]) -> Option<Arc<Ready>> {
-        if self.named == Some(name)
-            && let Some(bound) = &self.bound
-        {
-            return Some(Arc::clone(&bound.ready));
-        }
-        let statement = self.statement(name)?;
-        let ready = self.ready(&statement)?;
-        self.named = Some(name);
-        Some(ready)
+    pub(super) fn word(statement: &Statement) -> Option<Word> {
+        *statement.block.get_or_init(|| block::word(&statement.query))
     }
 
-    /// Hot path. Reads one unit up to its Sync.
-    fn unit(&mut self, scratch: &mut Scratch) -> Result<Unit, DecodeError> {
-        let mut open = false;
-        let mut any = false;
+    /// May rows of this plan be taken here?
+    fn takes(&mut self, ready: &Ready, own_time: bool) -> bool {
+        self.own_time |= own_time;
+        // What is deferred is stored at another time.
+        self.tier == Tier::Pipeline || (ready.deferred && !own_time)
+    }
+
+    /// Hot path. Reads up to the next Query or Sync.
+    pub(super) fn stretch(&mut self, scratch: &mut Scratch) -> Result<Rest, DecodeError> {
+        let mut stretch = Stretch::default();
+        let begin = self.pos;
         loop {
             let rest = &self.buf[self.pos..];
-            let Some(head) = header(rest, self.session.state.message_max)? else { return Ok(Unit::Cut) };
+            let Some(head) = header(rest, self.session.state.message_max)? else { return Ok(Rest::Cut) };
             if head.total() > HELD_BYTES_MAX {
-                return Ok(Unit::Other);
+                return Ok(Rest::Other);
             }
+            let known = matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::QUERY);
             let Some(body) = rest.get(HEADER_BYTES..head.total()) else {
-                return Ok(if matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE) {
-                    Unit::Cut
-                } else {
-                    Unit::Other
-                });
+                return Ok(if known { Rest::Cut } else { Rest::Other });
             };
             let taken = match head.tag {
-                f::PARSE => self.parse(body, scratch)?,
-                f::BIND => {
-                    let taken = self.bind(body, scratch)?;
-                    open = taken;
-                    taken
+                f::QUERY if self.pos == begin => {
+                    let rest = self.query(body, scratch)?;
+                    if rest != Rest::Other {
+                        self.pos += head.total();
+                    }
+                    return Ok(rest);
                 }
-                f::DESCRIBE => self.describe(body, open, scratch)?,
-                f::EXECUTE if open && body.first() == Some(&0) => {
-                    open = false;
-                    any = true;
-                    put_inserted(&mut scratch.answers, self.open);
-                    true
-                }
-                f::SYNC if any && !open => {
-                    b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
+                f::SYNC if stretch.executed && !stretch.open => {
                     self.pos += head.total();
-                    return Ok(Unit::Whole);
+                    return Ok(self.rest(stretch.ended, scratch));
                 }
+                _ if stretch.ended.is_some() => false,
+                f::PARSE => self.parse(body, scratch)?,
+                f::BIND => self.bind(body, &mut stretch, scratch)?,
+                f::DESCRIBE => self.describe(body, &stretch, scratch)?,
+                f::EXECUTE if stretch.open && body.first() == Some(&0) => self.execute(&mut stretch, scratch),
                 _ => false,
             };
             if !taken {
-                return Ok(Unit::Other);
+                return Ok(Rest::Other);
             }
             self.pos += head.total();
         }
+    }
+
+    /// A Query or Sync was taken; `ended`: what ended the block since the last one.
+    fn rest(&self, ended: Option<Word>, scratch: &mut Scratch) -> Rest {
+        let (status, rest) = match (ended, self.in_block) {
+            (Some(Word::Rollback), _) => (TransactionStatus::Idle, Rest::RolledBack),
+            (_, true) => (TransactionStatus::InTransaction, Rest::Open),
+            (_, false) => (TransactionStatus::Idle, Rest::Whole),
+        };
+        b::put_ready_for_query(&mut scratch.answers, status);
+        rest
+    }
+
+    /// A border of a block is crossed. False: not in a way that is plain.
+    fn cross(&mut self, word: Word, scratch: &mut Scratch) -> bool {
+        if word.opens() == self.in_block {
+            return false;
+        }
+        self.in_block = word.opens();
+        self.had_block = true;
+        b::put_command_complete(&mut scratch.answers, word.tag());
+        true
+    }
+
+    /// A Query inside a block, or one that opens it.
+    fn query(&mut self, body: &[u8], scratch: &mut Scratch) -> Result<Rest, DecodeError> {
+        let text = f::query(body)?;
+        let state = &self.session.state;
+        if !state.rules.passes_all_queries() || !state.passes(text) {
+            return Ok(Rest::Other);
+        }
+        let word = block::word(text);
+        let taken = match word {
+            Some(word) => self.cross(word, scratch),
+            None if self.in_block => self.literals(text, scratch),
+            None => false,
+        };
+        if !taken {
+            return Ok(Rest::Other);
+        }
+        self.unnamed = Unnamed::Gone;
+        (self.parsed, self.named) = (None, None);
+        Ok(self.rest(word.filter(|word| !word.opens()), scratch))
+    }
+
+    fn literals(&mut self, text: &[u8], scratch: &mut Scratch) -> bool {
+        let Some((ready, own_time)) = self.session.take_literals(text, scratch) else { return false };
+        put_inserted(&mut scratch.answers, scratch.lifted.rows);
+        self.takes(&ready, own_time)
     }
 
     fn parse(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
@@ -562,7 +740,8 @@ impl<'a> Walk<'a> {
             return Ok(true);
         }
         let parse = f::Parse::decode(body)?;
-        if !parse.name.is_empty() || quick_reject(parse.query) {
+        let known = || !quick_reject(parse.query) || block::word(parse.query).is_some();
+        if !parse.name.is_empty() || !known() {
             return Ok(false);
         }
         if !self.session.state.passes(parse.query) {
@@ -571,52 +750,94 @@ impl<'a> Walk<'a> {
         let class = self.session.state.want.pour_class;
         let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
         let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
-        if self.ready(&statement).is_none() {
+        if self.ready(&statement).is_none() && Self::word(&statement).is_none() {
             return Ok(false);
         }
-        self.unnamed = Some(statement);
+        self.unnamed = Unnamed::Set(statement);
         (self.parsed, self.named) = (Some(body), None);
         self.parses += 1;
         b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
         Ok(true)
     }
 
-    fn bind(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+    fn bind(
+        &mut self,
+        body: &'a [u8],
+        stretch: &mut Stretch,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
         let bind = f::Bind::decode(body)?;
-        if !bind.portal.is_empty() {
+        if !bind.portal.is_empty() || stretch.open {
             return Ok(false);
         }
-        let Some(ready) = self.ready_by_name(bind.statement) else { return Ok(false) };
-        let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
-        let Some(format) = format_of(&ready.plan, &bind, rows) else { return Ok(false) };
-        let Some(lane) = ready.lane(format) else { return Ok(false) };
-        match &self.lane {
-            Some(known) if !Arc::ptr_eq(known, lane) => return Ok(false),
-            Some(_) => {}
-            None => self.lane = Some(Arc::clone(lane)),
+        stretch.word = None;
+        if self.named != Some(bind.statement) {
+            let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
+            stretch.word = Self::word(&statement);
+            if stretch.word.is_none() && self.ready(&statement).is_none() {
+                return Ok(false);
+            }
+            self.named = Some(bind.statement).filter(|_| stretch.word.is_none());
         }
-        let Ok(info) = encode_params(&ready.plan, &bind, rows, format, &mut scratch.rows) else {
-            return Ok(false);
+        stretch.open = match stretch.word {
+            Some(_) => bind.params_len == 0 && bind.formats.len() <= 2,
+            None => {
+                let rows = self.bind_insert(&bind, scratch);
+                stretch.rows = rows.unwrap_or_default();
+                rows.is_some()
+            }
         };
-        self.own_time |= info.own_time || ready.plan.one_row_per_client;
-        self.rows += rows;
-        self.statements += 1;
-        self.open = rows;
-        b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
-        Ok(true)
+        if stretch.open {
+            b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
+        }
+        Ok(stretch.open)
+    }
+
+    /// Of the statement looked at last. The rows that were taken.
+    fn bind_insert(&mut self, bind: &f::Bind<'_>, scratch: &mut Scratch) -> Option<usize> {
+        let ready = Arc::clone(&self.bound.as_ref()?.ready);
+        let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
+        let format = format_of(&ready.plan, bind, rows)?;
+        let lane = ready.lane(format)?;
+        let info = encode_params(&ready.plan, bind, rows, format, &mut scratch.rows).ok()?;
+        let own_time = info.own_time || ready.plan.one_row_per_client;
+        (scratch.push_rows(lane, rows) && self.takes(&ready, own_time)).then_some(rows)
+    }
+
+    fn execute(&mut self, stretch: &mut Stretch, scratch: &mut Scratch) -> bool {
+        stretch.open = false;
+        let executed = std::mem::replace(&mut stretch.executed, true);
+        let Some(word) = stretch.word else {
+            put_inserted(&mut scratch.answers, stretch.rows);
+            return true;
+        };
+        if !word.opens() {
+            stretch.ended = Some(word);
+        }
+        // What stands before BEGIN and not behind a Sync is in its transaction, too, with a warning.
+        self.cross(word, scratch) && !(word.opens() && executed)
     }
 
     /// Of the portal just bound, or of a statement.
-    fn describe(&mut self, body: &[u8], open: bool, scratch: &mut Scratch) -> Result<bool, DecodeError> {
+    fn describe(
+        &mut self,
+        body: &[u8],
+        stretch: &Stretch,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
         let (kind, name) = f::target(f::DESCRIBE, body)?;
         if kind == b'S' {
             let Some(statement) = self.statement(name) else { return Ok(false) };
-            let Some(ready) = self.ready(&statement) else { return Ok(false) };
-            let Some(description) = &ready.param_description else { return Ok(false) };
-            // That of one row, when the statement is known by it.
-            let by_row = statement.as_insert().filter(|insert| insert.one_row().is_some());
-            put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
-        } else if !open || !name.is_empty() {
+            if Self::word(&statement).is_some() {
+                b::put_no_parameters(&mut scratch.answers);
+            } else {
+                let Some(ready) = self.ready(&statement) else { return Ok(false) };
+                let Some(description) = &ready.param_description else { return Ok(false) };
+                // That of one row, when the statement is known by it.
+                let by_row = statement.as_insert().filter(|insert| insert.one_row().is_some());
+                put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
+            }
+        } else if !stretch.open || !name.is_empty() {
             return Ok(false);
         }
         b::put_empty(&mut scratch.answers, b::NO_DATA);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::session::Session;
-use super::state::{FORGETS_NAMES, Fault, State, Taken};
+use super::state::{FORGETS_NAMES, Fault, Refusal, State, Taken};
 use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
@@ -30,6 +30,8 @@ pub enum End {
     ClientLeft,
     /// Somebody told the session something.
     Signalled,
+    /// INSERTs inside the block stand at the front that may be poured.
+    Run,
 }
 
 /// How far a pass got.
@@ -164,6 +166,9 @@ impl Session {
                 return Ok(Some(End::Signalled));
             }
             if !self.client.bytes().is_empty() {
+                if self.holds_run(server) {
+                    return Ok(Some(End::Run));
+                }
                 let before = self.client.bytes().len();
                 server.conn.prepare_out();
                 self.client.prepare_out();
@@ -224,6 +229,31 @@ fn server_lost(error: std::io::Error) -> Fault {
 /// Hot path. Frontend messages from the client's input to the server's output.
 fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Result<Pumped, Fault> {
     let (buf, reply) = client.split();
+    let (pumped, taken, want) = pump(buf, reply, state, server)?;
+    client.consume(taken);
+    client.want(want);
+    Ok(pumped)
+}
+
+/// Whole messages of the client's that were kept, to the server's output. How many bytes were taken; what is left goes
+/// when the answers to those were read.
+pub(super) fn feed(
+    kept: &[u8],
+    reply: &mut Vec<u8>,
+    state: &mut State,
+    server: &mut ServerConn,
+) -> Result<usize, Fault> {
+    server.conn.prepare_out();
+    Ok(pump(kept, reply, state, server)?.1)
+}
+
+/// Also the bytes taken, and how many the next message needs whole.
+fn pump(
+    buf: &[u8],
+    reply: &mut Vec<u8>,
+    state: &mut State,
+    server: &mut ServerConn,
+) -> Result<(Pumped, usize, usize), Fault> {
     // `buf[run..pos]` is to be copied as it is; everything before `run` is dealt with.
     let (mut run, mut pos) = (0, 0);
     let mut want = 0;
@@ -252,7 +282,8 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
         }
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
-        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) || state.forgetting || state.fold_left {
+        let fake = state.forgetting || state.fold_left || state.late.is_some();
+        if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) || fake {
             // What this message may put into the server's buffer stands behind the run.
             server.conn.out.extend_from_slice(&buf[run..pos]);
             run = pos;
@@ -287,9 +318,7 @@ fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Res
         }
     };
     server.conn.out.extend_from_slice(&buf[run..pos]);
-    client.consume(pos);
-    client.want(want);
-    Ok(pumped)
+    Ok((pumped, pos, want))
 }
 
 /// Hot path. Backend messages from the server's input to the client's output.
@@ -497,8 +526,10 @@ fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T
 impl State {
     /// A refusal takes the place of the server's error.
     fn put_refusal(&mut self, out: &mut Vec<u8>) {
-        let error =
-            self.refusals.pop_front().unwrap_or_else(|| Error::internal("a refusal without its reason"));
-        error.put(out);
+        match self.refusals.pop_front() {
+            Some(Refusal::Ours(error)) => error.put(out),
+            Some(Refusal::Late(message)) => out.extend_from_slice(&message),
+            None => Error::internal("a refusal without its reason").put(out),
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::Context;
+use super::defer::{Deferred, Left};
 use super::login::why_none;
 use super::pour::{Poured, Pouring, may_hold_more};
 use super::relay::End;
@@ -17,6 +18,7 @@ use super::state::{
     BOUND, Counts, Fault, PROBED, State, UNKEPT, UNPINS, check_length, may_go_in_pieces, policy_error,
 };
 use crate::cancel::{ClientShared, ClientState, Signal};
+use crate::coalesce::lane::Opening;
 use crate::error::{Error, Kind};
 use crate::limits::READ_BUFFER_BYTES;
 use crate::net::busy::BusyWait;
@@ -83,6 +85,8 @@ pub struct Session {
     pub(super) busy_poll: Duration,
     /// Its waits for the client and for the server.
     pub(super) waits: BusyWait,
+    /// A block of its own that no server knows of yet.
+    pub(super) deferred: Option<Box<Deferred>>,
 }
 
 /// Why idling ended.
@@ -125,6 +129,8 @@ impl Session {
             match self.relay(&mut server, true).await {
                 // Only a drain ends it here.
                 Ok(End::Quiet) => self.obey(true)?,
+                // Only where servers are shared.
+                Ok(End::Run) => {}
                 Ok(End::ClientLeft) => break,
                 Ok(End::Signalled) => {
                     let obeyed = self.obey(server.pipeline.is_quiet());
@@ -144,7 +150,7 @@ impl Session {
                 Woken::Input => {}
                 Woken::Left => return Ok(()),
                 Woken::Signalled => {
-                    self.obey(true)?;
+                    self.obey(self.deferred.is_none())?;
                     continue;
                 }
             }
@@ -152,10 +158,15 @@ impl Session {
                 continue;
             }
             // Kept until the answer is there: a batch waits for it.
-            let _single = match self.pour().await? {
-                Poured::Answered => continue,
+            let _single = match self.pour_or_defer().await? {
+                Poured::Answered => {
+                    if self.draining && self.deferred.is_none() {
+                        self.obey(true)?;
+                    }
+                    continue;
+                }
                 Poured::NeedMore if may_hold_more(self.client.bytes().len()) => {
-                    self.read_more().await?;
+                    self.read_more(self.deferred.is_none()).await?;
                     continue;
                 }
                 Poured::NeedMore => None,
@@ -163,7 +174,16 @@ impl Session {
             };
             let Some(mut server) = self.link().await? else { continue };
             let before = self.client.consumed();
-            if !self.transactions(&mut server).await? {
+            let left = Box::pin(self.leave_block(&mut server)).await;
+            let left = left.map_err(|fault| self.abandon(&server, fault))?;
+            if let Some(pouring) = &mut self.pouring {
+                pouring.begins();
+            }
+            if matches!(left, Left::Open) && self.holds_opening_run(&server) {
+                let poured = Box::pin(self.pour_run(&mut server, Opening::Begin)).await;
+                poured.map_err(|fault| self.abandon(&server, fault))?;
+            }
+            if matches!(left, Left::Open) && !self.transactions(&mut server).await? {
                 Box::pin(self.leave(server)).await;
                 return Ok(());
             }
@@ -174,6 +194,17 @@ impl Session {
             let taken = self.client.consumed() - before;
             self.went_singly(taken);
         }
+    }
+
+    /// Hot path. What was held by a block has to leave on [`Poured::No`].
+    async fn pour_or_defer(&mut self) -> Result<Poured, Fault> {
+        if self.defers() {
+            let poured = self.defer().await?;
+            if self.deferred.is_some() || !matches!(poured, Poured::No(_)) {
+                return Ok(poured);
+            }
+        }
+        self.pour().await
     }
 
     /// Waits for the beginning of a message that a server is needed for. Holds no buffer meanwhile.
@@ -210,7 +241,7 @@ impl Session {
     }
 
     /// Waits for more of a unit whose end is not here yet.
-    async fn read_more(&mut self) -> Result<(), Fault> {
+    pub(super) async fn read_more(&mut self, quiet: bool) -> Result<(), Fault> {
         self.client.want(self.client.bytes().len() + READ_BUFFER_BYTES / 2);
         let (client, me) = (&mut self.client, &self.me);
         let read = std::future::poll_fn(|cx| {
@@ -223,7 +254,7 @@ impl Session {
         match read {
             Ok(n) if n > 0 => {
                 if self.me.is_signalled() {
-                    self.obey(true)
+                    self.obey(quiet)
                 } else {
                     Ok(())
                 }
@@ -240,10 +271,15 @@ impl Session {
         let (message, verdict) = match head.tag {
             f::TERMINATE => return Err(Fault::ClientGone),
             f::SYNC => {
-                b::put_ready_for_query(out, TransactionStatus::Idle);
+                let in_block = self.deferred.is_some();
+                let status =
+                    if in_block { TransactionStatus::InTransaction } else { TransactionStatus::Idle };
+                b::put_ready_for_query(out, status);
                 self.client.consume(head.total());
                 return Ok(true);
             }
+            // In a block a refusal fails the block, and that is the server's.
+            _ if self.deferred.is_some() => return Ok(false),
             f::FLUSH | f::COPY_DATA | f::COPY_DONE | f::COPY_FAIL => {
                 self.client.consume(head.total());
                 return Ok(true);
@@ -301,7 +337,9 @@ impl Session {
                 break (server, Instant::now());
             }
         };
-        if self.state.shares_servers() && server.vars.identity() != self.state.want.identity() {
+        // What is held leaves in a round trip of its own, in which nothing else may fail.
+        let alone = server.vars.identity() != self.state.want.identity() || self.deferred.is_some();
+        if self.state.shares_servers() && alone {
             Box::pin(self.become_client(&mut server)).await?;
             now = Instant::now();
         }
@@ -379,7 +417,8 @@ impl Session {
             Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Settings, Fault::Client)),
             None => {
                 self.me.set_state(ClientState::Idle, Instant::now());
-                if self.me.take_signal(Signal::Cancel) {
+                // A block that is held goes on waiting: a cancel request may come too early, as it may come too late.
+                if self.me.take_signal(Signal::Cancel) && self.deferred.is_none() {
                     self.answer_cancelled()?;
                 }
                 // Whatever else was told is obeyed before the next message is looked at.
@@ -418,6 +457,11 @@ impl Session {
                     obeyed.map_err(|fault| self.abandon(server, fault))?;
                     continue;
                 }
+                Ok(End::Run) => {
+                    let poured = Box::pin(self.pour_run(server, Opening::Savepoint)).await;
+                    poured.map_err(|fault| self.abandon(server, fault))?;
+                    continue;
+                }
                 Err(fault) => return Err(self.abandon(server, fault)),
             }
             self.settle(server);
@@ -431,14 +475,13 @@ impl Session {
                     continue;
                 }
             }
-            self.state.taint = Effects::NONE;
-            self.state.candidates = Vec::new();
+            self.forget_taint();
             return Ok(true);
         }
     }
 
     /// The session ends and its server with it. What a timeout or an administrator ends does not run on there.
-    fn abandon(&self, server: &Checkout, fault: Fault) -> Fault {
+    pub(super) fn abandon(&self, server: &Checkout, fault: Fault) -> Fault {
         self.me.unlink();
         if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
             let shared = Arc::clone(&server.shared);
@@ -453,11 +496,17 @@ impl Session {
     }
 
     /// A transaction has ended: what the client was told is what it knows.
-    fn settle(&mut self, server: &Checkout) {
+    pub(super) fn settle(&mut self, server: &Checkout) {
         if !Arc::ptr_eq(&self.state.reported, &server.reported) {
             let reported = Arc::clone(&server.reported);
             self.state.know(&reported);
         }
+    }
+
+    /// What a transaction did is known, or was nothing.
+    pub(super) fn forget_taint(&mut self) {
+        self.state.taint = Effects::NONE;
+        self.state.candidates = Vec::new();
     }
 
     fn peer(&self) -> String {

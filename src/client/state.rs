@@ -100,6 +100,15 @@ pub enum Taken {
     Terminate,
 }
 
+/// What the client is told in place of what the server says where it was made to fail.
+#[derive(Debug)]
+pub enum Refusal {
+    /// An error of ours.
+    Ours(Error),
+    /// The server's ErrorResponse, whole, to an INSERT that was answered before it was run.
+    Late(Vec<u8>),
+}
+
 /// Counts of one stretch with a server, added to the pool's when it is released.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
@@ -178,8 +187,10 @@ pub struct State {
     pub fold_left: bool,
     /// Messages of a folded Query's answer that go to the client unless an ErrorResponse comes first.
     pub kept: Vec<u8>,
-    /// ErrorResponses of ours that wait for their turn.
-    pub refusals: VecDeque<Error>,
+    /// ErrorResponses that wait for their turn.
+    pub refusals: VecDeque<Refusal>,
+    /// What was answered too early failed: the next message is told so ([`Refusal::Late`]).
+    pub late: Option<Vec<u8>>,
     /// A unit of ours that changes settings is on its way; what it reports is told in one go behind it.
     pub report_pending: bool,
     /// That unit has ended.
@@ -216,7 +227,13 @@ impl State {
 
     /// Nothing stands between messages that are poured and what the server would answer.
     pub(super) fn can_pour(&self) -> bool {
-        self.shares_servers() && self.max_prepared > 0 && self.streaming == 0 && self.taint == Effects::NONE
+        self.can_pour_behind(Effects::NONE)
+    }
+
+    /// Nothing but `harmless` does.
+    pub(super) fn can_pour_behind(&self, harmless: Effects) -> bool {
+        let taint = self.taint.difference(harmless);
+        self.shares_servers() && self.max_prepared > 0 && self.streaming == 0 && taint == Effects::NONE
     }
 
     fn tracks_names(&self) -> bool {
@@ -239,6 +256,13 @@ impl State {
         check_length(head)?;
         if self.fold_left && is_extended(head.tag) {
             self.take_fold_away(server);
+        }
+        if self.late.is_some()
+            && let Some(kind) = kind_of(head.tag)
+            && let Some(message) = self.late.take()
+        {
+            let taken = self.refuse_with(kind, Refusal::Late(message), server);
+            return Ok(if whole { taken } else { Taken::Drop });
         }
         match head.tag {
             f::COPY_DATA => Ok(Taken::Forward),
@@ -307,6 +331,10 @@ impl State {
     /// What is refused here must fail on the server too: a block fails, a pipeline skips to its Sync. So the server
     /// is made to fail, and its ErrorResponse is replaced by ours.
     fn refuse(&mut self, kind: Kind, error: Error, server: &mut ServerConn) -> Taken {
+        self.refuse_with(kind, Refusal::Ours(error), server)
+    }
+
+    fn refuse_with(&mut self, kind: Kind, refusal: Refusal, server: &mut ServerConn) -> Taken {
         let out = &mut server.conn.out;
         match kind {
             // A syntax error in every state of a transaction.
@@ -319,7 +347,7 @@ impl State {
                 server.pipeline.push(kind, Action::Refuse, false);
             }
         }
-        self.refusals.push_back(error);
+        self.refusals.push_back(refusal);
         Taken::Done
     }
 
@@ -953,6 +981,20 @@ impl State {
         self.reported = Arc::clone(reported);
         self.know_lexing(reported);
     }
+}
+
+/// What is owed for a message that asks for something.
+fn kind_of(tag: u8) -> Option<Kind> {
+    Some(match tag {
+        f::QUERY => Kind::Query,
+        f::FUNCTION_CALL => Kind::FunctionCall,
+        f::PARSE => Kind::Parse,
+        f::BIND => Kind::Bind,
+        f::DESCRIBE => Kind::Describe,
+        f::EXECUTE => Kind::Execute,
+        f::CLOSE => Kind::Close,
+        _ => return None,
+    })
 }
 
 /// What a client is told of a refusal.

@@ -495,10 +495,14 @@ impl Batch {
         if rows == 0 || !self.fits(rows, encoded.len()) {
             return None;
         }
+        self.push(encoded, rows);
+        Some(self.units.len() - 1)
+    }
+
+    fn push(&mut self, encoded: &[u8], rows: usize) {
         self.units.push(Unit { start: self.bytes.len(), row: self.rows });
         self.bytes.extend_from_slice(encoded);
         self.rows += rows;
-        Some(self.units.len() - 1)
     }
 
     /// The rows of unit `unit`; `None`: no such unit.
@@ -541,9 +545,7 @@ impl Batch {
 
     fn copy_unit(&mut self, from: &Self, unit: usize) {
         if let Some(bytes) = from.unit_bytes(unit) {
-            self.units.push(Unit { start: self.bytes.len(), row: self.rows });
-            self.bytes.extend_from_slice(bytes);
-            self.rows += from.unit_rows(unit);
+            self.push(bytes, from.unit_rows(unit));
         }
     }
 
@@ -564,6 +566,105 @@ impl Batch {
             }
         });
         frontend::put_empty(out, frontend::COPY_DONE);
+    }
+}
+
+/// Where the rows of one COPY end in a unit's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// The byte after the last one.
+    pub end: usize,
+    /// Rows up to here since the cut before; at least 1.
+    pub rows: usize,
+}
+
+/// What one flush carries: a batch for each of its COPYs, in the order in which they run. Every unit has rows in each.
+#[derive(Debug, Clone)]
+pub struct Cargo {
+    parts: Vec<Batch>,
+    caps: Caps,
+}
+
+impl Cargo {
+    /// Empty, for one COPY of each of these forms.
+    pub fn new(formats: impl IntoIterator<Item = CopyFormat>, caps: Caps) -> Self {
+        Self { parts: formats.into_iter().map(|format| Batch::new(format, caps)).collect(), caps }
+    }
+
+    /// The batch of each COPY.
+    pub fn parts(&self) -> &[Batch] {
+        &self.parts
+    }
+
+    /// Nothing in it?
+    pub fn is_empty(&self) -> bool {
+        self.parts.first().is_none_or(Batch::is_empty)
+    }
+
+    /// Rows in all.
+    pub fn rows(&self) -> usize {
+        self.parts.iter().map(Batch::rows).sum()
+    }
+
+    /// Bytes of rows in all.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes().len()).sum()
+    }
+
+    /// Rows of one unit in all.
+    pub fn unit_rows(&self, unit: usize) -> usize {
+        self.parts.iter().map(|part| part.unit_rows(unit)).sum()
+    }
+
+    /// Bytes of one unit in all.
+    pub fn unit_bytes(&self, unit: usize) -> usize {
+        self.parts.iter().map(|part| part.unit_bytes(unit).map_or(0, <[u8]>::len)).sum()
+    }
+
+    /// Appends a unit: `encoded` holds its rows of the first COPY, up to the first of `cuts`, and so on. False: no room, or
+    /// the cuts are not those of this cargo; nothing was appended.
+    pub fn push_unit(&mut self, encoded: &[u8], cuts: &[Cut]) -> bool {
+        let rows: usize = cuts.iter().map(|cut| cut.rows).sum();
+        let in_order = cuts.is_sorted_by(|a, b| a.end < b.end) && cuts.iter().all(|cut| cut.rows > 0);
+        let all = cuts.last().is_some_and(|cut| cut.end == encoded.len());
+        let room = self.is_empty()
+            || (self.rows() + rows <= self.caps.rows && self.bytes() + encoded.len() <= self.caps.bytes);
+        if cuts.len() != self.parts.len() || !in_order || !all || !room {
+            return false;
+        }
+        let mut start = 0;
+        for (part, cut) in self.parts.iter_mut().zip(cuts) {
+            part.push(&encoded[start..cut.end], cut.rows);
+            start = cut.end;
+        }
+        true
+    }
+
+    /// Takes everything out and keeps the buffers.
+    pub fn clear(&mut self) {
+        self.parts.iter_mut().for_each(Batch::clear);
+    }
+
+    /// Bytes of rows that it holds without growing.
+    pub fn capacity(&self) -> usize {
+        self.parts.iter().map(Batch::capacity).sum()
+    }
+
+    /// Units in it.
+    pub fn units(&self) -> usize {
+        self.parts.first().map_or(0, Batch::units)
+    }
+
+    /// The units of `units` alone, in their order.
+    #[must_use]
+    pub fn select(&self, units: Range<usize>) -> Self {
+        Self { parts: self.parts.iter().map(|part| part.select(units.clone())).collect(), caps: self.caps }
+    }
+
+    /// All but unit `unit`; later units move down by one.
+    #[must_use]
+    pub fn without(&self, unit: usize) -> Self {
+        Self { parts: self.parts.iter().map(|part| part.without(unit)).collect(), caps: self.caps }
     }
 }
 
@@ -600,7 +701,9 @@ mod tests {
             relname: "t".into(),
             name_as_written: "\"t\"".into(),
             fingerprint: "f".into(),
-            sentinel_sql: None,
+            has_sentinel: false,
+            root: 1,
+            references: Vec::new(),
             copy_text_sql: "COPY".into(),
             copy_binary_sql: Some("COPY binary".into()),
             items,
@@ -631,6 +734,36 @@ mod tests {
             assert_eq!(out, b"kept");
         }
         info.map(|info| (String::from_utf8(out.split_off(4)).unwrap(), info))
+    }
+
+    #[test]
+    fn a_cargo_holds_each_unit_in_each_copy() {
+        let caps = Caps { rows: 10, bytes: 100 };
+        let mut cargo = Cargo::new([CopyFormat::Text, CopyFormat::Binary], caps);
+        let cut = |end, rows| Cut { end, rows };
+        assert!(cargo.is_empty());
+        assert!(cargo.push_unit(b"a1b1b2", &[cut(2, 1), cut(6, 2)]));
+        assert!(cargo.push_unit(b"A1A2B1", &[cut(4, 2), cut(6, 1)]));
+        assert_eq!((cargo.rows(), cargo.bytes(), cargo.unit_rows(1), cargo.unit_bytes(0)), (6, 12, 3, 6));
+        for wrong in [
+            &[cut(6, 3)][..],
+            &[cut(2, 1), cut(5, 2)],
+            &[cut(4, 1), cut(2, 1)],
+            &[cut(2, 0), cut(6, 1)],
+            &[cut(2, 1), cut(4, 1), cut(6, 1)],
+            &[],
+            &[cut(2, 1), cut(6, 9)],
+        ] {
+            assert!(!cargo.push_unit(b"a1b1b2", wrong), "{wrong:?}");
+        }
+        assert_eq!(cargo.rows(), 6, "nothing of what is refused is kept");
+        // Line 3 of the first COPY and line 1 of the second are of different units.
+        assert_eq!(cargo.parts()[0].line_owner(3), Some(1));
+        assert_eq!(cargo.parts()[1].line_owner(1), Some(0));
+        let rest = cargo.without(0);
+        assert_eq!((rest.parts()[0].bytes(), rest.parts()[1].bytes()), (&b"A1A2"[..], &b"B1"[..]));
+        cargo.clear();
+        assert!(cargo.is_empty() && cargo.rows() == 0 && cargo.capacity() > 0);
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! WHEN`) is used: a schema that shadows `=` or `now()` cannot change an answer. Regular expressions avoid the
 //! backslash, so `standard_conforming_strings` does not matter either.
 
+use std::fmt::Write as _;
+
 use serde::Deserialize;
 
 use crate::wire::Oid;
@@ -229,6 +231,11 @@ SELECT pg_catalog.json_build_object(
   'stops', (SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(s.stop, s.detail)), '[]') FROM stops s),
   'self_fk', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT u.n), '[]') FROM r, self_fk s, LATERAL pg_catalog.unnest(s.conkey) u(n)
                WHERE s.conrelid OPERATOR(pg_catalog.=) r.oid),
+  'root', (SELECT COALESCE(pg_catalog.pg_partition_root(r.oid::pg_catalog.regclass)::pg_catalog.oid, r.oid)::pg_catalog.int8 FROM r),
+  'references', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT
+                   COALESCE(pg_catalog.pg_partition_root(k.confrelid::pg_catalog.regclass)::pg_catalog.oid, k.confrelid)::pg_catalog.int8), '[]')
+               FROM rels l JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) l.relid
+              WHERE k.contype OPERATOR(pg_catalog.=) 'f'),
   'user', CURRENT_USER, 'session_user', SESSION_USER,
   'search_path', pg_catalog.current_setting('search_path'),
   'temporary', pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid,
@@ -275,22 +282,33 @@ pub fn guard_sql() -> &'static str {
 /// again since then? It does so whenever the table's definition was invalidated (each of the changes in the fingerprint
 /// invalidates it; ANALYZE and VACUUM do, too), and then reads `'now'` again, which is a constant otherwise.
 ///
-/// `$1` the mark that was answered last time, NULL the first time; `$2` the name as [`lookup_name`] wrote it; `$3` relid.
-/// Answers one row: the transaction's id and the mark ([`decode_sentinel`]); a mark that moved is an error
+/// For one table or several. `$1` the mark that was answered last time, NULL the first time; then for each table its name as
+/// [`lookup_name`] wrote it, and its relid. Answers one row: the transaction's id and the mark ([`decode_sentinel`]); a mark that moved is an error
 /// ([`is_guard_error`]), and then only the full guard can tell whether the table changed.
 ///
 /// Not for partitioned tables (a leaf's change does not invalidate the parent) nor for columns of domains and other types of
 /// users (ALTER DOMAIN invalidates no table): see [`Table::has_sentinel`]. The role needs SELECT.
-pub fn sentinel_sql(target: &str) -> String {
-    format!(
-        "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)
-   AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $3::pg_catalog.oid
-   AND NOT EXISTS (SELECT 1 FROM ONLY {target} WHERE false)
+pub fn sentinel_sql<'a>(targets: impl IntoIterator<Item = &'a str>) -> String {
+    let mut sql = String::from(
+        "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)",
+    );
+    for (at, target) in targets.into_iter().enumerate() {
+        let (name, relid) = (2 * at + 2, 2 * at + 3);
+        let _ = write!(
+            sql,
+            "
+   AND pg_catalog.to_regclass(${name}::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) ${relid}::pg_catalog.oid
+   AND NOT EXISTS (SELECT 1 FROM ONLY {target} WHERE false)"
+        );
+    }
+    sql.push_str(
+        "
   THEN pg_catalog.concat(pg_catalog.pg_current_xact_id(), ' ', s.mark)
   ELSE pg_catalog.concat('pgsluice: the table changed ', s.mark)::pg_catalog.int4::pg_catalog.text END
 FROM (SELECT (EXTRACT(epoch FROM 'now'::pg_catalog.timestamptz) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8::pg_catalog.text
-        AS mark) s"
-    )
+        AS mark) s",
+    );
+    sql
 }
 
 /// What [`sentinel_sql`] answered: the transaction's id and the mark.
@@ -383,6 +401,10 @@ pub struct Table {
     pub refused: Option<Reason>,
     /// Columns of its foreign keys to itself (attribute numbers).
     pub self_fk: Vec<i16>,
+    /// The partitioned table that it is a part of, or itself.
+    pub root: Oid,
+    /// What its foreign keys, and those of its partitions, refer to (each one's root).
+    pub references: Vec<Oid>,
     /// The live columns, by attribute number.
     pub columns: Vec<Column>,
     /// Who asked. Privileges and row security hold for this role only, the name for this `search_path` only.
@@ -715,6 +737,8 @@ struct TableAnswer {
     fingerprint: Option<String>,
     stops: Vec<(String, Option<String>)>,
     self_fk: Vec<i16>,
+    root: Option<i64>,
+    references: Vec<i64>,
     user: String,
     session_user: String,
     search_path: String,
@@ -781,6 +805,8 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
         partitioned: answer.relkind.as_deref() != Some("r"),
         refused,
         self_fk: answer.self_fk,
+        root: answer.root.map_or(oid(relid), oid)?,
+        references: answer.references.into_iter().map(oid).collect::<Result<_, _>>()?,
         columns,
         viewer: Viewer {
             user: answer.user,
@@ -969,6 +995,7 @@ mod tests {
     fn answer(columns: &str, stops: &str) -> String {
         format!(
             r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [],
+             "root": 16400, "references": [],
              "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
         )
     }

@@ -1,4 +1,4 @@
-//! One lane: the batch for one COPY of one pool and one set of session settings.
+//! One lane: the batch for one COPY, or for several in a fixed order, of one pool and one set of session settings.
 //!
 //! Owns: when a batch leaves, the flush in one round trip, whose rows have which outcome. Never: answers a client.
 //! A ticket is resolved exactly once; `Inserted` is said only after the server confirmed the COMMIT.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::batch::{Batch, Caps, copy_context, line_of_error};
+use super::batch::{Caps, Cargo, Cut, copy_context, line_of_error};
 use super::catalog;
 use super::evidence::{Flush, FlushOutcome, LaneStats, Seen, StatsKey};
 use super::plan::InsertPlan;
@@ -176,12 +176,46 @@ impl Drop for Single {
     }
 }
 
+/// One COPY of a flush.
+#[derive(Debug)]
+pub struct Leg {
+    /// The plan of the statement that opened it.
+    pub plan: Arc<InsertPlan>,
+    /// The form of its rows.
+    pub format: CopyFormat,
+    /// `schema.table`, as the configuration names it.
+    pub table: String,
+    copy: Arc<Statement>,
+}
+
+impl Leg {
+    /// For the rows of `plan` in this form, if it has one.
+    pub(super) fn new(plan: &Arc<InsertPlan>, format: CopyFormat) -> Option<Self> {
+        let sql = match format {
+            CopyFormat::Text => Some(&plan.copy_text_sql),
+            CopyFormat::Binary => plan.copy_binary_sql.as_ref(),
+        }?;
+        let copy = Statement::new(sql.as_bytes(), &[], Effects::NONE);
+        Some(Self { table: plan.configured_name(), plan: Arc::clone(plan), format, copy })
+    }
+
+    /// The same COPY.
+    fn again(&self) -> Self {
+        Self {
+            plan: Arc::clone(&self.plan),
+            format: self.format,
+            table: self.table.clone(),
+            copy: Arc::clone(&self.copy),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Inner {
-    batch: Batch,
+    batch: Cargo,
     tickets: Vec<Arc<Ticket>>,
     /// Empty ones that have flown, for their buffers.
-    flown: Vec<Batch>,
+    flown: Vec<Cargo>,
     /// COPYs in flight, and the units in them.
     flights: usize,
     flying: usize,
@@ -206,21 +240,20 @@ struct Inner {
 /// One lane.
 #[derive(Debug)]
 pub struct Lane {
-    /// The plan of the statement that opened it.
-    pub plan: Arc<InsertPlan>,
+    /// Its COPYs, in the order in which they run.
+    pub legs: Box<[Leg]>,
     /// Its pool.
     pub pool: Arc<Pool>,
-    /// The form of its rows.
-    pub format: CopyFormat,
     /// on or shadow.
     pub mode: CoalesceMode,
-    /// `schema.table`, as the configuration names it.
-    pub table: String,
     /// Counters, shared with lanes before and after it.
     pub stats: Arc<LaneStats>,
     class: u64,
     vars: Arc<VarSet>,
-    copy: Arc<Statement>,
+    /// The lanes of single tables that it stands for; empty: it is such a lane.
+    parts: Vec<Arc<Self>>,
+    /// Foreign keys between its tables: one client's unit at a time.
+    tied: bool,
     sentinel: Option<Arc<Statement>>,
     settings: Coalesce,
     lanes: Weak<Lanes>,
@@ -272,9 +305,8 @@ impl Lane {
         lanes: &Arc<Lanes>,
         pool: &Arc<Pool>,
         vars: &Arc<VarSet>,
-        plan: &Arc<InsertPlan>,
-        format: CopyFormat,
-        sql: &str,
+        parts: Vec<Arc<Self>>,
+        legs: Box<[Leg]>,
         mode: CoalesceMode,
     ) -> Arc<Self> {
         let settings = pool.settings.load().coalesce.clone();
@@ -288,35 +320,34 @@ impl Lane {
             ("plan_cache_mode", "force_generic_plan"),
         ];
         let caps = Caps { rows: settings.max_rows, bytes: settings.max_bytes };
+        let plans = || legs.iter().map(|leg| &leg.plan);
+        let sentinel = plans().all(|plan| plan.has_sentinel).then(|| {
+            let sql = catalog::sentinel_sql(plans().map(|plan| plan.target.as_str()));
+            Statement::new(sql.as_bytes(), &[], Effects::NONE)
+        });
         Arc::new(Self {
-            plan: Arc::clone(plan),
-            table: plan.configured_name(),
             pool: Arc::clone(pool),
-            format,
             mode,
             stats: lanes.evidence.stats(StatsKey {
                 database: pool.key.database.clone(),
                 user: pool.target.load().user.clone(),
-                table: plan.configured_name(),
-                columns: columns_of(&plan.copy_text_sql).to_owned(),
-                format: match format {
+                table: of_each(&legs, |leg| &leg.table),
+                columns: of_each(&legs, |leg| columns_of(&leg.plan.copy_text_sql)),
+                format: of_each(&legs, |leg| match leg.format {
                     CopyFormat::Text => "text",
                     CopyFormat::Binary => "binary",
-                }
-                .to_owned(),
+                }),
             }),
-            class: vars.pour_class,
+            class: parts.first().map_or(vars.pour_class, |part| part.class),
             vars: pool.shared().vars.intern(vars.pouring().chain(own)),
-            copy: Statement::new(sql.as_bytes(), &[], Effects::NONE),
-            sentinel: plan
-                .sentinel_sql
-                .as_ref()
-                .map(|sql| Statement::new(sql.as_bytes(), &[], Effects::NONE)),
+            parts,
+            tied: plans().any(|plan| plans().any(|other| plan.is_tied_to(other))),
+            sentinel,
             settings,
             lanes: Arc::downgrade(lanes),
             shapes: Mutex::default(),
             inner: Mutex::new(Inner {
-                batch: Batch::new(format, caps),
+                batch: Cargo::new(legs.iter().map(|leg| leg.format), caps),
                 tickets: Vec::new(),
                 flown: Vec::new(),
                 flights: 0,
@@ -332,32 +363,53 @@ impl Lane {
                 since: Instant::now(),
             }),
             landed: Notify::new(),
+            legs,
         })
     }
 
-    pub(super) fn serves(
-        &self,
-        pool: &Arc<Pool>,
-        class: u64,
-        sql: &str,
-        plan: &InsertPlan,
-        mode: CoalesceMode,
-    ) -> bool {
+    /// For units with rows for each of these lanes, in this order. They are of one pool and of the same settings; `None`: they
+    /// are not.
+    pub(super) fn together(lanes: &Arc<Lanes>, parts: &[Arc<Self>]) -> Option<Arc<Self>> {
+        let first = parts.first()?;
+        let agree = parts.iter().all(|part| {
+            Arc::ptr_eq(&part.pool, &first.pool)
+                && part.class == first.class
+                && part.mode == CoalesceMode::On
+                && part.settings == first.settings
+        });
+        let legs = parts.iter().flat_map(|part| &part.legs).map(Leg::again).collect();
+        agree.then(|| Self::new(lanes, &first.pool, &first.vars, parts.to_vec(), legs, first.mode))
+    }
+
+    /// It stands for these.
+    pub(super) fn is_of(&self, parts: &[Arc<Self>]) -> bool {
+        self.parts.len() == parts.len()
+            && self.parts.iter().zip(parts).all(|(own, part)| Arc::ptr_eq(own, part))
+    }
+
+    pub(super) fn serves(&self, pool: &Arc<Pool>, class: u64, leg: &Leg, mode: CoalesceMode) -> bool {
+        let [own] = &*self.legs else { return false };
         Arc::ptr_eq(&self.pool, pool)
             && self.class == class
-            && *self.copy.query == *sql.as_bytes()
-            && self.plan.fingerprint == plan.fingerprint
+            && own.copy.query == leg.copy.query
+            && own.plan.fingerprint == leg.plan.fingerprint
             // The guard asks what the name means; another spelling may come to mean another table.
-            && self.plan.name_as_written == plan.name_as_written
+            && own.plan.name_as_written == leg.plan.name_as_written
             && self.mode == mode
             && self.settings == pool.settings.load().coalesce
     }
 
+    /// A lane for the same COPY was made anew, because its table is another one now. Lanes for several tables go as well.
     pub(super) fn is_replaced_by(&self, new: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &new.pool)
             && self.class == new.class
-            && self.copy.query == new.copy.query
+            && new.legs.iter().all(|leg| self.legs.iter().any(|own| own.copy.query == leg.copy.query))
             && !self.is_busy()
+    }
+
+    /// From this many rows on a flush is a COPY for each table.
+    fn copy_min_rows(&self) -> usize {
+        self.settings.copy_min_rows.saturating_mul(self.legs.len())
     }
 
     pub(super) fn add_shape(&self, shape: &Arc<Shape>) {
@@ -383,20 +435,21 @@ impl Lane {
                 (0, 0) => LaneState::Idle,
             },
             rows: inner.batch.rows(),
-            bytes: inner.batch.bytes().len(),
+            bytes: inner.batch.bytes(),
             flights: inner.flights,
         }
     }
 
-    /// Hot path. Offers one unit: `rows` encoded rows of `statements` statements, that stand or fall together. A statement
-    /// alone leaves an idle lane as it was sent, however many rows it has.
+    /// Hot path. Offers one unit: encoded rows of `statements` statements, that stand or fall together, cut where the next
+    /// COPY's begin. A statement alone leaves an idle lane as it was sent, however many rows it has.
     pub fn offer(
         self: &Arc<Self>,
         encoded: &[u8],
-        rows: usize,
+        cuts: &[Cut],
         statements: usize,
         ticket: &Arc<Ticket>,
     ) -> Offer {
+        let rows: usize = cuts.iter().map(|cut| cut.rows).sum();
         if self.mode == CoalesceMode::Shadow {
             self.stats.shadow.fetch_add(rows as u64, Ordering::Relaxed);
             return Offer::PassOn;
@@ -408,7 +461,7 @@ impl Lane {
             return Offer::PassOn;
         }
         let idle = inner.flights == 0 && inner.singles == 0 && inner.batch.is_empty();
-        let enough = statements > 1 && rows >= self.settings.copy_min_rows;
+        let enough = statements > 1 && rows >= self.copy_min_rows();
         if idle && self.settings.linger.is_zero() && !enough {
             inner.singles += 1;
             drop(inner);
@@ -416,7 +469,8 @@ impl Lane {
             return Offer::Single(Single { lane: Arc::clone(self) });
         }
         let within_budget = self.within_budget(encoded.len());
-        if !within_budget || inner.batch.push_unit(encoded, rows).is_none() {
+        let alone = self.tied && !inner.batch.is_empty();
+        if !within_budget || alone || !inner.batch.push_unit(encoded, cuts) {
             if within_budget {
                 self.return_budget(encoded.len());
             }
@@ -462,18 +516,12 @@ impl Lane {
     }
 
     fn within_budget(&self, bytes: usize) -> bool {
-        let Some(lanes) = self.lanes.upgrade() else { return false };
-        let before = lanes.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > self.settings.budget_bytes {
-            lanes.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return false;
-        }
-        true
+        self.lanes.upgrade().is_some_and(|lanes| lanes.within_budget(bytes, self.settings.budget_bytes))
     }
 
     fn return_budget(&self, bytes: usize) {
         if let Some(lanes) = self.lanes.upgrade() {
-            lanes.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            lanes.return_budget(bytes);
         }
     }
 
@@ -481,7 +529,7 @@ impl Lane {
     pub fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
         let mut inner = lock(&self.inner);
         let Some(unit) = inner.tickets.iter().position(|t| Arc::ptr_eq(t, ticket)) else { return false };
-        let bytes = inner.batch.unit_bytes(unit).map_or(0, <[u8]>::len);
+        let bytes = inner.batch.unit_bytes(unit);
         inner.batch = inner.batch.without(unit);
         inner.tickets.remove(unit);
         drop(inner);
@@ -519,7 +567,7 @@ impl Lane {
         let nothing_under_way = inner.flights == 0 && inner.singles == 0;
         let all_wait = here >= inner.expected && inner.tickets.len() * 2 >= inner.flying;
         let full = inner.batch.rows() >= self.settings.max_rows / 2
-            || inner.batch.bytes().len() >= self.settings.max_bytes / 2;
+            || inner.batch.bytes() >= self.settings.max_bytes / 2;
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
         let due = self.settings.linger.is_zero() && (nothing_under_way || (inner.expected > 1 && all_wait));
         if due || full {
@@ -529,7 +577,8 @@ impl Lane {
 
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         let caps = Caps { rows: self.settings.max_rows, bytes: self.settings.max_bytes };
-        let empty = inner.flown.pop().unwrap_or_else(|| Batch::new(self.format, caps));
+        let formats = self.legs.iter().map(|leg| leg.format);
+        let empty = inner.flown.pop().unwrap_or_else(|| Cargo::new(formats, caps));
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
         let tickets = std::mem::replace(&mut inner.tickets, as_many);
@@ -542,7 +591,7 @@ impl Lane {
         inner.flying += tickets.len();
         let since = inner.since;
         drop(inner);
-        self.return_budget(batch.bytes().len());
+        self.return_budget(batch.bytes());
         let left = Instant::now();
         let waited = left.duration_since(since);
         let units = tickets.len();
@@ -568,13 +617,106 @@ impl Lane {
         }
     }
 
-    /// The table is not what was planned for.
+    /// A table is not what was planned for.
     fn forget_shapes(&self) {
+        self.parts.iter().for_each(|part| part.forget_shapes());
         for shape in lock(&self.shapes).drain(..) {
             if let Some(shape) = shape.upgrade() {
                 shape.forget();
             }
         }
+    }
+
+    /// Does the server say that it copied all rows of each? The first of `tags` are those of the COPYs.
+    fn copied(&self, batch: &Cargo, tags: &[Vec<u8>]) -> bool {
+        tags.len() >= self.legs.len()
+            && tags.iter().zip(batch.parts()).all(|(tag, part)| copied(tag, part.rows()))
+    }
+
+    /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
+    fn take_mark(&self, server: &mut Checkout, guard: Guard, reply: &Reply) -> bool {
+        let Some(sentinel) = &self.sentinel else { return false };
+        let guard_failed =
+            reply.error.as_ref().is_some_and(|e| catalog::is_guard_error(&ErrorFields::new(e)));
+        match guard {
+            Guard::Full => false,
+            Guard::FullWithMark => {
+                let row = reply.rows.last().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
+                let mark = row.as_deref().and_then(catalog::decode_sentinel).map(|(_, mark)| mark);
+                server.set_mark(sentinel.id, mark.filter(|_| reply.error.is_none()));
+                false
+            }
+            Guard::Sentinel => {
+                if guard_failed {
+                    server.set_mark(sentinel.id, None);
+                }
+                guard_failed
+            }
+        }
+    }
+
+    // ----- inside a client's own block
+
+    /// Are so many rows better copied than inserted?
+    pub fn is_worth_it(&self, rows: usize) -> bool {
+        rows >= self.copy_min_rows().max(2)
+    }
+
+    /// Appends everything of one round trip that stores a client's rows in its own transaction on its own connection. `None`:
+    /// the rows are not those of this lane, and nothing was appended.
+    pub fn put_run(
+        &self,
+        server: &mut Checkout,
+        encoded: &[u8],
+        cuts: &[Cut],
+        opening: Opening,
+    ) -> Option<Flown> {
+        let caps = Caps { rows: self.settings.max_rows, bytes: self.settings.max_bytes };
+        let mut batch = Cargo::new(self.legs.iter().map(|leg| leg.format), caps);
+        if !batch.push_unit(encoded, cuts) {
+            return None;
+        }
+        let max = self.max_prepared();
+        server.conn.prepare_out();
+        for text in opening.before() {
+            put_plain(server, text, max);
+        }
+        let guard = self.put_rows(server, &batch);
+        for text in opening.after() {
+            put_plain(server, text, max);
+        }
+        f::put_empty(&mut server.conn.out, f::SYNC);
+        server.pipeline.push(Kind::Sync, Action::Own, false);
+        Some(Flown { batch, guard })
+    }
+
+    /// Did it store all of them? Counts it.
+    pub fn run_succeeded(
+        &self,
+        server: &mut Checkout,
+        flown: &Flown,
+        reply: &Reply,
+        opening: Opening,
+    ) -> bool {
+        let Flown { batch, guard } = flown;
+        self.take_mark(server, *guard, reply);
+        let tags = reply.tags.get(opening.before().len()..).unwrap_or_default();
+        if reply.error.is_some() || !self.copied(batch, tags) {
+            self.stats.failures.fetch_add(1, Ordering::Relaxed);
+            self.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+            let fields = reply.error.as_deref().map(ErrorFields::new);
+            if fields.is_some_and(|fields| catalog::is_guard_error(&fields)) && *guard != Guard::Sentinel {
+                self.forget_shapes();
+            }
+            return false;
+        }
+        self.count(batch);
+        true
+    }
+
+    fn count(&self, batch: &Cargo) {
+        self.stats.flushes.fetch_add(1, Ordering::Relaxed);
+        self.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
     }
 
     fn max_prepared(&self) -> usize {
@@ -634,38 +776,45 @@ impl Lane {
         }
     }
 
-    /// Everything of one round trip, in one write: COPY, its rows and its end, a guard, Sync. Where the cheap guard has
-    /// a mark from an earlier flush on this connection it is enough; otherwise the full one goes, and takes the mark.
-    fn put_flush(&self, server: &mut Checkout, batch: &Batch) -> Guard {
+    /// Appends COPY, its rows and its end, for each table; and a guard. Where the cheap guard has a mark from an earlier flush on this connection it is enough; otherwise the full one goes, for each table,
+    /// and takes the mark.
+    fn put_rows(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
         let max = self.max_prepared();
         server.conn.prepare_out();
-        server.ensure_own(&self.copy, max);
         let mark = self.sentinel.as_ref().and_then(|s| server.mark(s.id).map(str::to_owned));
         let guard = match (&self.sentinel, &mark) {
             (Some(_), Some(_)) => Guard::Sentinel,
             (Some(_), None) => Guard::FullWithMark,
             (None, _) => Guard::Full,
         };
+        for (leg, part) in self.legs.iter().zip(batch.parts()) {
+            server.ensure_own(&leg.copy, max);
+            put_own(server, &leg.copy, &[]);
+            part.put_copy(&mut server.conn.out);
+            server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+        }
+        let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
         if guard != Guard::Sentinel {
             server.ensure_own(guard_statement(), max);
+            for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
+                let params = [relid, &plan.name_as_written, &plan.fingerprint];
+                put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
+            }
         }
         if let Some(sentinel) = &self.sentinel {
             server.ensure_own(sentinel, max);
+            let mut params = vec![mark.as_deref().map(str::as_bytes)];
+            for (leg, relid) in self.legs.iter().zip(&relids) {
+                params.extend([Some(leg.plan.name_as_written.as_bytes()), Some(relid.as_bytes())]);
+            }
+            put_own(server, sentinel, &params);
         }
-        f::put_bind_text(&mut server.conn.out, self.copy.server_name.as_bytes(), &[]);
-        f::put_execute(&mut server.conn.out, b"", 0);
-        batch.put_copy(&mut server.conn.out);
-        for kind in [Kind::Bind, Kind::Execute, Kind::CopyEnd] {
-            server.pipeline.push(kind, Action::Own, false);
-        }
-        let relid = self.plan.relid.to_string();
-        let (relid, name) = (Some(relid.as_bytes()), Some(self.plan.name_as_written.as_bytes()));
-        if guard != Guard::Sentinel {
-            put_own(server, guard_statement(), &[relid, name, Some(self.plan.fingerprint.as_bytes())]);
-        }
-        if let Some(sentinel) = &self.sentinel {
-            put_own(server, sentinel, &[mark.as_deref().map(str::as_bytes), name, relid]);
-        }
+        guard
+    }
+
+    /// Everything of one round trip, in one write.
+    fn put_flush(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
+        let guard = self.put_rows(server, batch);
         // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
         // commit is then a question that the server can answer.
         f::put_empty(&mut server.conn.out, f::FLUSH);
@@ -683,6 +832,76 @@ fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>
     server.pipeline.push(Kind::Execute, Action::Own, false);
 }
 
+/// Appends Bind and Execute of a text of ours without parameters.
+fn put_plain(server: &mut Checkout, text: &OnceText, max: usize) {
+    let statement = text.cell.get_or_init(|| Statement::new(text.text.as_bytes(), &[], Effects::NONE));
+    server.ensure_own(statement, max);
+    put_own(server, statement, &[]);
+}
+
+/// A text and the statement that it becomes.
+#[derive(Debug)]
+pub struct OnceText {
+    text: &'static str,
+    cell: OnceLock<Arc<Statement>>,
+}
+
+impl OnceText {
+    const fn new(text: &'static str) -> Self {
+        Self { text, cell: OnceLock::new() }
+    }
+}
+
+/// What stands around a run of rows in a client's own block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// The client's own BEGIN, a plain one, which is not answered yet.
+    Begin,
+    /// A savepoint of ours: the block was open before.
+    Savepoint,
+}
+
+impl Opening {
+    fn before(self) -> &'static [OnceText] {
+        static BEGIN: [OnceText; 1] = [OnceText::new("BEGIN")];
+        // An older snapshot than the COPY's would show the guard an older table.
+        static SAVEPOINT: [OnceText; 2] = [
+            OnceText::new("SAVEPOINT pgsluice_run"),
+            OnceText::new(
+                "SELECT CASE WHEN pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+  THEN 1 ELSE pg_catalog.concat('pgsluice: ', pg_catalog.current_setting('transaction_isolation'))::pg_catalog.int4 END",
+            ),
+        ];
+        match self {
+            Self::Begin => &BEGIN,
+            Self::Savepoint => &SAVEPOINT,
+        }
+    }
+
+    fn after(self) -> &'static [OnceText] {
+        static RELEASE: [OnceText; 1] = [OnceText::new("RELEASE SAVEPOINT pgsluice_run")];
+        match self {
+            Self::Begin => &[],
+            Self::Savepoint => &RELEASE,
+        }
+    }
+
+    /// What puts the block back as it was.
+    pub fn undo(self) -> &'static str {
+        match self {
+            Self::Begin => "ROLLBACK",
+            Self::Savepoint => "ROLLBACK TO SAVEPOINT pgsluice_run; RELEASE SAVEPOINT pgsluice_run",
+        }
+    }
+}
+
+/// A run on its way.
+#[derive(Debug)]
+pub struct Flown {
+    batch: Cargo,
+    guard: Guard,
+}
+
 /// What verifies the table inside a flush's transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Guard {
@@ -695,9 +914,13 @@ enum Guard {
 }
 
 impl Guard {
-    /// Command tags that a flush answers before its Sync is obeyed.
-    fn tags(self) -> usize {
-        if self == Self::FullWithMark { 3 } else { 2 }
+    /// Command tags that a flush of so many COPYs answers before its Sync is obeyed.
+    fn tags(self, legs: usize) -> usize {
+        match self {
+            Self::Full => 2 * legs,
+            Self::FullWithMark => 2 * legs + 1,
+            Self::Sentinel => legs + 1,
+        }
     }
 
     /// The transaction's id, once the guard has answered.
@@ -763,8 +986,8 @@ fn status_statement() -> &'static Arc<Statement> {
 impl Flight {
     /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in
     /// halves and quarters. What fails then runs singly. So a batch costs at most two, or seven COPYs more than its rows do.
-    async fn fly(mut self, batch: Batch) {
-        if batch.rows() < self.lane.settings.copy_min_rows {
+    async fn fly(mut self, batch: Cargo) {
+        if batch.rows() < self.lane.copy_min_rows() {
             return self.hand_back(&batch);
         }
         // The front of the tickets are those of the last one here.
@@ -793,7 +1016,7 @@ impl Flight {
     }
 
     /// One COPY: sent, and what came of it; remembered for the console.
-    async fn land(&mut self, batch: &Batch) -> Landed {
+    async fn land(&mut self, batch: &Cargo) -> Landed {
         let mut seen = Seen::default();
         let mut notices = Vec::new();
         let landed = self.send(batch, &mut seen, &mut notices).await;
@@ -809,7 +1032,7 @@ impl Flight {
             ended: SystemTime::now(),
             stats: Arc::clone(&self.lane.stats),
             rows: batch.rows(),
-            bytes: batch.bytes().len(),
+            bytes: batch.bytes(),
             waited: self.waited,
             took: self.left.elapsed(),
             seen,
@@ -861,14 +1084,18 @@ impl Flight {
     }
 
     /// A notice that names a row is its client's; any other (a warning of the COMMIT) is everybody's.
-    fn pass_on(&self, batch: &Batch, notices: &[Vec<u8>]) {
+    fn pass_on(&self, batch: &Cargo, notices: &[Vec<u8>]) {
         self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
         for body in notices {
             let fields = ErrorFields::new(body);
-            let line = line_of_error(&fields, &self.lane.plan.relname);
-            let owner = line.and_then(|line| batch.line_owner(line));
+            // Of which COPY: a table of that name may stand there twice, and then nobody knows whose row it is.
+            let mut owners = self.lane.legs.iter().zip(batch.parts()).filter_map(|(leg, part)| {
+                let line = line_of_error(&fields, &leg.plan.relname)?;
+                Some((part.line_owner(line)?, &*leg.plan.relname))
+            });
+            let owner = owners.next().filter(|_| owners.next().is_none());
             let (tickets, relname) = match owner {
-                Some(unit) => (&self.tickets[unit..=unit], Some(&*self.lane.plan.relname)),
+                Some((unit, relname)) => (&self.tickets[unit..=unit], Some(relname)),
                 None => (&self.tickets[..batch.units()], None),
             };
             for ticket in tickets {
@@ -878,7 +1105,7 @@ impl Flight {
         }
     }
 
-    async fn send(&self, batch: &Batch, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
+    async fn send(&self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
         let lane = &self.lane;
         // A mark that moved says only that the full guard has to look.
         for _ in 0..2 {
@@ -896,7 +1123,7 @@ impl Flight {
             if finished.is_err() {
                 return self.lost(server, guard, &reply, seen).await;
             }
-            let moved = self.take_mark(&mut server, guard, &reply);
+            let moved = lane.take_mark(&mut server, guard, &reply);
             server.release();
             if !moved {
                 *notices = std::mem::take(&mut reply.notices);
@@ -908,32 +1135,10 @@ impl Flight {
         Landed::NotStored
     }
 
-    /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
-    fn take_mark(&self, server: &mut Checkout, guard: Guard, reply: &Reply) -> bool {
-        let Some(sentinel) = &self.lane.sentinel else { return false };
-        let guard_failed =
-            reply.error.as_ref().is_some_and(|e| catalog::is_guard_error(&ErrorFields::new(e)));
-        match guard {
-            Guard::Full => false,
-            Guard::FullWithMark => {
-                let row = reply.rows.last().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
-                let mark = row.as_deref().and_then(catalog::decode_sentinel).map(|(_, mark)| mark);
-                server.set_mark(sentinel.id, mark.filter(|_| reply.error.is_none()));
-                false
-            }
-            Guard::Sentinel => {
-                if guard_failed {
-                    server.set_mark(sentinel.id, None);
-                }
-                guard_failed
-            }
-        }
-    }
-
-    fn answered(&self, batch: &Batch, reply: &Reply, seen: &mut Seen) -> Landed {
+    fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
         let lane = &self.lane;
         match &reply.error {
-            None if reply.tags.iter().any(|tag| copied(tag, batch.rows())) => {
+            None if lane.copied(batch, &reply.tags) => {
                 seen.outcome = FlushOutcome::Committed;
                 Landed::Committed
             }
@@ -950,8 +1155,11 @@ impl Flight {
                     seen.outcome = FlushOutcome::TableChanged;
                     return Landed::NotStored;
                 }
-                let owner =
-                    line_of_error(&fields, &lane.plan.relname).and_then(|line| batch.line_owner(line));
+                // The COPY that failed is the first one without a tag.
+                let failed = reply.tags.len();
+                let owner = lane.legs.get(failed).zip(batch.parts().get(failed)).and_then(|(leg, part)| {
+                    line_of_error(&fields, &leg.plan.relname).and_then(|line| part.line_owner(line))
+                });
                 seen.outcome = if owner.is_some() { FlushOutcome::RowFailed } else { FlushOutcome::Failed };
                 let state = fields.sqlstate();
                 if owner.is_none() && state.starts_with(b"42") {
@@ -971,7 +1179,7 @@ impl Flight {
     /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
     /// was read.
     async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply, seen: &mut Seen) -> Landed {
-        let guard_answered = reply.tags.len() >= guard.tags();
+        let guard_answered = reply.tags.len() >= guard.tags(self.lane.legs.len());
         if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
             seen.outcome = FlushOutcome::Lost;
             return Landed::NotStored;
@@ -989,9 +1197,8 @@ impl Flight {
         landed
     }
 
-    fn committed(&mut self, mut batch: Batch) {
-        self.lane.stats.flushes.fetch_add(1, Ordering::Relaxed);
-        self.lane.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+    fn committed(&mut self, mut batch: Cargo) {
+        self.lane.count(&batch);
         let units = batch.units();
         batch.clear();
         if batch.capacity() <= BUFFER_KEPT {
@@ -1000,12 +1207,12 @@ impl Flight {
         self.resolve(units, Outcome::Inserted);
     }
 
-    fn hand_back(&mut self, batch: &Batch) {
+    fn hand_back(&mut self, batch: &Cargo) {
         self.lane.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
         self.resolve(batch.units(), Outcome::RunSingly);
     }
 
-    fn unknown(&mut self, batch: &Batch) {
+    fn unknown(&mut self, batch: &Cargo) {
         self.lane.stats.unknown.fetch_add(batch.units() as u64, Ordering::Relaxed);
         self.resolve(batch.units(), Outcome::Unknown);
     }
@@ -1044,6 +1251,13 @@ impl Drop for Flight {
     fn drop(&mut self) {
         self.resolve(self.tickets.len(), Outcome::Unknown);
     }
+}
+
+/// What a lane's COPYs have, in their order; told once where it is the same.
+fn of_each<'a>(legs: &'a [Leg], what: impl Fn(&'a Leg) -> &'a str) -> String {
+    let mut all: Vec<&str> = legs.iter().map(what).collect();
+    all.dedup();
+    all.join("; ")
 }
 
 /// The column list of `COPY "schema"."table" ("a", "b") FROM STDIN`.

@@ -22,5 +22,6 @@ pub mod lane;
 pub mod plan;
 pub mod shapes;
 
-pub use lane::{Lane, Offer, Outcome, Ticket};
+pub use batch::Cut;
+pub use lane::{Lane, Leg, Offer, Outcome, Ticket};
 pub use shapes::{Lanes, Ready, Source};

@@ -225,8 +225,12 @@ pub struct InsertPlan {
     pub name_as_written: String,
     /// For the guard.
     pub fingerprint: String,
-    /// The cheap guard's text, where it may stand in for the full one ([`super::catalog::sentinel_sql`]).
-    pub sentinel_sql: Option<String>,
+    /// The cheap guard may stand in for the full one ([`super::catalog::sentinel_sql`]).
+    pub has_sentinel: bool,
+    /// The partitioned table that the table is a part of, or itself.
+    pub root: Oid,
+    /// The roots of the tables that its foreign keys refer to.
+    pub references: Vec<Oid>,
     /// The COPY of text rows. Plans with the same text may share a batch (of one format and one session key).
     pub copy_text_sql: String,
     /// The COPY of binary rows, when a row can be all binary.
@@ -249,6 +253,13 @@ pub struct InsertPlan {
 }
 
 impl InsertPlan {
+    /// Do rows of one of the two tables look for rows of the other? Then the order of statements over both matters
+    /// between clients, too: of two that each need the other's row, neither may be served.
+    pub fn is_tied_to(&self, other: &Self) -> bool {
+        self.root != other.root
+            && (self.references.contains(&other.root) || other.references.contains(&self.root))
+    }
+
     /// The table as the configuration names it: `schema.table`, without quotes.
     pub fn configured_name(&self) -> String {
         let mut quoted = String::new();
@@ -341,7 +352,9 @@ fn build(
         relname: table.relname.clone(),
         name_as_written: table.name_as_written.clone(),
         fingerprint: table.fingerprint.clone(),
-        sentinel_sql: table.has_sentinel().then(|| super::catalog::sentinel_sql(&table.target)),
+        has_sentinel: table.has_sentinel(),
+        root: table.root,
+        references: table.references.clone(),
         copy_text_sql: copy_sql(table, &given, ""),
         copy_binary_sql: all_can_be_binary(&items).then(|| copy_sql(table, &given, " (FORMAT binary)")),
         fields: u16::try_from(given.len()).map_err(|_| Reason::ValueCount)?,

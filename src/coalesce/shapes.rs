@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 
 use super::catalog::{self, Reason, Table};
 use super::evidence::Evidence;
-use super::lane::Lane;
+use super::lane::{Lane, Leg};
 use super::plan::{self, Context, InsertPlan};
 use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::Statement;
@@ -31,6 +31,12 @@ const SHAPES_MAX: usize = 10_000;
 
 /// Longest shape or statement text that is looked at (bytes).
 pub const TEXT_BYTES_MAX: usize = 16 << 10;
+
+/// Most COPYs of one flush.
+pub const LEGS_MAX: usize = 32;
+
+/// Lanes of several tables, above which those that are idle go. Each sequence of tables has its own; programs have few.
+const CONVOYS_MAX: usize = 256;
 
 /// A refusal is asked about again after this long: the table may have changed.
 const REFUSAL_KEPT: Duration = Duration::from_secs(60);
@@ -72,7 +78,9 @@ pub struct Ready {
     pub plan: Arc<InsertPlan>,
     /// ParameterDescription's body, as the server gave it.
     pub param_description: Option<Vec<u8>>,
-    text: Arc<Lane>,
+    /// Inside a transaction block it is answered at once.
+    pub deferred: bool,
+    text: Option<Arc<Lane>>,
     binary: Option<Arc<Lane>>,
 }
 
@@ -80,7 +88,7 @@ impl Ready {
     /// The lane for rows of this format.
     pub fn lane(&self, format: CopyFormat) -> Option<&Arc<Lane>> {
         match format {
-            CopyFormat::Text => Some(&self.text),
+            CopyFormat::Text => self.text.as_ref(),
             CopyFormat::Binary => self.binary.as_ref(),
         }
     }
@@ -177,8 +185,8 @@ pub struct Lanes {
     generation: AtomicU64,
     /// What is counted and remembered.
     pub evidence: Evidence,
-    /// Bytes waiting in all lanes.
-    pub(super) waiting_bytes: AtomicUsize,
+    /// Bytes waiting in all lanes and sessions.
+    waiting_bytes: AtomicUsize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -333,44 +341,71 @@ impl Lanes {
         let settings = pool.settings.load();
         let table_rule =
             settings.coalesce.tables.get(&answer.plan.configured_name()).cloned().unwrap_or_default();
-        let CoalesceTable { mode, .. } = table_rule;
+        let CoalesceTable { mode, deferred } = table_rule;
         let mode = mode.unwrap_or(settings.coalesce.mode);
         if mode == CoalesceMode::Off {
             return Err(answer.plan.configured_name());
         }
+        let deferred = mode == CoalesceMode::On && deferred.unwrap_or(settings.coalesce.deferred);
         let plan = Arc::new(answer.plan);
-        let text = self.lane(pool, vars, shape, &plan, CopyFormat::Text, &plan.copy_text_sql, mode);
-        let binary = plan
-            .copy_binary_sql
-            .as_ref()
-            .map(|sql| self.lane(pool, vars, shape, &plan, CopyFormat::Binary, sql, mode));
-        Ok(Ready { param_description: answer.param_description, text, binary, plan })
+        let lane = |format| Leg::new(&plan, format).map(|leg| self.lane(pool, vars, shape, leg, mode));
+        let (text, binary) = (lane(CopyFormat::Text), lane(CopyFormat::Binary));
+        Ok(Ready { param_description: answer.param_description, text, binary, deferred, plan })
     }
 
     /// The lane that all shapes share which become the same COPY for the same settings.
-    #[expect(clippy::too_many_arguments, reason = "called twice, just above")]
     fn lane(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         vars: &Arc<VarSet>,
         shape: &Arc<Shape>,
-        plan: &Arc<InsertPlan>,
-        format: CopyFormat,
-        sql: &str,
+        leg: Leg,
         mode: CoalesceMode,
     ) -> Arc<Lane> {
         let mut lanes = lock(&self.lanes);
-        let same = lanes.iter().find(|l| l.serves(pool, vars.pour_class, sql, plan, mode));
+        let same = lanes.iter().find(|l| l.serves(pool, vars.pour_class, &leg, mode));
         if let Some(lane) = same {
             lane.add_shape(shape);
             return Arc::clone(lane);
         }
-        let lane = Lane::new(self, pool, vars, plan, format, sql, mode);
+        let lane = Lane::new(self, pool, vars, Vec::new(), Box::new([leg]), mode);
         lane.add_shape(shape);
         // A lane whose table changed is of no use to anybody.
         lanes.retain(|l| !l.is_replaced_by(&lane));
         lanes.push(Arc::clone(&lane));
         lane
+    }
+
+    /// The lane for units that have rows for each of `parts`, in this order. `None`: they can't share a transaction.
+    pub fn together(self: &Arc<Self>, parts: &[Arc<Lane>]) -> Option<Arc<Lane>> {
+        if let [lane] = parts {
+            return Some(Arc::clone(lane));
+        }
+        let mut lanes = lock(&self.lanes);
+        if let Some(lane) = lanes.iter().find(|lane| lane.is_of(parts)) {
+            return Some(Arc::clone(lane));
+        }
+        if lanes.iter().filter(|lane| lane.legs.len() > 1).count() >= CONVOYS_MAX {
+            lanes.retain(|lane| lane.legs.len() == 1 || lane.is_busy());
+        }
+        let lane = Lane::together(self, parts)?;
+        lanes.push(Arc::clone(&lane));
+        Some(lane)
+    }
+
+    /// Takes bytes from what may wait in all lanes and sessions together. False: there are not so many.
+    pub fn within_budget(&self, bytes: usize, budget: usize) -> bool {
+        let before = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > budget {
+            self.return_budget(bytes);
+            return false;
+        }
+        true
+    }
+
+    /// Gives them back.
+    pub fn return_budget(&self, bytes: usize) {
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// All lanes, for the console.
@@ -580,15 +615,15 @@ impl Question {
         max: usize,
         plan: &mut InsertPlan,
     ) -> Result<(), Lost> {
-        let Some(sql) = &plan.sentinel_sql else { return Ok(()) };
+        if !plan.has_sentinel {
+            return Ok(());
+        }
+        let sql = catalog::sentinel_sql([plan.target.as_str()]);
         let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
         let relid = plan.relid.to_string();
         let params = [None, Some(plan.name_as_written.as_bytes()), Some(relid.as_bytes())];
         let reply = server.prepared(&statement, &params, max).await?;
-        let works = one_row(&reply).is_ok_and(|row| catalog::decode_sentinel(&row).is_some());
-        if !works {
-            plan.sentinel_sql = None;
-        }
+        plan.has_sentinel = one_row(&reply).is_ok_and(|row| catalog::decode_sentinel(&row).is_some());
         Ok(())
     }
 }

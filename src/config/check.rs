@@ -228,12 +228,6 @@ fn tls_files(draft: &mut Draft, side: &str, tls: &Tls) {
 
 fn check_coalesce(draft: &mut Draft, path: &str, coalesce: &Coalesce) {
     let c = coalesce;
-    if c.deferred || c.tables.values().any(|table| table.deferred == Some(true)) {
-        let key = join(path, "deferred");
-        let at = draft.set.get(&key).cloned().unwrap_or_else(|| At::file(&draft.file));
-        let because = "has no effect yet: INSERTs inside explicit transactions leave as they were sent";
-        draft.notice(&at, &key, because);
-    }
     let mut at_most = |key: &str, value: usize, bound: &str, max: usize| {
         if value > max {
             let message = format!("{value} is more than {bound} ({max}); lower {key} or raise {bound}");

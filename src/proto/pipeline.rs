@@ -172,12 +172,12 @@ impl Pipeline {
 
     /// The server may be released: nothing owed, no block open, no message half discarded.
     pub fn is_quiet(&self) -> bool {
-        self.owed.is_empty()
-            && !self.copy_in
-            && !self.discarding
-            && !self.unsynced
-            && self.spare == 0
-            && self.status == TransactionStatus::Idle
+        self.is_at_rest() && self.status == TransactionStatus::Idle
+    }
+
+    /// Everything that was asked is answered, in a block or not.
+    pub fn is_at_rest(&self) -> bool {
+        self.owed.is_empty() && !self.copy_in && !self.discarding && !self.unsynced && self.spare == 0
     }
 
     /// Extended messages went by and no Sync yet, and not all of them were answered, nor does COPY read on.

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use crate::sql::block::Word;
 use crate::sql::effects::Effects;
 use crate::sql::insert::{Lifted, Tail, lift, quick_reject};
 
@@ -30,6 +31,8 @@ pub struct Statement {
     /// What it may do to session state.
     pub effects: Effects,
     insert: OnceLock<Option<Box<PreparedInsert>>>,
+    /// It opens or closes a transaction block, plainly; found once.
+    pub block: OnceLock<Option<Word>>,
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
     pub shape: OnceLock<u64>,
     stale: AtomicBool,
@@ -126,6 +129,7 @@ impl Statement {
             class,
             effects,
             insert: OnceLock::new(),
+            block: OnceLock::new(),
             shape: OnceLock::new(),
             stale: AtomicBool::new(false),
             bytes,
@@ -280,7 +284,12 @@ impl ClientNames {
 
     /// A Query destroys the unnamed statement.
     pub fn forget_unnamed(&mut self) {
-        self.unnamed = None;
+        self.set_unnamed(None);
+    }
+
+    /// The unnamed statement is this one, without undo.
+    pub fn set_unnamed(&mut self, statement: Option<Arc<Statement>>) {
+        self.unnamed = statement;
     }
 
     /// DISCARD ALL, DEALLOCATE ALL.

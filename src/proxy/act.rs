@@ -170,7 +170,7 @@ impl Proxy {
     async fn flush(&self, table: Option<&str>) -> Done {
         let mut lanes = self.cx.lanes.lanes();
         if let Some(name) = table {
-            lanes.retain(|lane| is_named(&lane.table, name));
+            lanes.retain(|lane| lane.legs.iter().any(|leg| is_named(&leg.table, name)));
             if lanes.is_empty() {
                 return Err(Refusal::new("42P01", format!("nothing was poured into a table {name} yet"))
                     .hint("SHOW COALESCE lists the tables."));

@@ -1,0 +1,364 @@
+//! INSERTs of a transaction block that are answered before they are stored (`coalesce.deferred`).
+//!
+//! Owns: what such a block holds while no server knows of it; how it leaves. Never: an answer to COMMIT, or to anything that
+//! is not such an INSERT, before the rows have arrived; an error of its own for a row: the client's own messages are run.
+//!
+//! ```text
+//!   BEGIN ---> held <--+ an INSERT: answered at once, its message and its row are kept
+//!               |      |
+//!               +------+
+//!               | COMMIT, rows of few enough tables     one unit of a lane, with those of other clients
+//!               | ... or the lane hands them back       BEGIN, the INSERTs and COMMIT in one write
+//!               | ROLLBACK                              nothing was ever sent
+//!               | anything else                         BEGIN and the INSERTs in one write; then the block is as any other
+//! ```
+//!
+//! An error of a held INSERT is told in place of the answer to what made it leave, as that of a DEFERRABLE constraint is.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::pour::{Answers, Found, Poured, Rest, SCRATCH, Scratch, Tier, Unnamed, Walk};
+use super::session::Session;
+use super::state::Fault;
+use crate::cancel::ClientState;
+use crate::coalesce::lane::{Lane, Offer, Single, Ticket};
+use crate::coalesce::shapes::LEGS_MAX;
+use crate::coalesce::{Cut, Lanes};
+use crate::error::Error;
+use crate::pool::Checkout;
+use crate::proto::prepared::Statement;
+use crate::server::internal::{Lost, Reply};
+use crate::settings::PoolMode;
+use crate::sql::block::{self, Word};
+use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::{TransactionStatus, backend as b, frontend as f};
+
+/// A block that no server knows of yet.
+#[derive(Debug)]
+pub(super) struct Deferred {
+    /// The client's messages from its BEGIN on, as they came.
+    kept: Vec<u8>,
+    /// Their rows, encoded; of no use any more when `rows_fit` is false.
+    rows: Vec<u8>,
+    cuts: Vec<Cut>,
+    lanes: Vec<Arc<Lane>>,
+    statements: usize,
+    /// They change from table to table no more often than one flush can.
+    rows_fit: bool,
+    /// The unnamed statement when the block began.
+    unnamed: Option<Arc<Statement>>,
+    /// The answers to the COMMIT that stands at the end of `kept`.
+    commit: Option<Vec<u8>>,
+    /// Of all clients' memory.
+    budget: Budget,
+}
+
+/// Bytes that are given back.
+#[derive(Debug)]
+struct Budget {
+    lanes: Arc<Lanes>,
+    bytes: usize,
+}
+
+impl Budget {
+    fn take(&mut self, bytes: usize, budget: usize) -> bool {
+        let within = self.lanes.within_budget(bytes, budget);
+        self.bytes += if within { bytes } else { 0 };
+        within
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        self.lanes.return_budget(self.bytes);
+    }
+}
+
+impl Deferred {
+    fn new(lanes: &Arc<Lanes>, unnamed: Option<Arc<Statement>>) -> Self {
+        Self {
+            kept: Vec::new(),
+            rows: Vec::new(),
+            cuts: Vec::new(),
+            lanes: Vec::new(),
+            statements: 0,
+            rows_fit: true,
+            unnamed,
+            commit: None,
+            budget: Budget { lanes: Arc::clone(lanes), bytes: 0 },
+        }
+    }
+
+    /// Keeps messages and their rows.
+    fn hold(&mut self, messages: &[u8], scratch: &Scratch) {
+        self.kept.extend_from_slice(messages);
+        self.statements += scratch.statements;
+        let mut start = 0;
+        for (lane, cut) in scratch.lanes.iter().zip(&scratch.cuts) {
+            self.hold_rows(lane, &scratch.rows[start..cut.end], cut.rows);
+            start = cut.end;
+        }
+    }
+
+    fn hold_rows(&mut self, lane: &Arc<Lane>, encoded: &[u8], rows: usize) {
+        if !self.rows_fit {
+            return;
+        }
+        self.rows.extend_from_slice(encoded);
+        let end = self.rows.len();
+        match (self.lanes.last(), self.cuts.last_mut()) {
+            (Some(last), Some(cut)) if Arc::ptr_eq(last, lane) => *cut = Cut { end, rows: cut.rows + rows },
+            _ if self.lanes.len() >= LEGS_MAX => {
+                self.rows_fit = false;
+                (self.rows, self.cuts, self.lanes) = (Vec::new(), Vec::new(), Vec::new());
+            }
+            _ => {
+                self.lanes.push(Arc::clone(lane));
+                self.cuts.push(Cut { end, rows });
+            }
+        }
+    }
+}
+
+/// What became of the front of the buffer.
+enum Step {
+    /// It is held, and answered.
+    Held,
+    /// Not what is deferred.
+    No,
+    NeedMore,
+    /// COMMIT, and what the lane says that may take the rows.
+    Commit(Found, Offer, Arc<Ticket>, Vec<u8>),
+    /// COMMIT of rows that no lane takes; so many bytes.
+    Alone(usize, Unnamed, Vec<u8>),
+}
+
+/// How a block left.
+pub(super) enum Left {
+    /// Its transaction is over, and the client has been answered.
+    Ended,
+    /// The server has it.
+    Open,
+}
+
+impl Session {
+    /// Hot path. Is a block held, or does one begin here that may be?
+    pub(super) fn defers(&self) -> bool {
+        if self.deferred.is_some() {
+            return true;
+        }
+        let may = self.state.mode == PoolMode::Transaction && self.pool.settings.load().coalesce.defers();
+        may && self.may_pour() && self.begins_block()
+    }
+
+    pub(super) fn begins_block(&self) -> bool {
+        let Ok(Some((head, body))) = frame::whole(self.client.bytes(), self.state.message_max) else {
+            return false;
+        };
+        let word = match head.tag {
+            f::QUERY => f::query(body).ok().and_then(block::word),
+            f::PARSE => f::Parse::decode(body).ok().and_then(|parse| block::word(parse.query)),
+            f::BIND => {
+                let statement =
+                    f::Bind::decode(body).ok().and_then(|bind| self.state.names.lookup(bind.statement));
+                statement.and_then(|statement| Walk::word(statement))
+            }
+            _ => None,
+        };
+        word.is_some_and(Word::opens)
+    }
+
+    /// Hot path. Takes what is deferred from the front of the read buffer; called while no server is linked.
+    /// [`Poured::No`]: what is held, if anything, has to leave ([`Session::leave_block`]).
+    pub(super) async fn defer(&mut self) -> Result<Poured, Fault> {
+        let step = SCRATCH.with(|scratch| self.defer_stretch(&mut scratch.borrow_mut()))?;
+        let (found, answers, single) = match step {
+            Step::Held => return Ok(Poured::Answered),
+            Step::No => return Ok(Poured::No(None)),
+            Step::NeedMore => return Ok(Poured::NeedMore),
+            Step::Alone(bytes, unnamed, answers) => {
+                self.hold_commit(bytes, unnamed, answers);
+                return Ok(Poured::No(None));
+            }
+            Step::Commit(found, Offer::Queued, ticket, answers) => {
+                let (bytes, unnamed) = (found.bytes, found.unnamed.clone());
+                if let Poured::Answered = self.outcome(found, Answers::Many(answers.clone()), &ticket).await?
+                {
+                    self.deferred = None;
+                    return Ok(Poured::Answered);
+                }
+                self.went_singly(bytes);
+                self.hold_commit(bytes, unnamed, answers);
+                return Ok(Poured::No(None));
+            }
+            Step::Commit(found, Offer::Single(single), _, answers) => (found, answers, Some(single)),
+            Step::Commit(found, Offer::PassOn, _, answers) => (found, answers, None::<Single>),
+        };
+        self.hold_commit(found.bytes, found.unnamed, answers);
+        Ok(Poured::No(single))
+    }
+
+    fn defer_stretch(&mut self, scratch: &mut Scratch) -> Result<Step, Fault> {
+        scratch.clear();
+        let mut walk = Walk::new(self, Tier::Deferred);
+        walk.in_block = self.deferred.is_some();
+        // The rules may have changed since its beginning.
+        let rest = if self.may_pour() { walk.stretch(scratch)? } else { Rest::Other };
+        let (bytes, unnamed) = (walk.pos, walk.unnamed.clone());
+        match rest {
+            Rest::Cut => Ok(Step::NeedMore),
+            Rest::Other => Ok(Step::No),
+            Rest::Open => {
+                Ok(if self.hold(bytes, scratch) { self.held(bytes, unnamed, scratch) } else { Step::No })
+            }
+            // All of it in one go is a pipeline.
+            Rest::RolledBack | Rest::Whole if self.deferred.is_none() => Ok(Step::No),
+            Rest::RolledBack => {
+                self.deferred = None;
+                Ok(self.held(bytes, unnamed, scratch))
+            }
+            Rest::Whole => Ok(self.commits(bytes, unnamed, scratch)),
+        }
+    }
+
+    /// Keeps the messages and their rows. False: there is no room for them.
+    fn hold(&mut self, bytes: usize, scratch: &Scratch) -> bool {
+        let settings = self.pool.settings.load();
+        let coalesce = &settings.coalesce;
+        if self.deferred.is_none() {
+            let unnamed = self.state.names.lookup(b"").cloned();
+            self.deferred = Some(Box::new(Deferred::new(&self.cx.lanes, unnamed)));
+        }
+        let Some(deferred) = &mut self.deferred else { return false };
+        let more = bytes + scratch.rows.len();
+        if deferred.budget.bytes + more > coalesce.max_bytes
+            || !deferred.budget.take(more, coalesce.budget_bytes)
+        {
+            if deferred.kept.is_empty() {
+                self.deferred = None;
+            }
+            return false;
+        }
+        deferred.hold(&self.client.bytes()[..bytes], scratch);
+        true
+    }
+
+    /// What is held is answered.
+    fn held(&mut self, bytes: usize, unnamed: Unnamed, scratch: &Scratch) -> Step {
+        self.client.prepare_out();
+        self.client.out.extend_from_slice(&scratch.answers);
+        self.client.consume(bytes);
+        self.unnamed_is(unnamed);
+        self.state.turns = self.state.turns.wrapping_add(1);
+        let state = if self.deferred.is_some() { ClientState::IdleInTransaction } else { ClientState::Idle };
+        self.me.show(state, self.state.turns, self.state.xact_turns);
+        Step::Held
+    }
+
+    fn commits(&mut self, bytes: usize, unnamed: Unnamed, scratch: &mut Scratch) -> Step {
+        let ticket = self.ticket();
+        let Some(deferred) = &mut self.deferred else { return Step::No };
+        if !scratch.cuts.is_empty() {
+            // INSERTs in one pipeline with their COMMIT.
+            deferred.hold(&[], scratch);
+        }
+        if deferred.cuts.is_empty() && deferred.rows_fit {
+            // Nothing was done in it.
+            self.deferred = None;
+            return self.held(bytes, unnamed, scratch);
+        }
+        let answers = std::mem::take(&mut scratch.answers);
+        let lane = if deferred.rows_fit { self.cx.lanes.together(&deferred.lanes) } else { None };
+        let Some(lane) = lane else { return Step::Alone(bytes, unnamed, answers) };
+        let statements = deferred.statements;
+        let found =
+            Found { lane: Arc::clone(&lane), statements, bytes, units: 1, parses: 0, binds: 0, unnamed };
+        ticket.set_work(Self::work(&found, answers.len()));
+        let offer = lane.offer(&deferred.rows, &deferred.cuts, statements, &ticket);
+        Step::Commit(found, offer, ticket, answers)
+    }
+
+    fn hold_commit(&mut self, bytes: usize, unnamed: Unnamed, answers: Vec<u8>) {
+        let Some(deferred) = &mut self.deferred else { return };
+        deferred.kept.extend_from_slice(&self.client.bytes()[..bytes]);
+        deferred.commit = Some(answers);
+        self.client.consume(bytes);
+        self.unnamed_is(unnamed);
+    }
+
+    // ----- leaving
+
+    /// Runs what is held on the server, in one write; with a COMMIT at its end the client is answered.
+    pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
+        let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
+        let Deferred { kept, unnamed, commit, .. } = *deferred;
+        self.unnamed_is(unnamed.map_or(Unnamed::Gone, Unnamed::Set));
+        let reply = self.replay(server, &kept).await?;
+        let status = server.pipeline.status();
+        self.client.prepare_out();
+        for body in &reply.notices {
+            frame::put(&mut self.client.out, b::NOTICE_RESPONSE, |out| out.extend_from_slice(body));
+        }
+        self.client.out.extend_from_slice(&reply.notifications);
+        let error = reply.error.map(|body| {
+            let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
+            frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&body));
+            message
+        });
+        match (commit, error) {
+            (Some(answers), None) => self.client.out.extend_from_slice(&answers),
+            (Some(_), Some(error)) => {
+                self.client.out.extend_from_slice(&error);
+                b::put_ready_for_query(&mut self.client.out, status);
+            }
+            (None, error) => {
+                self.state.late = error;
+                return Ok(Left::Open);
+            }
+        }
+        if status != TransactionStatus::Idle {
+            return Ok(Left::Open);
+        }
+        self.state.counts.xacts += 1;
+        self.settle(server);
+        self.forget_taint();
+        Ok(Left::Ended)
+    }
+
+    /// Sends the client's messages and reads their answers, which nobody is told.
+    async fn replay(&mut self, server: &mut Checkout, messages: &[u8]) -> Result<Reply, Fault> {
+        let (mut reply, mut at, mut told) = (Reply::default(), 0, Vec::new());
+        while at < messages.len() && reply.error.is_none() {
+            let fed = super::relay::feed(&messages[at..], &mut told, &mut self.state, server)?;
+            at += fed;
+            std::mem::swap(&mut server.own_names, &mut self.state.names);
+            let finished = self.finish(server, &mut reply).await;
+            std::mem::swap(&mut server.own_names, &mut self.state.names);
+            finished?;
+            if fed == 0 {
+                return Err(Fault::Client(Error::internal("a message that was held can't be sent")));
+            }
+        }
+        self.state.described.clear();
+        Ok(reply)
+    }
+
+    /// Reads to the end of what is owed, and obeys meanwhile.
+    pub(super) async fn finish(&mut self, server: &mut Checkout, reply: &mut Reply) -> Result<(), Fault> {
+        let me = Arc::clone(&self.me);
+        let mut finish = std::pin::pin!(server.finish_into(reply));
+        loop {
+            let finished = std::future::poll_fn(|cx| match finish.as_mut().poll(cx) {
+                Poll::Ready(finished) => Poll::Ready(Some(finished)),
+                Poll::Pending if me.is_signalled() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            })
+            .await;
+            match finished {
+                Some(finished) => return finished.map_err(|Lost(why)| Fault::ServerLost(why)),
+                None => self.obey(false)?,
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Pipelined INSERTs inside a transaction block: one COPY on the client's own server connection, in its own transaction.
+//!
+//! Owns: recognising a run that is here whole; the flush under a savepoint of ours, or behind the client's own BEGIN while that
+//! is unanswered, too. Never: an answer before the COPY has succeeded; when it has not, the block is put back as it was and the
+//! client's own messages go the ordinary way.
+
+use std::sync::Arc;
+
+use super::pour::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk, may_hold_more};
+use super::session::Session;
+use super::state::Fault;
+use crate::coalesce::lane::{Lane, Opening};
+use crate::pool::Checkout;
+use crate::server::ServerConn;
+use crate::server::internal::{Lost, Reply};
+use crate::settings::CoalesceMode;
+use crate::sql::effects::Effects;
+use crate::wire::backend::{self as b, ErrorFields};
+use crate::wire::frame::{self, header};
+use crate::wire::{DecodeError, TransactionStatus, frontend as f};
+
+/// As far as is looked for a second INSERT (messages).
+const LOOKED_AT: usize = 10;
+
+/// What stands at the front of the buffer.
+enum Look {
+    Run(Run),
+    NeedMore,
+    No,
+}
+
+/// A run, and what it is answered.
+struct Run {
+    lane: Arc<Lane>,
+    rows: usize,
+    bytes: usize,
+    unnamed: Unnamed,
+}
+
+impl Session {
+    /// Hot path. Do several messages that may be such INSERTs stand at the front, and nothing before them is unanswered?
+    pub(super) fn holds_run(&self, server: &ServerConn) -> bool {
+        let buf = self.client.bytes();
+        matches!(buf.first(), Some(&(f::PARSE | f::BIND | f::QUERY)))
+            && server.pipeline.status() == TransactionStatus::InTransaction
+            && self.may_run(server)
+            && self.several_binds()
+    }
+
+    /// The same where the first of them opens the block.
+    pub(super) fn holds_opening_run(&self, server: &ServerConn) -> bool {
+        server.pipeline.status() == TransactionStatus::Idle
+            && self.may_run(server)
+            && self.begins_block()
+            && self.several_binds()
+    }
+
+    fn may_run(&self, server: &ServerConn) -> bool {
+        let settings = self.pool.settings.load();
+        settings.coalesce.pipeline
+            && settings.coalesce.mode == CoalesceMode::On
+            && self.state.std_strings
+            && !(self.state.unseen && self.state.rules.reads_texts())
+            && self.state.late.is_none()
+            && !self.state.report_pending
+            && self.state.can_pour_behind(Effects::TRANSACTION)
+            && server.pipeline.is_at_rest()
+            && self.pouring.as_ref().is_none_or(|pouring| pouring.may_run(self.client.consumed()))
+    }
+
+    fn several_binds(&self) -> bool {
+        let (mut buf, mut seen) = (self.client.bytes(), 0);
+        for _ in 0..LOOKED_AT {
+            let Ok(Some(head)) = header(buf, self.state.message_max) else { return false };
+            let Some(rest) = buf.get(head.total()..) else { return false };
+            seen += usize::from(matches!(head.tag, f::BIND | f::QUERY));
+            if seen == 2 {
+                return true;
+            }
+            buf = rest;
+        }
+        false
+    }
+
+    /// Pours the run at the front, or lets it pass: then it is not looked at again.
+    pub(super) async fn pour_run(&mut self, server: &mut Checkout, opening: Opening) -> Result<(), Fault> {
+        let look = loop {
+            match SCRATCH.with(|scratch| self.look_at_run(opening, &mut scratch.borrow_mut()))? {
+                Look::NeedMore if may_hold_more(self.client.bytes().len()) => self.read_more(false).await?,
+                look => break look,
+            }
+        };
+        let Look::Run(run) = look else {
+            self.let_pass(self.client.bytes().len());
+            return Ok(());
+        };
+        let mut reply = Reply::default();
+        let flown = SCRATCH.with(|scratch| {
+            let scratch = &*scratch.borrow();
+            run.lane.put_run(server, &scratch.rows, &scratch.cuts, opening)
+        });
+        let answers = SCRATCH.with(|scratch| std::mem::take(&mut scratch.borrow_mut().answers));
+        let Some(flown) = flown else {
+            self.let_pass(run.bytes);
+            return Ok(());
+        };
+        self.finish(server, &mut reply).await?;
+        if run.lane.run_succeeded(server, &flown, &reply, opening) {
+            self.client.prepare_out();
+            self.client.out.extend_from_slice(&answers);
+            self.client.consume(run.bytes);
+            self.unnamed_is(run.unnamed);
+            self.state.counts.queries += run.rows as u64;
+            self.state.turns = self.state.turns.wrapping_add(1);
+            self.pouring().run_ended(true);
+            return Ok(());
+        }
+        self.let_pass(run.bytes);
+        self.pouring().run_ended(false);
+        self.put_back(server, opening, &reply).await
+    }
+
+    fn look_at_run(&self, opening: Opening, scratch: &mut Scratch) -> Result<Look, DecodeError> {
+        scratch.clear();
+        let mut walk = Walk::new(self, Tier::Pipeline);
+        walk.in_block = opening == Opening::Savepoint;
+        let mut found = None;
+        loop {
+            let before = scratch.mark();
+            match walk.stretch(scratch)? {
+                Rest::Open => found = Some((walk.pos, walk.unnamed.clone())),
+                Rest::Cut if found.is_none() => return Ok(Look::NeedMore),
+                _ => {
+                    scratch.back_to(&before);
+                    break;
+                }
+            }
+            if walk.pos == walk.buf.len() {
+                break;
+            }
+        }
+        let rows = scratch.cuts.iter().map(|cut| cut.rows).sum();
+        let lane = self.cx.lanes.together(&scratch.lanes);
+        let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
+        scratch.lanes.clear();
+        Ok(match (found, lane) {
+            (Some((bytes, unnamed)), Some(lane)) => Look::Run(Run { lane, rows, bytes, unnamed }),
+            _ => Look::No,
+        })
+    }
+
+    /// So many bytes go as they were sent.
+    fn let_pass(&mut self, bytes: usize) {
+        let until = self.client.consumed().wrapping_add(bytes);
+        self.pouring().run_from = until;
+    }
+
+    /// A run failed: the block is what it was before it. A client that cancelled it is told so.
+    async fn put_back(
+        &mut self,
+        server: &mut Checkout,
+        opening: Opening,
+        reply: &Reply,
+    ) -> Result<(), Fault> {
+        let Some(error) = &reply.error else {
+            return Err(Fault::ServerViolation("COPY stored another number of rows".into()));
+        };
+        if opening == Opening::Savepoint && is_cancel(error) {
+            let mut message = Vec::with_capacity(error.len() + frame::HEADER_BYTES);
+            frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&without_context(error)));
+            self.state.late = Some(message);
+            return Ok(());
+        }
+        let undone = server.simple(opening.undo()).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
+        match undone.error {
+            None => Ok(()),
+            Some(_) => Err(Fault::ServerViolation("a savepoint is gone".into())),
+        }
+    }
+}
+
+/// By the client, or an administrator; a timeout has the same SQLSTATE.
+fn is_cancel(error: &[u8]) -> bool {
+    let fields = ErrorFields::new(error);
+    let by_user =
+        fields.field(b'M').is_some_and(|text| memchr::memmem::find(text, b"user request").is_some());
+    fields.sqlstate() == b"57014" && by_user
+}
+
+/// The error without the lines that say where in a COPY it came up.
+fn without_context(error: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(error.len());
+    for (kind, value) in ErrorFields::new(error) {
+        if kind != b'W' {
+            body.push(kind);
+            body.extend_from_slice(value);
+            body.push(0);
+        }
+    }
+    body.push(0);
+    body
+}

@@ -1,0 +1,138 @@
+//! Hot path. The statements that open and close a transaction block, in their plain forms.
+//!
+//! Owns: telling `BEGIN`, `COMMIT` and `ROLLBACK` from everything else. Never: a form that asks for more than the session's
+//! own read-committed, read-write block (`AND CHAIN`, `ISOLATION LEVEL SERIALIZABLE`, savepoints): that is nothing plain.
+
+use super::scan::{self, Kind};
+
+/// A text longer than this is not looked at (bytes).
+const TEXT_BYTES_MAX: usize = 256;
+
+/// What a text asks for, when that is all that it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// `BEGIN`
+    Begin,
+    /// `START TRANSACTION`: the same with another tag.
+    Start,
+    /// `COMMIT`, `END`
+    Commit,
+    /// `ROLLBACK`, `ABORT`
+    Rollback,
+}
+
+impl Word {
+    /// Its command tag, when it does what it says.
+    pub fn tag(self) -> &'static [u8] {
+        match self {
+            Self::Begin => b"BEGIN",
+            Self::Start => b"START TRANSACTION",
+            Self::Commit => b"COMMIT",
+            Self::Rollback => b"ROLLBACK",
+        }
+    }
+
+    /// It opens a block.
+    pub fn opens(self) -> bool {
+        matches!(self, Self::Begin | Self::Start)
+    }
+}
+
+/// The word that `text` consists of; `None`: anything else, or any doubt.
+pub fn word(text: &[u8]) -> Option<Word> {
+    let likely = matches!(text.first(), Some(b) if !b.is_ascii_alphabetic() || b"BSCERAbscera".contains(b));
+    if !likely || text.len() > TEXT_BYTES_MAX || memchr::memchr(0x0b, text).is_some() {
+        return None;
+    }
+    let mut rest = scan::scan(text, true).map(|token| (token.kind, &text[token.start..token.end])).peekable();
+    let word = match rest.next()? {
+        (Kind::Word, first) => which(first)?,
+        _ => return None,
+    };
+    let mut next_is = |wanted: &[u8]| {
+        rest.next_if(|(kind, bytes)| *kind == Kind::Word && bytes.eq_ignore_ascii_case(wanted)).is_some()
+    };
+    let noise = next_is(b"transaction") || (word != Word::Start && next_is(b"work"));
+    if word == Word::Start && !noise {
+        return None;
+    }
+    if word.opens() && next_is(b"isolation") {
+        let plain = next_is(b"level") && next_is(b"read") && next_is(b"committed");
+        if !plain {
+            return None;
+        }
+    } else if word.opens() && next_is(b"read") && !next_is(b"write") {
+        return None;
+    }
+    let _ = rest.next_if(|(_, bytes)| *bytes == b";");
+    rest.next().is_none().then_some(word)
+}
+
+fn which(first: &[u8]) -> Option<Word> {
+    const WORDS: [(&[u8], Word); 6] = [
+        (b"begin", Word::Begin),
+        (b"start", Word::Start),
+        (b"commit", Word::Commit),
+        (b"end", Word::Commit),
+        (b"rollback", Word::Rollback),
+        (b"abort", Word::Rollback),
+    ];
+    WORDS.iter().find(|(word, _)| first.eq_ignore_ascii_case(word)).map(|(_, word)| *word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_forms_are_known() {
+        for (text, is) in [
+            ("BEGIN", Word::Begin),
+            ("begin;", Word::Begin),
+            (" /* x */ BEGIN TRANSACTION ; -- y", Word::Begin),
+            ("BEGIN WORK", Word::Begin),
+            ("BEGIN ISOLATION LEVEL READ COMMITTED", Word::Begin),
+            ("BEGIN READ WRITE", Word::Begin),
+            ("START TRANSACTION", Word::Start),
+            ("START TRANSACTION READ WRITE;", Word::Start),
+            ("COMMIT", Word::Commit),
+            ("END TRANSACTION", Word::Commit),
+            ("commit work;", Word::Commit),
+            ("ROLLBACK", Word::Rollback),
+            ("ABORT;", Word::Rollback),
+        ] {
+            assert_eq!(word(text.as_bytes()), Some(is), "{text}");
+        }
+    }
+
+    #[test]
+    fn whatever_asks_for_more_is_not() {
+        for text in [
+            "",
+            ";",
+            "BEGIN; SELECT 1",
+            "BEGIN;;",
+            "BEGIN READ ONLY",
+            "BEGIN ISOLATION LEVEL READ UNCOMMITTED",
+            "BEGIN ISOLATION LEVEL SERIALIZABLE",
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
+            "BEGIN DEFERRABLE",
+            "START",
+            "START WORK",
+            "COMMIT AND CHAIN",
+            "COMMIT AND NO CHAIN",
+            "COMMIT PREPARED 'x'",
+            "ROLLBACK TO x",
+            "ROLLBACK TO SAVEPOINT x",
+            "SAVEPOINT x",
+            "END IF",
+            "\"begin\"",
+            "BEGIN /* open",
+            "BEGIN\u{b}",
+            "SELECT 1",
+            "INSERT INTO t VALUES (1)",
+        ] {
+            assert_eq!(word(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,728 @@
+//! Transactions of many INSERTs: pipelines over several tables, blocks in one pipeline, and blocks whose INSERTs are answered
+//! before they are stored. Direct and through pgsluice the same is answered and stored.
+//!
+//! `PGSLUICE_TEST_SEED` chooses other scripts; `PGSLUICE_TEST_BLOCKS` how many.
+
+mod support;
+
+use pgsluice::wire::{backend, frontend};
+use support::crowd::{self, comparable};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
+
+/// Clients at a time.
+const CLIENTS: usize = 6;
+
+/// Rounds of a generated case; the first one is learnt from.
+const ROUNDS: usize = 3;
+
+const DEFERRED: &str = "[coalesce]\ndeferred = true";
+
+/// `p` has children in `c`; `u` refuses a value twice, `x` is never poured, `n` takes the time.
+const TABLES: &str = "
+    CREATE TABLE a (id int, v text);
+    CREATE TABLE b (id int, v text, w int DEFAULT 7);
+    CREATE TABLE p (id int PRIMARY KEY, v text);
+    CREATE TABLE c (id int REFERENCES p, v text);
+    CREATE TABLE u (id int UNIQUE, v text CHECK (v <> 'bad'));
+    CREATE TABLE d (id int UNIQUE DEFERRABLE INITIALLY DEFERRED, v text);
+    CREATE TABLE n (id int, v text, t timestamptz DEFAULT now());
+    CREATE TABLE x (id int, v text);
+    CREATE FUNCTION up() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE NOTICE 'saw %', NEW.id; NEW.v := upper(NEW.v); RETURN NEW; END$$;
+    CREATE TRIGGER up BEFORE INSERT ON x FOR EACH ROW EXECUTE FUNCTION up()";
+
+/// SplitMix64.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// One statement; `$1` and `$2` are what a row of a table has.
+#[derive(Debug, Clone)]
+enum Statement {
+    /// Into this table.
+    Insert(&'static str, usize, &'static str),
+    Other(String),
+}
+
+/// How a script is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    /// Query after Query.
+    Simple,
+    /// Parse, Bind, Describe, Execute, Sync, each answered before the next.
+    Extended,
+    /// Named statements for the INSERTs.
+    Named,
+    /// All in one write, with one Sync.
+    OneSync,
+    /// All in one write, a Sync each.
+    SyncEach,
+    /// Queries, all in one write.
+    SimpleTogether,
+    /// BEGIN and the INSERTs in one go, as a batch with autocommit off; then one by one.
+    Batch,
+    /// A few at a time in one write, with one Sync or one each.
+    Batches,
+}
+
+const STYLES: [Style; 8] = [
+    Style::Simple,
+    Style::Extended,
+    Style::Named,
+    Style::OneSync,
+    Style::SyncEach,
+    Style::SimpleTogether,
+    Style::Batch,
+    Style::Batches,
+];
+
+impl Statement {
+    fn text(&self) -> String {
+        match self {
+            Self::Insert(table, id, v) => format!("INSERT INTO {table} (id, v) VALUES ({id}, '{v}')"),
+            Self::Other(text) => text.clone(),
+        }
+    }
+
+    /// Without a Sync.
+    fn put_extended(&self, out: &mut Vec<u8>, named: bool) {
+        let (name, sql, params) = match self {
+            Self::Insert(table, id, v) => {
+                let name = if named { format!("s_{table}") } else { String::new() };
+                let sql = format!("INSERT INTO {table} (id, v) VALUES ($1, $2)");
+                (name, sql, vec![id.to_string(), (*v).to_owned()])
+            }
+            Self::Other(text) => (String::new(), text.clone(), Vec::new()),
+        };
+        let params: Vec<_> = params.iter().map(|p| Some(p.as_bytes())).collect();
+        if name.is_empty() {
+            frontend::put_parse(out, b"", sql.as_bytes(), &[]);
+        }
+        frontend::put_bind_text(out, name.as_bytes(), &params);
+        frontend::put_target(out, frontend::DESCRIBE, b'P', b"");
+        frontend::put_execute(out, b"", 0);
+    }
+}
+
+fn put_sync(out: &mut Vec<u8>) {
+    frontend::put_empty(out, frontend::SYNC);
+}
+
+/// The statements of the tables, by name.
+fn prepare_all() -> Step {
+    let mut bytes = Vec::new();
+    for table in ["a", "b", "p", "c", "u", "d", "n", "x"] {
+        let sql = format!("INSERT INTO {table} (id, v) VALUES ($1, $2)");
+        frontend::put_parse(&mut bytes, format!("s_{table}").as_bytes(), sql.as_bytes(), &[]);
+    }
+    put_sync(&mut bytes);
+    Step { bytes, ready: 1 }
+}
+
+fn steps(style: Style, script: &[Statement]) -> Vec<Step> {
+    let extended = |statement: &Statement, named| {
+        let mut bytes = Vec::new();
+        statement.put_extended(&mut bytes, named);
+        put_sync(&mut bytes);
+        Step { bytes, ready: 1 }
+    };
+    let together = |each: &dyn Fn(&Statement, &mut Vec<u8>), syncs: bool, part: &[Statement]| {
+        let mut bytes = Vec::new();
+        part.iter().for_each(|statement| each(statement, &mut bytes));
+        if !syncs {
+            put_sync(&mut bytes);
+        }
+        Step { bytes, ready: if syncs { part.len() } else { 1 } }
+    };
+    match style {
+        Style::Simple => script.iter().map(|s| Step::query(&s.text())).collect(),
+        Style::Extended => script.iter().map(|s| extended(s, false)).collect(),
+        Style::Named => script.iter().map(|s| extended(s, true)).collect(),
+        Style::OneSync => vec![together(&|s, out| s.put_extended(out, false), false, script)],
+        Style::SyncEach => vec![together(
+            &|s, out| {
+                s.put_extended(out, false);
+                put_sync(out);
+            },
+            true,
+            script,
+        )],
+        Style::SimpleTogether => {
+            vec![together(&|s, out| frontend::put_query(out, s.text().as_bytes()), true, script)]
+        }
+        Style::Batches => {
+            let (begin, rest) = script.split_at(1);
+            let each = |s: &Statement, out: &mut Vec<u8>| {
+                s.put_extended(out, true);
+                put_sync(out);
+            };
+            let mut all = vec![extended(&begin[0], false)];
+            all.extend(rest.chunks(6).enumerate().map(|(i, part)| match i % 2 {
+                0 => together(&|s, out| s.put_extended(out, true), false, part),
+                _ => together(&each, true, part),
+            }));
+            all
+        }
+        Style::Batch => {
+            let is_insert = |s: &Statement| matches!(s, Statement::Insert(..));
+            let first = script.iter().skip(1).take_while(|s| is_insert(s)).count() + 1;
+            let (batch, rest) = script.split_at(first.min(script.len()));
+            let mut all = vec![together(&|s, out| s.put_extended(out, true), false, batch)];
+            all.extend(rest.iter().map(|s| extended(s, false)));
+            all
+        }
+    }
+}
+
+/// A script of one client: one transaction, or statements on their own. `ids` are its own.
+fn script(random: &mut Seeded, base: usize, fails: bool, chains: bool) -> Vec<Statement> {
+    const GOOD: [&str; 7] = ["a", "b", "p", "u", "d", "n", "x"];
+    let block = !random.one_in(6);
+    let mut script = Vec::new();
+    let mut id = base;
+    let mut parents = Vec::new();
+    if block {
+        let begins =
+            ["BEGIN", "BEGIN", "begin;", "START TRANSACTION", "BEGIN ISOLATION LEVEL REPEATABLE READ"];
+        script.push(Statement::Other(begins[random.below(begins.len())].into()));
+    }
+    let few = 1 + random.below(3);
+    let kinds = if random.one_in(3) { 7 } else { 5 };
+    let tables: Vec<&str> = (0..few).map(|_| GOOD[random.below(kinds)]).collect();
+    let mut savepoints = 0;
+    for _ in 0..2 + random.below(14) {
+        id += 1;
+        let table = tables[random.below(few)];
+        let run = if random.one_in(3) { 4 } else { 1 };
+        for _ in 0..run {
+            id += 1;
+            if table == "p" {
+                parents.push(id);
+            }
+            script.push(Statement::Insert(table, id, "good"));
+        }
+        if !parents.is_empty() && random.one_in(2) {
+            script.push(Statement::Insert("c", parents[random.below(parents.len())], "child"));
+        }
+        let n = base;
+        if block && random.one_in(12) {
+            savepoints += 1;
+            script.push(Statement::Other("SAVEPOINT s".into()));
+        }
+        if savepoints > 0 && random.one_in(8) {
+            let back = ["ROLLBACK TO s", "RELEASE s", "ROLLBACK TO SAVEPOINT s"][random.below(3)];
+            script.push(Statement::Other(back.into()));
+        }
+        if random.one_in(12) {
+            let other = [
+                format!("SELECT count(*), min(id), max(v) FROM {table} WHERE id BETWEEN {n} AND {n} + 999"),
+                format!("UPDATE {table} SET v = 'new' WHERE id = {id}"),
+                format!("DELETE FROM {table} WHERE id = {id}"),
+                "SET LOCAL TimeZone = 'Asia/Tokyo'".into(),
+                "SELECT 1".into(),
+                format!("INSERT INTO a (id, v) VALUES ({id}, lower('X')) RETURNING id"),
+                "SHOW TimeZone".into(),
+            ];
+            script.push(Statement::Other(other[random.below(other.len())].clone()));
+        }
+        if fails && random.one_in(6) {
+            let guilty = [
+                Statement::Insert("u", base + 2, "bad"),
+                Statement::Insert("u", base + 1, "one"),
+                Statement::Insert("d", base + 1, "one"),
+                Statement::Insert("c", base + 999, "orphan"),
+                Statement::Insert("p", base + 1, "one"),
+                Statement::Other("SELECT 1 / 0".into()),
+                Statement::Other("INSERT INTO a (id, v) VALUES ('x', 'y')".into()),
+                Statement::Other("INSERT INTO nowhere (id, v) VALUES (1, 'y')".into()),
+            ];
+            let guilty = guilty[random.below(guilty.len())].clone();
+            // What is unique is so once.
+            script.push(guilty.clone());
+            script.push(guilty);
+        }
+    }
+    if block {
+        let ends = ["COMMIT", "COMMIT", "COMMIT", "END;", "commit", "ROLLBACK", "COMMIT AND CHAIN"];
+        // The error of a deferred INSERT leaves no transaction to chain to.
+        let end = ends[random.below(if chains { 7 } else { 6 })];
+        script.push(Statement::Other(end.into()));
+        if end == "COMMIT AND CHAIN" {
+            script.push(Statement::Insert("a", id + 1, "chained"));
+            script.push(Statement::Other("COMMIT".into()));
+        }
+    }
+    script
+}
+
+/// What of a conversation must be the same. Where INSERTs are answered early, a transaction's first error is the same, but
+/// not its place: what is answered around it is not compared.
+fn seen(messages: &[Message], deferred: bool) -> Vec<String> {
+    let settled = |part: &[Message]| comparable(part).replace("2 \nE ", "E ").replace("1 \nE ", "E ");
+    if !deferred {
+        return vec![settled(messages)];
+    }
+    let idle = |m: &Message| m.tag == backend::READY_FOR_QUERY && m.body == b"I";
+    messages
+        .split_inclusive(idle)
+        .map(|part| match part.iter().find(|m| m.tag == backend::ERROR_RESPONSE) {
+            Some(error) => comparable(std::slice::from_ref(error)),
+            None => settled(part),
+        })
+        .collect()
+}
+
+/// One side: a database with its clients.
+struct Side {
+    admin: Raw,
+    clients: Vec<Raw>,
+}
+
+impl Side {
+    fn new(pg: &Postgres, port: u16) -> Self {
+        let db = pg.fresh_database(TABLES);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| Raw::login(port, &db)).collect();
+        for client in &mut clients {
+            client.send(&prepare_all().bytes);
+            client.read_until_ready();
+        }
+        Self { admin: Raw::login(pg.port(), &db), clients }
+    }
+
+    fn content(&mut self) -> String {
+        let tables = ["a", "b", "p", "c", "u", "d", "x"];
+        let mut all: Vec<_> = tables
+            .iter()
+            .map(|t| comparable(&self.admin.query(&format!("SELECT x::text FROM {t} x ORDER BY 1"))))
+            .collect();
+        // In one transaction all times are one; in two they are not, and none is older than its transaction.
+        all.push(comparable(&self.admin.query(
+            "SELECT id, v, count(*) OVER (PARTITION BY t, id / 1000), t > now() - interval '1 hour' FROM n ORDER BY id",
+        )));
+        all.concat()
+    }
+
+    fn clear(&mut self) {
+        self.admin.rows("TRUNCATE a, b, p, c, u, d, n, x");
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+fn console(proxy: &Proxy) -> Raw {
+    Raw::login(proxy.port(), "pgsluice")
+}
+
+/// Sum of a column of SHOW COALESCE.
+fn counted(console: &mut Raw, column: &str) -> usize {
+    let messages = console.query("SHOW COALESCE");
+    let names = messages.iter().find(|m| m.tag == backend::ROW_DESCRIPTION).map(columns).unwrap_or_default();
+    let at = names.iter().position(|n| n == column).unwrap_or_else(|| panic!("no {column} in {names:?}"));
+    let rows = messages.iter().filter(|m| m.tag == backend::DATA_ROW);
+    rows.filter_map(|m| m.row()[at].as_deref()?.parse::<usize>().ok()).sum()
+}
+
+fn columns(description: &Message) -> Vec<String> {
+    let mut rest = &description.body[2..];
+    let mut names = Vec::new();
+    while let Some(end) = rest.iter().position(|b| *b == 0) {
+        names.push(String::from_utf8_lossy(&rest[..end]).into_owned());
+        rest = rest.get(end + 19..).unwrap_or_default();
+    }
+    names
+}
+
+/// Runs generated scripts on both sides.
+fn same_as_direct(settings: &str, deferred: bool) {
+    let (seed, cases) = (number("PGSLUICE_TEST_SEED", 5), number("PGSLUICE_TEST_BLOCKS", 210) as usize);
+    println!("seed {seed}, {cases} cases");
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", settings);
+    let (mut direct, mut through) = (Side::new(pg, pg.port()), Side::new(pg, proxy.port()));
+    let mut random = Seeded(seed);
+    let mut differences = Vec::new();
+    let mut console = console(&proxy);
+    for case in 0..cases {
+        let style = STYLES[case % STYLES.len()];
+        let fails = random.one_in(2);
+        for side in [&mut direct, &mut through] {
+            side.clear();
+        }
+        let shape = random.0;
+        for r in 0..ROUNDS {
+            // The same shape for all: they may share a flush.
+            let scripts: Vec<_> = (0..CLIENTS)
+                .map(|c| {
+                    let mut random = Seeded(shape.wrapping_add(if case % 3 == 0 { c as u64 } else { 0 }));
+                    script(&mut random, (r * CLIENTS + c + 1) * 1000, fails && r > 0 && c % 2 == 0, !deferred)
+                })
+                .collect();
+            let sent: Vec<_> = scripts.iter().map(|script| steps(style, script)).collect();
+            let expected = crowd::run(&mut direct.clients, &sent, false);
+            let got = crowd::run(&mut through.clients, &sent, false);
+            let mut differs = false;
+            for c in 0..CLIENTS {
+                let (expected, got) = (seen(&expected[c], deferred), seen(&got[c], deferred));
+                // What is rolled back is never asked for.
+                let same = |(e, g): (&String, &String)| {
+                    e == g
+                        || (deferred
+                            && e.starts_with('E')
+                            && g.ends_with("C ROLLBACK\\x00\nZ I\n")
+                            && !g.contains("\nE "))
+                };
+                if expected.len() != got.len() || !expected.iter().zip(&got).all(same) {
+                    let (expected, got) = (expected.concat(), got.concat());
+                    let at = expected.lines().zip(got.lines()).find(|(e, s)| e != s);
+                    let texts: Vec<_> = scripts[c].iter().map(Statement::text).collect();
+                    differences
+                        .push(format!("case {case} {style:?} round {r} client {c}: {at:?}\n  {texts:#?}"));
+                    differs = true;
+                    break;
+                }
+            }
+            let (expected, got) = (direct.content(), through.content());
+            if !differs && expected != got {
+                let at = expected.lines().zip(got.lines()).find(|(e, s)| e != s);
+                differences.push(format!("case {case} {style:?} round {r}: tables {at:?}"));
+                differs = true;
+            }
+            // Nobody is left in a block.
+            for side in [&mut direct, &mut through] {
+                side.clients.iter_mut().for_each(|client| drop(client.query("ROLLBACK")));
+            }
+            if differs {
+                break;
+            }
+        }
+        random.below(2);
+    }
+    let flushes = counted(&mut console, "flushes");
+    println!("{flushes} flushes, {} rows", counted(&mut console, "rows"));
+    assert!(differences.is_empty(), "seed {seed}: {} differ:\n{}", differences.len(), differences.join("\n"));
+    assert!(flushes * 10 > cases, "only {flushes} flushes");
+}
+
+#[test]
+fn pipelines_and_blocks_are_as_directly() {
+    same_as_direct("", false);
+}
+
+#[test]
+fn what_is_deferred_ends_as_directly() {
+    same_as_direct(DEFERRED, true);
+}
+
+/// Rows, and the transactions that brought them.
+fn rows_and_transactions(pg: &Postgres, db: &str, table: &str) -> (usize, usize) {
+    let answer = pg.psql(db, &format!("SELECT count(*), count(DISTINCT xmin::text) FROM {table}"));
+    let (rows, transactions) = answer.trim().split_once('|').expect("two columns");
+    (rows.parse().expect("rows"), transactions.parse().expect("transactions"))
+}
+
+fn twelve(style: Style, base: usize) -> Vec<Step> {
+    let mut script = vec![Statement::Other("BEGIN".into())];
+    script.extend((0..12).map(|i| Statement::Insert(["a", "b"][i % 2], base + i, "good")));
+    script.push(Statement::Other("COMMIT".into()));
+    steps(style, &script)
+}
+
+/// Whole blocks of several clients share a transaction: in one pipeline, or answered statement by statement.
+#[test]
+fn blocks_of_many_clients_leave_together() {
+    for (settings, style) in
+        [("", Style::OneSync), ("", Style::SyncEach), (DEFERRED, Style::Simple), (DEFERRED, Style::Extended)]
+    {
+        let pg = Postgres::shared();
+        let db = pg.fresh_database("CREATE TABLE a (id int, v text); CREATE TABLE b (id int, v text)");
+        let proxy = Proxy::to(pg, "", "", settings);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| Raw::login(proxy.port(), &db)).collect();
+        let mut sent = 0;
+        let shared = (0..40).any(|r| {
+            let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+                .map(|c| (0..4).flat_map(|i| twelve(style, ((r * CLIENTS + c) * 4 + i) * 100)).collect())
+                .collect();
+            for messages in crowd::run(&mut clients, &scripts, false) {
+                assert!(
+                    messages.iter().all(|m| m.tag != backend::ERROR_RESPONSE),
+                    "{}",
+                    comparable(&messages)
+                );
+            }
+            sent += CLIENTS * 4;
+            let (rows, transactions) = rows_and_transactions(pg, &db, "a");
+            assert_eq!(rows, sent * 6);
+            transactions < sent
+        });
+        assert!(shared, "{style:?}: no two blocks shared a transaction");
+    }
+}
+
+/// A batch inside a block that stays open is one command in the block's own transaction.
+#[test]
+fn runs_inside_a_block_leave_as_copy() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    let mut direct = Raw::login(pg.port(), &pg.fresh_database(TABLES));
+    client.send(&prepare_all().bytes);
+    client.read_until_ready();
+    direct.send(&prepare_all().bytes);
+    direct.read_until_ready();
+    let batch = |client: &mut Raw, first: usize, n: usize, table: &'static str, begin: bool| {
+        let mut bytes = Vec::new();
+        if begin {
+            Statement::Other("BEGIN".into()).put_extended(&mut bytes, false);
+        }
+        (first..first + n).for_each(|id| Statement::Insert(table, id, "x").put_extended(&mut bytes, true));
+        put_sync(&mut bytes);
+        client.send(&bytes);
+        client.read_until_ready()
+    };
+    let commands = |client: &mut Raw| {
+        let sql = "SELECT count(*) || ' ' || count(DISTINCT (xmin::text, cmin::text)) FROM a";
+        client.value(sql).expect("a row")
+    };
+    // Behind its own BEGIN, then under a savepoint.
+    let poured = poll(PATIENCE, || {
+        assert_eq!(status(&batch(&mut client, 0, 20, "a", true)), 'T');
+        assert_eq!(status(&batch(&mut client, 20, 20, "a", false)), 'T');
+        let commands = commands(&mut client);
+        assert_eq!(status(&client.query("ROLLBACK")), 'I');
+        (commands == "40 2").then_some(())
+    });
+    assert!(poured.is_some(), "never two COPYs");
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), "0");
+    // What the block holds besides is untouched: its settings, its savepoints, what fails and what does not.
+    let mut both = |work: &dyn Fn(&mut Raw) -> Vec<Message>| {
+        let (expected, seen) = (comparable(&work(&mut direct)), comparable(&work(&mut client)));
+        assert_eq!(seen, expected);
+    };
+    for begin in [
+        "BEGIN",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        "BEGIN READ ONLY",
+    ] {
+        both(&|c| c.query(begin));
+        both(&|c| batch(c, 100, 5, "a", false));
+        both(&|c| c.query("SAVEPOINT mine"));
+        both(&|c| batch(c, 200, 5, "u", false));
+        both(&|c| batch(c, 300, 5, "c", false));
+        both(&|c| c.query("ROLLBACK TO mine"));
+        both(&|c| batch(c, 400, 5, "p", false));
+        both(&|c| batch(c, 400, 5, "c", false));
+        both(&|c| c.query("ROLLBACK TO pgsluice_run"));
+        both(&|c| c.query("ROLLBACK TO mine"));
+        both(&|c| c.query("SELECT count(*), min(id), max(id) FROM a"));
+        both(&|c| batch(c, 500, 5, "d", false));
+        both(&|c| c.query("COMMIT"));
+        both(&|c| {
+            c.query("SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM p), (SELECT count(*) FROM d)")
+        });
+        both(&|c| c.query("TRUNCATE a, p, c, d, u"));
+    }
+}
+
+/// A deferring session that has learnt the tables.
+fn deferring(pg: &Postgres, proxy: &Proxy, db: &str) -> Raw {
+    let mut client = Raw::login(proxy.port(), db);
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
+    for table in ["a", "b", "p", "c", "u"] {
+        let learnt = poll(PATIENCE, || {
+            client.rows("BEGIN");
+            client.query(&format!("INSERT INTO {table} (id, v) VALUES (1, 'learn')"));
+            let held = pg.psql(db, busy).trim() == "0";
+            client.query("ROLLBACK");
+            held.then_some(())
+        });
+        assert!(learnt.is_some(), "{table} is never deferred");
+    }
+    client
+}
+
+fn status(messages: &[Message]) -> char {
+    messages.last().map_or('?', |m| char::from(m.body[0]))
+}
+
+#[test]
+fn a_deferred_block_is_nowhere_until_it_leaves() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let there = |n: usize| assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), n.to_string());
+    let busy =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
+    // Kept to the COMMIT.
+    assert_eq!(status(&client.query("BEGIN")), 'T');
+    for id in 0..5 {
+        assert_eq!(status(&client.query(&format!("INSERT INTO a (id, v) VALUES ({id}, 'x')"))), 'T');
+    }
+    assert_eq!(pg.psql(&db, busy).trim(), "0");
+    there(0);
+    assert_eq!(status(&client.query("COMMIT")), 'I');
+    there(5);
+    // A lone Sync says where one is.
+    client.query("BEGIN");
+    let mut sync = Vec::new();
+    put_sync(&mut sync);
+    client.send(&sync);
+    assert_eq!(status(&client.read_until_ready()), 'T');
+    // What is rolled back was never there; neither was what its client leaves behind.
+    client.query("INSERT INTO a (id, v) VALUES (7, 'x')");
+    assert_eq!(status(&client.query("ROLLBACK")), 'I');
+    client.query("BEGIN");
+    client.query("INSERT INTO a (id, v) VALUES (8, 'x')");
+    client.terminate();
+    there(5);
+    // A session reads what it wrote.
+    let mut client = Raw::login(proxy.port(), &db);
+    client.query("BEGIN");
+    client.query("INSERT INTO a (id, v) VALUES (9, 'x')");
+    assert_eq!(client.value("SELECT count(*) FROM a").as_deref(), Some("6"));
+    there(5);
+    client.query("INSERT INTO a (id, v) VALUES (10, 'x')");
+    assert_eq!(status(&client.query("COMMIT")), 'I');
+    there(7);
+}
+
+#[test]
+fn a_deferred_error_is_told_by_what_comes_next() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let mut direct = Raw::login(pg.port(), &db);
+    let insert = "INSERT INTO u (id, v) VALUES (1, 'bad')";
+    let expected = comparable(&[direct.error(insert)]);
+    let begin = |client: &mut Raw| {
+        assert_eq!(status(&client.query("BEGIN")), 'T');
+        assert_eq!(status(&client.query(insert)), 'T', "answered early");
+        client.query("INSERT INTO a (id, v) VALUES (1, 'x')");
+    };
+    let error_of = |messages: &[Message]| {
+        let errors: Vec<_> = messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).cloned().collect();
+        comparable(&errors)
+    };
+    // By COMMIT, which ends the transaction ...
+    begin(&mut client);
+    let seen = client.query("COMMIT");
+    assert_eq!((error_of(&seen), status(&seen)), (expected.clone(), 'I'));
+    // ... or by whatever else, which leaves it failed.
+    begin(&mut client);
+    let seen = client.query("SELECT 1");
+    assert_eq!((error_of(&seen), status(&seen)), (expected.clone(), 'E'));
+    assert_eq!(client.error("SELECT 1").sqlstate(), "25P02");
+    assert_eq!(status(&client.query("ROLLBACK")), 'I');
+    begin(&mut client);
+    let seen = client.extended("SELECT $1::int", &[Some("1")]);
+    assert_eq!((error_of(&seen), status(&seen)), (expected.clone(), 'E'));
+    assert_eq!(status(&client.query("COMMIT")), 'I');
+    // One pipeline with its COMMIT: the COMMIT is skipped, as directly.
+    begin(&mut client);
+    let mut bytes = Vec::new();
+    Statement::Insert("a", 5, "x").put_extended(&mut bytes, false);
+    Statement::Other("COMMIT".into()).put_extended(&mut bytes, false);
+    put_sync(&mut bytes);
+    client.send(&bytes);
+    let seen = client.read_until_ready();
+    assert_eq!(error_of(&seen), expected);
+    client.query("ROLLBACK");
+    // ROLLBACK asks nothing.
+    begin(&mut client);
+    let seen = client.query("ROLLBACK");
+    assert_eq!((error_of(&seen).as_str(), status(&seen)), ("", 'I'));
+    for table in ["a", "u"] {
+        assert_eq!(pg.psql(&db, &format!("SELECT count(*) FROM {table}")).trim(), "0");
+    }
+    assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+}
+
+#[test]
+fn the_unnamed_statement_is_the_one_of_its_time() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    // So that both are learnt as statements with parameters.
+    let parse = |table: &str, bytes: &mut Vec<u8>| {
+        frontend::put_parse(
+            bytes,
+            b"",
+            format!("INSERT INTO {table} (id, v) VALUES ($1, $2)").as_bytes(),
+            &[],
+        );
+    };
+    let execute = |id: &str, bytes: &mut Vec<u8>| {
+        frontend::put_bind_text(bytes, b"", &[Some(id.as_bytes()), Some(b"x")]);
+        frontend::put_execute(bytes, b"", 0);
+        put_sync(bytes);
+    };
+    for round in 0..5 {
+        let mut bytes = Vec::new();
+        parse("a", &mut bytes);
+        put_sync(&mut bytes);
+        let mut begin = Vec::new();
+        frontend::put_parse(&mut begin, b"begin", b"BEGIN", &[]);
+        put_sync(&mut begin);
+        if round == 0 {
+            client.send(&begin);
+            client.read_until_ready();
+        }
+        client.send(&bytes);
+        client.read_until_ready();
+        let (mut one, mut two, mut three) = (Vec::new(), Vec::new(), Vec::new());
+        frontend::put_bind_text(&mut one, b"begin", &[]);
+        frontend::put_execute(&mut one, b"", 0);
+        put_sync(&mut one);
+        execute("1", &mut two);
+        parse("b", &mut three);
+        execute("2", &mut three);
+        for bytes in [one, two, three] {
+            client.send(&bytes);
+            assert_eq!(status(&client.read_until_ready()), 'T');
+        }
+        assert_eq!(
+            client.value("SELECT (SELECT count(*) FROM a) || ' ' || (SELECT count(*) FROM b)").as_deref(),
+            Some("1 1")
+        );
+        client.query("ROLLBACK");
+    }
+}
+
+#[test]
+fn a_deferred_block_is_bounded() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(
+        pg,
+        "",
+        "",
+        "[coalesce]\ndeferred = true\nmax_bytes = \"64kB\"\nmax_value_bytes = \"16kB\"",
+    );
+    let mut client = deferring(pg, &proxy, &db);
+    let long = "x".repeat(10_000);
+    client.query("BEGIN");
+    for id in 0..20 {
+        assert_eq!(status(&client.query(&format!("INSERT INTO a (id, v) VALUES ({id}, '{long}')"))), 'T');
+    }
+    let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
+    assert_eq!(pg.psql(&db, busy).trim(), "1", "what is too much has left");
+    assert_eq!(status(&client.query("COMMIT")), 'I');
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), "20");
+}
