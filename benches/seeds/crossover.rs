@@ -166,7 +166,7 @@ fn plans_of_width(lab: &Lab, database: &str, width: usize, out: &mut String) {
     line.prepare("insert", &format!("INSERT INTO {TABLE} VALUES ($1, $2)"));
     line.prepare("text", &format!("COPY {TABLE} (id, v) FROM STDIN"));
     line.prepare("binary", &format!("COPY {TABLE} (id, v) FROM STDIN (FORMAT binary)"));
-    line.prepare("guard", &sentinel_sql(TABLE));
+    line.prepare("guard", &sentinel_sql([TABLE]));
     let guard = |mark: Option<&[u8]>| {
         let mut bytes = Vec::new();
         put_run(&mut bytes, "guard", &[mark, Some(TABLE.as_bytes()), Some(relid.as_bytes())]);

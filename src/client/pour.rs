@@ -672,7 +672,8 @@ impl<'a> Walk<'a> {
                 }
                 _ if stretch.ended.is_some() => false,
                 f::PARSE => self.parse(body, scratch)?,
-                f::BIND => self.bind(body, &mut stretch, scratch)?,
+                // A portal bound over is never executed: its row is none.
+                f::BIND if !stretch.open => self.bind(body, &mut stretch, scratch)?,
                 f::DESCRIBE => self.describe(body, &stretch, scratch)?,
                 f::EXECUTE if stretch.open && body.first() == Some(&0) => self.execute(&mut stretch, scratch),
                 _ => false,
