@@ -83,7 +83,6 @@ impl Load {
     pub fn rows(self) -> u64 {
         match self {
             Self::Pipeline64 => 64,
-            Self::Transaction12 => 12,
             Self::Control => 3,
             Self::Transaction12 | Self::Deferred12 => 12,
             _ => 1,
