@@ -226,7 +226,7 @@ impl Default for General {
             unix_socket_dir: None,
             unix_socket_mode: 0o777,
             workers: 0,
-            busy_poll: Duration::from_micros(250),
+            busy_poll: Duration::from_micros(500),
             pool_mode: PoolMode::Transaction,
             max_client_conn: 10_000,
             max_login_conn: 1000,

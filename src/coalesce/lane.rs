@@ -565,11 +565,12 @@ impl Lane {
         }
         let here = inner.tickets.len() + inner.flying + inner.singles;
         let nothing_under_way = inner.flights == 0 && inner.singles == 0;
-        let all_wait = here >= inner.expected && inner.tickets.len() * 2 >= inner.flying;
+        // Two halves of the crowd take turns: one flies while the other is answered, thinks and comes back.
+        let half = inner.tickets.len() * 2 >= inner.expected.max(here);
         let full = inner.batch.rows() >= self.settings.max_rows / 2
             || inner.batch.bytes() >= self.settings.max_bytes / 2;
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
-        let due = self.settings.linger.is_zero() && (nothing_under_way || (inner.expected > 1 && all_wait));
+        let due = self.settings.linger.is_zero() && (nothing_under_way || (inner.expected > 1 && half));
         if due || full {
             self.leave(inner);
         }
@@ -582,7 +583,9 @@ impl Lane {
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
         let tickets = std::mem::replace(&mut inner.tickets, as_many);
-        inner.expected = tickets.len() + inner.flying + inner.singles + inner.lately;
+        // Slow to forget: a crowd once taken for small would leave in ever smaller batches.
+        let crowd = tickets.len() + inner.flying + inner.singles + inner.lately;
+        inner.expected = crowd.max(inner.expected - inner.expected.div_ceil(8));
         inner.lately = 0;
         let number = inner.batches;
         inner.batches += 1;

@@ -8,14 +8,14 @@ use std::cell::Cell;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Waits on a worker that are slept through after two sessions got into each other's way.
-const CROWDED: u32 = 1024;
+/// Waits on a worker that are slept through after two sessions got into each other's way, or the core was lost.
+const CROWDED: u32 = 256;
 
 /// A look that comes so late means that somebody else had the core: it is needed elsewhere.
-const CORE_LOST: Duration = Duration::from_micros(100);
+const CORE_LOST: Duration = Duration::from_millis(1);
 
 /// Most waits of one session that are slept through after one was in vain.
-const VAIN_MAX: u8 = 255;
+const VAIN_MAX: u8 = 127;
 
 /// One thread.
 #[derive(Debug, Clone, Copy)]
