@@ -174,7 +174,10 @@ impl Session {
             };
             let Some(mut server) = self.link().await? else { continue };
             let before = self.client.consumed();
-            let left = Box::pin(self.leave_block(&mut server)).await;
+            let left = match self.deferred {
+                Some(_) => Box::pin(self.leave_block(&mut server)).await,
+                None => Ok(Left::Open),
+            };
             let left = left.map_err(|fault| self.abandon(&server, fault))?;
             if let Some(pouring) = &mut self.pouring {
                 pouring.begins();
@@ -199,7 +202,7 @@ impl Session {
     /// Hot path. What was held by a block has to leave on [`Poured::No`].
     async fn pour_or_defer(&mut self) -> Result<Poured, Fault> {
         if self.defers() {
-            let poured = self.defer().await?;
+            let poured = Box::pin(self.defer()).await?;
             if self.deferred.is_some() || !matches!(poured, Poured::No(_)) {
                 return Ok(poured);
             }
