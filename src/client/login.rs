@@ -39,8 +39,8 @@ pub fn cancel_key_bytes(minor: u16) -> usize {
 /// A session and, in session mode, its server.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Run it with [`Session::run`].
-    pub session: Session,
+    /// Run it with [`Session::run`]. Boxed: a future that was given it by value would hold it twice.
+    pub session: Box<Session>,
     /// Given to [`Session::run`].
     pub server: Option<Checkout>,
 }
@@ -306,7 +306,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     };
     state.know(&reported);
     let generation = cx.generation.load(Ordering::Acquire);
-    let session = Session {
+    let session = Box::new(Session {
         client,
         state,
         me,
@@ -319,7 +319,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         busy_poll: settings.general.busy_poll,
         waits: BusyWait::default(),
         deferred: None,
-    };
+    });
     Ok(Admitted { session, server })
 }
 

@@ -98,7 +98,7 @@ enum Woken {
 
 impl Session {
     /// Runs until the client leaves or is closed. `server` is given in session mode.
-    pub async fn run(mut self, server: Option<Checkout>) {
+    pub async fn run(mut self: Box<Self>, server: Option<Checkout>) {
         std::future::poll_fn(|cx| {
             self.me.set_waker(cx.waker());
             Poll::Ready(())
