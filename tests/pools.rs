@@ -282,6 +282,25 @@ fn the_reset_query_runs_between_clients_in_session_mode() {
 }
 
 #[test]
+fn a_reset_after_each_transaction_does_not_keep_who_said_discard_all_from_going_on() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "default_pool_size = 1\nserver_reset_query_always = true";
+    for (level, discard) in
+        [("allow", "DISCARD ALL"), ("allow", "DEALLOCATE ALL"), ("control", "DISCARD ALL")]
+    {
+        let proxy = Proxy::to(server, general, "", &format!("[policy]\nsimple_query = \"{level}\""));
+        let parameters = [("user", "postgres"), ("database", &database), ("application_name", "psql")];
+        let mut raw =
+            Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+        for sql in [discard, "SHOW application_name", discard, "SHOW application_name"] {
+            let rows = raw.rows(sql);
+            assert!(rows.iter().flatten().flatten().all(|name| name == "psql"), "{level}: {sql}: {rows:?}");
+        }
+    }
+}
+
+#[test]
 fn session_mode_shows_the_servers_own_process_id_and_defaults() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

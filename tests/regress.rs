@@ -95,7 +95,17 @@ fn run(way: &Way, regress: &Path, files: &[String]) -> Outcome {
         let output = psql(port, &place, file);
         outputs.insert(file.clone(), output.replace(&pg.socket_dir().display().to_string(), "DIR"));
     }
+    keep(way, &outputs);
     Outcome { outputs, statements: proxy.map_or(0, |proxy| statements(&proxy)) }
+}
+
+/// For who looks into a difference.
+fn keep(way: &Way, outputs: &BTreeMap<String, String>) {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("regress").join(way.name.trim().replace(' ', "-"));
+    fs::create_dir_all(&dir).expect("directory of outputs");
+    for (file, output) in outputs {
+        fs::write(dir.join(format!("{file}.out")), output).expect("write an output");
+    }
 }
 
 /// Output and errors in the order in which they came, statements among them.

@@ -235,6 +235,37 @@ fn a_literal_means_what_it_means_under_the_clients_own_settings() {
 }
 
 #[test]
+fn a_statement_does_not_run_where_its_settings_cannot_be_set() {
+    let make = "CREATE TEXT SEARCH CONFIGURATION gone (COPY = simple)";
+    for extended in [false, true] {
+        let (server, proxy, database) = one_connection("");
+        server.psql(&database, &format!("{make}; CREATE TABLE t (a int)"));
+        let (mut a, mut other) = two(&proxy, &database);
+        a.rows("SET default_text_search_config = 'public.gone'");
+        // The one connection has the other's settings now, and those of the first can be set no more.
+        assert_ne!(other.value("SHOW default_text_search_config").as_deref(), Some("public.gone"));
+        server.psql(&database, "DROP TEXT SEARCH CONFIGURATION gone");
+        let pid = backend_pid(&mut other);
+        let mut out = Vec::new();
+        if extended {
+            f::put_parse(&mut out, b"", b"INSERT INTO t VALUES (1)", &[]);
+            f::put_bind_text(&mut out, b"", &[]);
+            f::put_execute(&mut out, b"", 0);
+            f::put_empty(&mut out, f::SYNC);
+        } else {
+            f::put_query(&mut out, b"INSERT INTO t VALUES (1)");
+        }
+        a.send(&out);
+        let end = a.read();
+        assert_eq!((end.field(b'S'), end.sqlstate()), ("FATAL".into(), "22023".into()), "{}", end.outline());
+        let ended = format!("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid})");
+        server.wait_until(&database, &ended);
+        assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0", "extended: {extended}");
+        assert_eq!(other.value("SELECT 1").as_deref(), Some("1"));
+    }
+}
+
+#[test]
 fn equal_statements_over_tables_of_several_schemas_do_not_disturb_each_other() {
     let (server, proxy, database) = one_connection("");
     server.psql(

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::policy::texts::{self, Judged, Readings};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::proto::pipeline::Pipeline;
-use crate::server::{Reported, ServerConn};
+use crate::server::Reported;
 use crate::settings::SessionState;
 use crate::sql::effects::Effects;
 
@@ -109,25 +109,6 @@ impl State {
         let value = |name: &str| reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
         self.std_strings = value(STRINGS) != Some(b"off");
         self.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
-    }
-
-    /// A server connection is linked, and the client's settings are about to be put there, in a unit whose answer the
-    /// client's first text does not wait for.
-    pub(super) fn expect_lexing(&mut self, server: &ServerConn) {
-        let own = |name: &str| self.want.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
-        let to_default = |name: &str| server.unvouched || server.vars.get(name).is_some();
-        let reported =
-            |name: &str| server.reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
-        let after = |name: &str| match own(name) {
-            Some(value) => Some(value.as_bytes().to_vec()),
-            None if to_default(name) => None,
-            None => reported(name).map(<[u8]>::to_vec),
-        };
-        let (strings, encoding) = (after(STRINGS), after(ENCODING));
-        self.lexing_in_doubt |= strings.is_none() || encoding.is_none();
-        // PostgreSQL takes any spelling of a boolean; only the plain one is taken here.
-        self.std_strings = strings.is_some_and(|value| value == b"on");
-        self.encoding_safe = encoding.is_some_and(|value| policy::encoding_is_safe(&value));
     }
 
     /// New rules, in the middle of a session.

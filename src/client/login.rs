@@ -396,15 +396,10 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     }
     let mut server = pool.checkout(base, None).await.map_err(why_none)?;
     let max = pool.settings.load().max_prepared_statements;
-    if server.apply_vars(base, &mut ClientNames::default(), max) {
-        match server.finish().await {
-            Ok(reply) => {
-                if let Some(error) = reply.error {
-                    return Err(Err(error));
-                }
-            }
-            Err(lost) => return Err(Ok(Error::server_lost(&lost.0))),
-        }
+    match server.settle_vars(base, max, 0).await {
+        Ok(None) => {}
+        Ok(Some(error)) => return Err(Err(error)),
+        Err(lost) => return Err(Ok(Error::server_lost(&lost.0))),
     }
     let reported = Arc::clone(&server.reported);
     pool.remember_welcome(base, &reported);

@@ -475,7 +475,14 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     state.put_refusal(out);
                 }
             }
-            Answer::OwnFailed => return Err(Fault::Settings(body.to_vec())),
+            Answer::OwnFailed => {
+                // The client's name could not be set (its own cancel request came as early as that): this connection
+                // is not what it is taken for, which does not matter to this client.
+                shared.close_needed.store(true, Ordering::Relaxed);
+                out.extend_from_slice(&buf[walk.run..walk.pos]);
+                walk.pos += frame.len();
+                walk.run = walk.pos;
+            }
         }
         *streaming = rest;
         state.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);

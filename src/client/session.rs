@@ -340,22 +340,31 @@ impl Session {
                 break (server, Instant::now());
             }
         };
-        // What is held leaves in a round trip of its own, in which nothing else may fail.
-        let alone = server.vars.identity() != self.state.want.identity() || self.deferred.is_some();
-        if self.state.shares_servers() && alone {
-            Box::pin(self.become_client(&mut server)).await?;
+        if !server.has_vars(&self.state.want, self.me.id) {
+            if !Box::pin(self.carry_settings(&mut server)).await? {
+                server.release();
+                return Ok(None);
+            }
             now = Instant::now();
         }
         self.linked(&mut server, now);
         Ok(Some(server))
     }
 
-    /// The client's role is taken on in a round trip of its own: where that fails (the role is gone) nothing of the
-    /// client's may run as somebody else. Other settings go out together with what the client sends.
-    async fn become_client(&self, server: &mut Checkout) -> Result<(), Fault> {
+    /// The client's settings are put on the connection in a round trip of their own: where one can't be set (the role
+    /// is gone, or the text search configuration) nothing of the client's may run. Only its name goes out together with
+    /// what the client sends, unless a block is held. False: the client cancelled meanwhile, and has its answer.
+    async fn carry_settings(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
-        match server.settle_vars(&want, max).await {
-            Ok(None) => Ok(()),
+        if self.deferred.is_none() && server.differs_in_name_only(&want, self.me.id) {
+            return Ok(true);
+        }
+        match server.settle_vars(&want, max, self.me.id).await {
+            Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {
+                self.me.set_state(ClientState::Idle, Instant::now());
+                self.answer_cancelled().map(|()| false)
+            }
+            Ok(None) => Ok(true),
             Ok(Some(error)) => Err(Fault::Settings(error)),
             Err(lost) => Err(Fault::ServerLost(lost.0)),
         }
@@ -367,20 +376,16 @@ impl Session {
         self.me.set_state(ClientState::Active, now);
         self.me.begin(now);
         self.me.link(&server.shared);
-        let was_ours = std::mem::replace(&mut server.last_client, self.me.id) == self.me.id;
-        self.state.report_pending = false;
+        // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
+        (self.state.report_pending, self.state.awaiting) = (false, false);
         // Whose unnamed statement stands there is not known.
         self.state.unnamed_seen = false;
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
             if self.state.rules.needs_lexing() {
-                self.state.expect_lexing(server);
+                self.state.know_lexing(&server.reported);
             }
-            // What this client itself made on it needs no reset.
-            let unvouched = server.unvouched && was_ours;
-            server.unvouched &= !was_ours;
-            self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max);
-            server.unvouched |= unvouched;
+            self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max, self.me.id);
         }
         if !self.state.report_pending {
             let reported = Arc::clone(&server.reported);
@@ -547,7 +552,9 @@ impl Session {
         let mut names = std::mem::take(&mut self.state.candidates);
         names.extend(self.cx.pools.shared().custom_settings());
         let found = server.probe(&names, self.state.max_prepared).await.map_err(lost)?;
-        server.unvouched |= taint.intersects(Effects::UNKNOWN);
+        if taint.intersects(Effects::UNKNOWN) {
+            server.unvouched = Some(self.me.id);
+        }
         let reported = Arc::clone(&server.reported);
         self.client.prepare_out();
         self.client.out.extend_from_slice(&found.notifications);
@@ -578,7 +585,7 @@ impl Session {
     /// A client that stays has what its startup packet set also after RESET ALL and DISCARD ALL, as it has directly.
     async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
-        match server.settle_vars(&want, max).await {
+        match server.settle_vars(&want, max, self.me.id).await {
             Ok(None) => {}
             Ok(Some(error)) => return Err(Fault::Settings(error)),
             Err(lost) => return Err(Fault::ServerLost(lost.0)),
@@ -768,7 +775,7 @@ async fn reset(mut server: Checkout, query: String) {
             server.shared.close_needed.store(true, Ordering::Relaxed);
         }
         server.names.clear();
-        server.unvouched = false;
+        server.unvouched = None;
         server.vars = Arc::clone(&server.pool().shared().none);
     }
     server.release();

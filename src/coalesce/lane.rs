@@ -730,7 +730,7 @@ impl Lane {
     /// which server it is connected to. False: it can't be used, and is closed.
     async fn make_ready(&self, server: &mut Checkout) -> bool {
         let max = self.max_prepared();
-        if !matches!(server.settle_vars(&self.vars, max).await, Ok(None)) {
+        if !matches!(server.settle_vars(&self.vars, max, 0).await, Ok(None)) {
             return false;
         }
         if server.incarnation.is_none() {

@@ -569,7 +569,7 @@ impl Question {
         items: &[Item],
     ) -> Result<Answer, Refusal> {
         let lost = |lost: Lost| Refusal::for_now(lost.0);
-        if let Some(error) = server.settle_vars(vars, max).await.map_err(lost)? {
+        if let Some(error) = server.settle_vars(vars, max, 0).await.map_err(lost)? {
             return Err(server_said(&error).into());
         }
         let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;

@@ -42,6 +42,12 @@ impl VarSet {
         IDENTITY.map(|name| self.get(name))
     }
 
+    /// What `other` has, but for application_name: a name that is not set changes no result.
+    pub fn equals_but_for_name(&self, other: &Self) -> bool {
+        let unnamed = |(name, _): &(&str, &str)| *name != "application_name";
+        self.iter().filter(unnamed).eq(other.iter().filter(unnamed))
+    }
+
     /// Nothing is set.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

@@ -92,15 +92,20 @@ impl ServerConn {
         self.own_names = names;
     }
 
-    /// Gives this connection the settings `want`, in a round trip of its own when they are others: nothing that
-    /// follows may run where they could not be set. `Some`: the body of the ErrorResponse; drop the connection then,
+    /// Gives this connection the settings `want` of `client`, in a round trip of its own when they are others: nothing
+    /// that follows may run where they could not be set. `Some`: the body of the ErrorResponse; drop the connection then,
     /// its settings are not known any more.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
-    pub async fn settle_vars(&mut self, want: &Arc<VarSet>, max: usize) -> Result<Option<Vec<u8>>, Lost> {
+    pub async fn settle_vars(
+        &mut self,
+        want: &Arc<VarSet>,
+        max: usize,
+        client: u64,
+    ) -> Result<Option<Vec<u8>>, Lost> {
         let mut names = std::mem::take(&mut self.own_names);
-        let appended = self.apply_vars(want, &mut names, max);
+        let appended = self.apply_vars(want, &mut names, max, client);
         self.own_names = names;
         if !appended {
             return Ok(None);

@@ -78,15 +78,13 @@ pub struct ServerConn {
     pub shared: Arc<ServerShared>,
     /// Of statements on it that guard a table: the mark that they answered last, by the statement's id.
     pub marks: Vec<(u64, Box<str>)>,
-    /// The last client it served.
-    pub last_client: u64,
     /// The worker whose reactor its socket is registered with.
     pub worker: usize,
     /// When it was last given back.
     pub idle_since: Instant,
-    /// What ran on it may have made settings that no catalogue shows (those of no module, set inside a function):
-    /// another client gets it with all settings reset.
-    pub unvouched: bool,
+    /// What ran on it for this client may have made settings that no catalogue shows (those of no module, set inside
+    /// a function): another client gets it with all settings reset.
+    pub unvouched: Option<u64>,
     /// Nothing more may be done with it.
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
@@ -129,10 +127,9 @@ impl ServerConn {
             reported: Arc::new(reported),
             shared: Arc::new(shared),
             marks: Vec::new(),
-            last_client: 0,
             worker,
             idle_since: now,
-            unvouched: false,
+            unvouched: None,
             broken: false,
             streaming: 0,
         }
@@ -237,21 +234,43 @@ impl ServerConn {
         names.close_on_server(id);
     }
 
-    /// Appends one unit of ours that turns this connection's settings into `want`. Nothing is sent when they are
-    /// known to be equal. Returns true when something was appended.
-    pub fn apply_vars(&mut self, want: &Arc<VarSet>, names: &mut ClientNames, max: usize) -> bool {
-        if Arc::ptr_eq(&self.vars, want) && !self.unvouched {
+    /// Hot path. The settings `want` of `client` are known to be set here.
+    pub fn has_vars(&self, want: &Arc<VarSet>, client: u64) -> bool {
+        Arc::ptr_eq(&self.vars, want) && !self.is_unvouched(client)
+    }
+
+    /// Of the settings `want` of `client` none but application_name may differ from those here.
+    pub fn differs_in_name_only(&self, want: &VarSet, client: u64) -> bool {
+        !self.is_unvouched(client) && self.vars.equals_but_for_name(want)
+    }
+
+    /// What a client itself made here needs no reset.
+    fn is_unvouched(&self, client: u64) -> bool {
+        self.unvouched.is_some_and(|made_by| made_by != client)
+    }
+
+    /// Appends one unit of ours that turns this connection's settings into `want`, those of `client` (0: of none).
+    /// Nothing is sent when they are known to be equal. Returns true when something was appended.
+    pub fn apply_vars(
+        &mut self,
+        want: &Arc<VarSet>,
+        names: &mut ClientNames,
+        max: usize,
+        client: u64,
+    ) -> bool {
+        if self.has_vars(want, client) {
             return false;
         }
         self.conn.prepare_out();
         let have = Arc::clone(&self.vars);
-        let steps = if self.unvouched { changes_from_anything(&have, want) } else { changes(&have, want) };
+        let unvouched = self.is_unvouched(client);
+        let steps = if unvouched { changes_from_anything(&have, want) } else { changes(&have, want) };
         let mut steps = steps.into_iter().peekable();
         while let Some(identity) = steps.next_if(|step| step.value.is_none() && is_identity(step.name)) {
             self.put_setting(&identity, names, max);
         }
-        if self.unvouched {
-            self.unvouched = false;
+        if unvouched {
+            self.unvouched = None;
             self.put_own(reset_all_statement(), &[], names, max);
         }
         for step in steps {
