@@ -4,6 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use pgsluice::policy::texts::Readings;
 use pgsluice::policy::{self, Lexing, Rules};
 use pgsluice::settings::{Policy, SimpleQuery};
 use pgsluice::sql::effects::effects;
@@ -70,7 +71,9 @@ fn verdicts(c: &mut Criterion) {
     ] {
         let rules = Rules::merge([&Policy { simple_query: Some(level), ..Policy::default() }]);
         group.bench_function(name, |b| {
-            b.iter(|| policy::judge_query(&rules, black_box(text.as_bytes()), lexing));
+            b.iter(|| {
+                policy::judge_query(&rules, black_box(text.as_bytes()), lexing, &mut Readings::default())
+            });
         });
     }
     group.finish();

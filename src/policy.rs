@@ -25,6 +25,7 @@ use crate::limits::STATEMENT_BYTES_MAX;
 use crate::settings::{AllowList, AllowListMode, Enforce, Policy, SimpleQuery, Statements, Switch};
 use crate::sql::meaning::{self, Kind};
 use crate::sql::scan;
+use texts::Readings;
 
 /// Longest text that is given a fingerprint in an audit event (bytes): parsing it must not cost more than
 /// the refusal is worth.
@@ -341,7 +342,7 @@ impl Rejection {
 }
 
 /// The verdict on a Query message that holds `text` (without its final zero byte).
-pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing) -> Verdict {
+pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing, readings: &mut Readings) -> Verdict {
     let broken = match rules.simple_query {
         SimpleQuery::Allow => return Verdict::Pass,
         SimpleQuery::Deny => Some(denied()),
@@ -349,7 +350,7 @@ pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing) -> Verdict {
             Some(too_long_at(rules.simple_query))
         }
         SimpleQuery::Single => refuse_many(text, lexing),
-        SimpleQuery::Control => refuse_but_control(text, lexing),
+        SimpleQuery::Control => refuse_but_control(text, lexing, readings),
     };
     match broken {
         None => rules.single(),
@@ -476,7 +477,7 @@ fn refuse_many(text: &[u8], lexing: Lexing) -> Option<Rejection> {
 }
 
 /// `control`: anything but one statement that is known to be of the kinds allowed.
-fn refuse_but_control(text: &[u8], lexing: Lexing) -> Option<Rejection> {
+fn refuse_but_control(text: &[u8], lexing: Lexing, readings: &mut Readings) -> Option<Rejection> {
     if is_plain_control(text) {
         return None;
     }
@@ -493,18 +494,19 @@ fn refuse_but_control(text: &[u8], lexing: Lexing) -> Option<Rejection> {
             ),
         ));
     }
-    let Ok(kinds) = meaning::kinds(text) else {
+    let reading = readings.read(text);
+    let Ok(statements) = reading.statements() else {
         return Some(Rejection::new(
             Rule::ControlUnparsed,
             "the statement could not be parsed: simple_query is \"control\"".into(),
             "Use the extended query protocol: there the server says what is wrong with it.",
         ));
     };
-    match kinds.as_slice() {
+    match statements {
         [] => None,
-        [kind] if kind.is_control() => None,
-        [kind] => Some(not_control(*kind)),
-        many_kinds => Some(many(Rule::SimpleQueryControl, "control", many_kinds.len())),
+        [one] if one.kind.is_control() => None,
+        [one] => Some(not_control(one.kind)),
+        many_of_them => Some(many(Rule::SimpleQueryControl, "control", many_of_them.len())),
     }
 }
 

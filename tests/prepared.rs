@@ -459,3 +459,38 @@ fn binary_parameters_and_types_are_kept() {
     let described = ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', b"t"));
     assert_eq!(described[0].body, [0, 1, 0, 0, 0, 23]);
 }
+
+#[test]
+fn untracked_names_or_not_an_unnamed_statement_is_never_another_clients() {
+    for general in ["max_prepared_statements = 0", ""] {
+        let (_, proxy, database) = one(general);
+        let (mut a, mut other) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+        // Nobody's, although the connection has one.
+        prepare(&mut other, "", "SELECT 'others'");
+        assert_eq!(failure(&mut a, |o| put_run(o, "", &[])), "26000");
+        assert_eq!(failure(&mut a, |o| f::put_target(o, f::DESCRIBE, b'S', b"")), "26000");
+        prepare(&mut a, "", "SELECT 'mine', $1::int");
+        assert_eq!(run(&mut other, "", &[]), "others");
+        assert_eq!(run(&mut a, "", &["1"]), "mine", "{general}");
+        other.rows("SELECT 1");
+        let described = ask(&mut a, |o| f::put_target(o, f::DESCRIBE, b'S', b""));
+        assert_eq!(tags(&described), "tTZ");
+        assert_eq!(described[0].body[..2], [0, 1], "of one parameter");
+        assert_eq!(run(&mut a, "", &["1"]), "mine", "{general}");
+        // A Query takes it away, its own or none.
+        assert_eq!(failure(&mut other, |o| put_run(o, "", &[])), "26000");
+        a.rows("SELECT 1");
+        assert_eq!(failure(&mut a, |o| put_run(o, "", &[])), "26000");
+    }
+}
+
+#[test]
+fn what_an_untracked_name_sets_does_not_stay_behind() {
+    let (_, proxy, database) = one("max_prepared_statements = 0");
+    let (mut a, mut other) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+    prepare(&mut a, "set", "SET work_mem = '3MB'");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    assert_eq!(tags(&ask(&mut a, |o| put_run(o, "set", &[]))), "2CZ");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("3MB"));
+}

@@ -171,13 +171,18 @@ impl State {
         }
     }
 
+    /// What `simple_query` says to the text of a Query.
+    pub(super) fn query_verdict(&self, text: &[u8], lexing: Lexing) -> Verdict {
+        READINGS.with(|readings| policy::judge_query(&self.rules, text, lexing, &mut readings.borrow_mut()))
+    }
+
     /// The text of a Query.
     pub(super) fn rule_query(&self, text: &[u8], pipeline: &Pipeline) -> Ruling {
         if self.rules.passes_all_queries() && !self.rules.reads_texts() {
             return Ruling::Pass;
         }
         let Some(lexing) = self.lexing_of(text, pipeline) else { return Ruling::Wait };
-        let verdict = policy::judge_query(&self.rules, text, lexing);
+        let verdict = self.query_verdict(text, lexing);
         let fold = verdict == Verdict::Single;
         if let Some(error) = self.settle_verdict("Query", verdict) {
             return Ruling::Refuse(error);
@@ -228,17 +233,14 @@ impl State {
         self.settle_verdict("FunctionCall", verdict)
     }
 
-    /// There may be something to say to a Bind: where the rules became stricter in the session's life, or names are
-    /// shared. Otherwise what is bound was judged when it was prepared.
-    pub(super) fn rules_binds(&self) -> bool {
-        self.rules.reads_texts() && (self.unseen || self.shares_names())
+    /// There may be something to say to a Bind of `name`: where the rules became stricter in the session's life, or
+    /// names are shared, which the unnamed statement never is. Otherwise what is bound was judged when it was prepared.
+    pub(super) fn rules_binds(&self, name: &[u8]) -> bool {
+        self.rules.reads_texts() && (self.unseen || (self.shares_names() && !name.is_empty()))
     }
 
-    /// A Bind of a statement. `text` is not known where names are not followed.
+    /// A Bind of which [`State::rules_binds`] is true. `text` is not known where names are not followed.
     pub(super) fn rule_bind(&self, text: Option<&[u8]>, unnamed: bool) -> Option<Error> {
-        if !self.rules_binds() {
-            return None;
-        }
         match text {
             // The server read it when it was parsed, and nobody knows how it read then.
             Some(text) => self.rule_text("Bind", text, Lexing { std_strings: false, encoding_safe: false }),

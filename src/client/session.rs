@@ -288,7 +288,7 @@ impl Session {
                 return Ok(true);
             }
             f::QUERY if !self.state.rules.passes_all_queries() => {
-                ("Query", policy::judge_query(&self.state.rules, f::query(body)?, self.state.lexing()))
+                ("Query", self.state.query_verdict(f::query(body)?, self.state.lexing()))
             }
             f::FUNCTION_CALL => ("FunctionCall", policy::judge_function_call(&self.state.rules)),
             _ => return Ok(false),
@@ -378,8 +378,6 @@ impl Session {
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.report_pending, self.state.awaiting) = (false, false);
-        // Whose unnamed statement stands there is not known.
-        self.state.unnamed_seen = false;
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
             if self.state.rules.needs_lexing() {

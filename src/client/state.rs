@@ -240,6 +240,11 @@ impl State {
         self.shares_servers() && self.max_prepared > 0
     }
 
+    /// The unnamed statement is followed wherever servers are shared: it never is another client's.
+    fn tracks(&self, name: &[u8]) -> bool {
+        self.shares_servers() && (name.is_empty() || self.max_prepared > 0)
+    }
+
     /// Hot path. One frontend message, or its beginning. `frame` starts at the type byte and holds what has arrived.
     ///
     /// # Errors
@@ -544,7 +549,7 @@ impl State {
             Ruling::Pass | Ruling::Fold => {}
         }
         self.counts.client_parses += 1;
-        if !self.tracks_names() {
+        if !self.tracks(parse.name) {
             self.counts.server_parses += 1;
             // Names pass untouched, but what a text may do still counts.
             let found = self.effects_of(parse.query);
@@ -661,21 +666,24 @@ impl State {
             self.refuse(Kind::Parse, error, server);
             return Ok(Taken::Drop);
         }
-        if !self.tracks_names() || body.first() == Some(&0) {
-            self.note_in_flight(Effects::UNKNOWN);
-            self.counts.server_parses += 1;
+        let unnamed = body.first() == Some(&0);
+        if self.tracks_names() && !unnamed {
+            self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
+            return Ok(Taken::Drop);
+        }
+        self.note_in_flight(Effects::UNKNOWN);
+        self.counts.server_parses += 1;
+        if self.shares_servers() {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+            self.recheck = true;
+        }
+        if unnamed {
             self.names.forget_unnamed();
             server.names.unnamed = Some(UNKEPT);
-            if self.shares_servers() {
-                self.taint = self.taint.union(Effects::UNKNOWN);
-                self.recheck = true;
-            }
             self.names.parse_on_server(UNKEPT);
-            server.pipeline.push(Kind::Parse, Action::Forward, true);
-            return Ok(Taken::Forward);
         }
-        self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
-        Ok(Taken::Drop)
+        server.pipeline.push(Kind::Parse, Action::Forward, unnamed);
+        Ok(Taken::Forward)
     }
 
     fn take_bind(&mut self, head: Header, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
@@ -685,17 +693,22 @@ impl State {
             return need_names(head, body);
         };
         let name = &body[portal_end + 1..portal_end + 1 + name_len];
-        if self.rules_binds() {
-            let statement = if self.tracks_names() { self.names.lookup(name).cloned() } else { None };
+        if self.rules_binds(name) {
+            let statement = if self.tracks(name) { self.names.lookup(name).cloned() } else { None };
             if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
                 self.refuse(Kind::Bind, error, server);
                 return Ok(Taken::Drop);
             }
         }
         self.note_portal(&body[..portal_end]);
-        if !self.tracks_names() {
+        if !self.tracks(name) {
             self.counts.binds += 1;
             self.note_bind();
+            if self.shares_servers() {
+                // Prepared in another transaction, perhaps: what it does is not known.
+                self.taint = self.taint.union(Effects::EXECUTE);
+                self.recheck = true;
+            }
             server.pipeline.push(Kind::Bind, Action::Forward, false);
             return Ok(Taken::Forward);
         }
@@ -822,7 +835,7 @@ impl State {
 
     fn take_describe(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let (kind, name) = f::target(f::DESCRIBE, body)?;
-        if kind == b'S' && self.tracks_names() {
+        if kind == b'S' && self.tracks(name) {
             if name.is_empty() {
                 self.ensure_unnamed(server);
             } else if let Some(statement) = self.names.lookup(name).cloned() {
@@ -850,7 +863,7 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let (kind, name) = f::target(f::CLOSE, body)?;
-        if kind == b'S' && self.tracks_names() {
+        if kind == b'S' && self.tracks(name) {
             let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
             if !name.is_empty() && (ours || self.names.lookup(name).is_some()) {
                 self.names.close(name);

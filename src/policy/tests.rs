@@ -21,8 +21,12 @@ fn word(verdict: &Verdict) -> &'static str {
     }
 }
 
+fn verdict(rules: &Rules, text: &[u8], lexing: Lexing) -> Verdict {
+    judge_query(rules, text, lexing, &mut Readings::default())
+}
+
 fn judge(level: SimpleQuery, text: &[u8], lexing: Lexing) -> &'static str {
-    word(&judge_query(&rules(level), text, lexing))
+    word(&verdict(&rules(level), text, lexing))
 }
 
 /// Folded at this level: the server makes sure that it is one statement.
@@ -230,6 +234,16 @@ fn long_texts_are_refused_where_they_must_be_understood() {
 }
 
 #[test]
+fn a_text_that_is_judged_again_is_not_parsed_again() {
+    let mut readings = Readings::default();
+    for text in [b"SHOW work_mem".as_slice(), b"SELECT 1", b"BEGIN"] {
+        let first = judge_query(&rules(SimpleQuery::Control), text, SAFE, &mut readings);
+        assert_eq!(judge_query(&rules(SimpleQuery::Control), text, SAFE, &mut readings), first);
+    }
+    assert_eq!(readings.parsed(), 2, "a bare BEGIN is not parsed at all");
+}
+
+#[test]
 fn deep_nesting_is_an_answer_and_not_a_crash() {
     for (open, close) in [("(", ")"), ("SELECT (", ")"), ("/*", "*/"), ("+-", ""), ("+", "-"), ("[", "]")] {
         let times = PARSED_BYTES_MAX / (open.len() + close.len()) - 8;
@@ -303,11 +317,11 @@ fn report_changes_nothing_but_the_audit() {
         ..Policy::default()
     }]);
     assert!(!rules.rejects());
-    assert_eq!(judge_query(&rules, b"BEGIN", SAFE), Verdict::Pass);
+    assert_eq!(verdict(&rules, b"BEGIN", SAFE), Verdict::Pass);
     let strict = Rules { enforce: Enforce::Reject, ..rules.clone() };
     for text in [b"SELECT 1; SELECT 2".as_slice(), b"SELEC", b"SELECT 1"] {
-        let Verdict::Report(reported) = judge_query(&rules, text, SAFE) else { panic!("not reported") };
-        assert_eq!(judge_query(&strict, text, SAFE), Verdict::Reject(reported));
+        let Verdict::Report(reported) = verdict(&rules, text, SAFE) else { panic!("not reported") };
+        assert_eq!(verdict(&strict, text, SAFE), Verdict::Reject(reported));
     }
     assert_eq!(word(&judge_function_call(&rules)), "report");
     assert_eq!(word(&judge_function_call(&strict)), "function_call=deny");
@@ -416,7 +430,7 @@ fn a_rejection_says_what_and_why_and_holds_no_literal() {
         (SimpleQuery::Control, "SELECT 'hunter2'; SELECT 2"),
         (SimpleQuery::Control, "SELEC 'hunter2'"),
     ] {
-        let Verdict::Reject(rejection) = judge_query(&rules(level), text.as_bytes(), SAFE) else {
+        let Verdict::Reject(rejection) = verdict(&rules(level), text.as_bytes(), SAFE) else {
             panic!("passed: {text}");
         };
         assert_eq!(rejection.sqlstate, "42501");
@@ -530,7 +544,7 @@ mod properties {
         #[test]
         fn never_panics(text in prop::collection::vec(any::<u8>(), 0..200), std_strings: bool, encoding_safe: bool) {
             for level in [SimpleQuery::Single, SimpleQuery::Control, SimpleQuery::Deny] {
-                judge_query(&rules(level), &text, Lexing { std_strings, encoding_safe });
+                verdict(&rules(level), &text, Lexing { std_strings, encoding_safe });
             }
         }
 

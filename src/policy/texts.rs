@@ -37,6 +37,14 @@ impl Reading {
         Self { statements: verbs::statements(text), names: OnceCell::new() }
     }
 
+    /// The statements, in order.
+    ///
+    /// # Errors
+    /// The parser could not read the text.
+    pub fn statements(&self) -> Result<&[Found], Unparsed> {
+        self.statements.as_deref().map_err(|unparsed| *unparsed)
+    }
+
     fn names(&self, text: &[u8]) -> Result<&[Option<Named>], Unparsed> {
         self.names.get_or_init(|| verbs::names(text)).as_deref().map_err(|unparsed| *unparsed)
     }
@@ -117,7 +125,7 @@ pub fn judge_text(
         return judge_long_text(rules).into();
     }
     let reading = readings.read(text);
-    let Ok(statements) = &reading.statements else {
+    let Ok(statements) = reading.statements() else {
         return rules.cannot_read(unparsed(rules).of(text)).into();
     };
     if let Some(rejection) = refuse(rules, statements) {

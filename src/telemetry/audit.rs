@@ -360,6 +360,7 @@ impl serde_json::ser::Formatter for Ascii {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::texts::Readings;
     use crate::policy::{Lexing, Rules, Verdict, judge_query};
     use crate::settings::{Policy, SimpleQuery};
     use proptest::prelude::*;
@@ -371,7 +372,12 @@ mod tests {
     fn rejection(text: &str) -> Rejection {
         let policy = Policy { simple_query: Some(SimpleQuery::Deny), ..Policy::default() };
         let rules = Rules::merge([&policy]);
-        match judge_query(&rules, text.as_bytes(), Lexing { std_strings: true, encoding_safe: true }) {
+        match judge_query(
+            &rules,
+            text.as_bytes(),
+            Lexing { std_strings: true, encoding_safe: true },
+            &mut Readings::default(),
+        ) {
             Verdict::Reject(rejection) => rejection,
             other => panic!("{other:?}"),
         }

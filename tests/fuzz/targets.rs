@@ -277,7 +277,12 @@ pub(crate) fn policy_verdicts(data: &[u8]) {
     let lexing = Lexing { std_strings: true, encoding_safe: true };
     let verdict = |simple_query| {
         let policy = Policy { simple_query: Some(simple_query), ..Policy::default() };
-        judge_query(&Rules::new(&policy, &Policy::default(), &Policy::default()), data, lexing)
+        judge_query(
+            &Rules::new(&policy, &Policy::default(), &Policy::default()),
+            data,
+            lexing,
+            &mut texts::Readings::default(),
+        )
     };
     assert!(matches!(verdict(SimpleQuery::Allow), Verdict::Pass));
     assert!(!matches!(verdict(SimpleQuery::Single), Verdict::Pass), "one statement is the server's to say");
