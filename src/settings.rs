@@ -648,6 +648,8 @@ pub struct Coalesce {
     pub pipeline: bool,
     /// T2: many clients, one row each.
     pub group: bool,
+    /// INSERTs that can't be a COPY (RETURNING, ON CONFLICT DO NOTHING) share a transaction.
+    pub share_transaction: bool,
     /// T3: deferral inside explicit blocks.
     pub deferred: bool,
     /// Tables (`schema.table`) with a mode of their own.
@@ -697,6 +699,7 @@ impl Default for Coalesce {
             budget_bytes: 64 << 20,
             pipeline: true,
             group: true,
+            share_transaction: true,
             deferred: false,
             tables: BTreeMap::new(),
         }

@@ -165,9 +165,19 @@ enum Form {
     ManyRows,
     ManyParams,
     Tagged,
+    Returning,
+    ReturningParams,
+    Nothing,
 }
 
-const FORMS: [Form; 12] = [
+impl Form {
+    /// Not a COPY at best, but a transaction with others' statements.
+    fn is_together(self) -> bool {
+        matches!(self, Self::Returning | Self::ReturningParams | Self::Nothing)
+    }
+}
+
+const FORMS: [Form; 15] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
@@ -180,6 +190,9 @@ const FORMS: [Form; 12] = [
     Form::ManyRows,
     Form::ManyParams,
     Form::Tagged,
+    Form::Returning,
+    Form::ReturningParams,
+    Form::Nothing,
 ];
 
 /// What every other client has set; `@` stands for the table.
@@ -232,6 +245,8 @@ struct Case {
     table: String,
     form: Form,
     values: Vec<&'static str>,
+    /// What RETURNING may show: no time of the server's.
+    returned: &'static str,
 }
 
 impl Case {
@@ -279,6 +294,35 @@ impl Case {
                 steps.extend(with_param(&|_, id, v| Step::execute(t, &[Some(id), v])));
                 steps
             }
+            Form::Returning => values
+                .iter()
+                .map(|&(i, v)| {
+                    let returned = self.returned;
+                    Step::query(&format!(
+                        "INSERT INTO {t} (id, v) VALUES ({}, {v}) RETURNING {returned}",
+                        id(i)
+                    ))
+                })
+                .collect(),
+            Form::ReturningParams => {
+                let sql = format!("{sql} RETURNING {}", self.returned);
+                let named = c.is_multiple_of(2);
+                let mut steps = if named && r == 0 { vec![Step::prepare(t, &sql)] } else { Vec::new() };
+                steps.extend(with_param(&|_, id, v| match named {
+                    true => Step::execute(t, &[Some(id), v]),
+                    false => Step::extended(&sql, &[Some(id), v]),
+                }));
+                steps
+            }
+            Form::Nothing => values
+                .iter()
+                .map(|&(i, v)| {
+                    Step::query(&format!(
+                        "INSERT INTO {t} (id, v) VALUES ({}, {v}) ON CONFLICT DO NOTHING",
+                        id(i)
+                    ))
+                })
+                .collect(),
             // A tag that is never the same.
             Form::Tagged => {
                 with_param(&|i, id, v| Step::extended(&format!("/* {c} */ {sql} -- {r} {i}"), &[Some(id), v]))
@@ -412,11 +456,10 @@ impl Side {
             .concat()
     }
 
-    /// Rows, and commands that brought them.
-    fn was_poured(&mut self, table: &str) -> bool {
-        let rows = self.admin.query(&format!(
-            "SELECT count(*) > count(DISTINCT (xmin::text, cmin::text)) FROM public.{table}"
-        ));
+    /// Did one command, or one transaction, bring several rows?
+    fn was_poured(&mut self, table: &str, together: bool) -> bool {
+        let by = if together { "xmin::text" } else { "(xmin::text, cmin::text)" };
+        let rows = self.admin.query(&format!("SELECT count(*) > count(DISTINCT {by}) FROM public.{table}"));
         rows.iter().any(|m| m.tag == pgsluice::wire::backend::DATA_ROW && m.row()[0].as_deref() == Some("t"))
     }
 }
@@ -426,7 +469,7 @@ fn nobody_can_tell() {
     let number =
         |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (seed, cases) =
-        (number("PGSLUICE_TEST_SEED", 20_240_229), number("PGSLUICE_TEST_CASES", 450) as usize);
+        (number("PGSLUICE_TEST_SEED", 20_240_229), number("PGSLUICE_TEST_CASES", 510) as usize);
     println!("seed {seed}, {cases} cases");
     // Which of two errors a statement gets can depend on whether its plan is a generic one yet, and clients of pgsluice share
     // the statements that count towards that.
@@ -447,7 +490,9 @@ fn nobody_can_tell() {
         let split = |list: &'static str| list.split('|').filter(|v| !v.is_empty()).collect::<Vec<_>>();
         let (good, bad) = (split(kind.good), split(kind.bad));
         let good_len = good.len();
-        let case = Case { table: table.clone(), form, values: good.into_iter().chain(bad).collect() };
+        let values = good.into_iter().chain(bad).collect();
+        let returned = if kind.see.is_empty() { "*" } else { "id" };
+        let case = Case { table: table.clone(), form, values, returned };
         let whole = kind.table.contains("CREATE TABLE @")
             || kind.table.contains("CREATE UNLOGGED")
             || kind.table.contains("VIEW @");
@@ -476,7 +521,7 @@ fn nobody_can_tell() {
                 }
             }
             let one_row_each = !matches!(form, Form::InBlock | Form::ManyRows | Form::ManyParams);
-            was_poured |= one_row_each && through.was_poured(&table);
+            was_poured |= one_row_each && through.was_poured(&table, form.is_together());
             let (expected, seen) = (direct.content(&table, kind.see), through.content(&table, kind.see));
             if expected != seen {
                 let at = expected.lines().zip(seen.lines()).find(|(e, s)| e != s);

@@ -26,6 +26,8 @@ enum Known {
 enum Load {
     /// Single INSERTs into `t`, every other client's with parameters.
     Rows,
+    /// The same with RETURNING.
+    Returning,
     /// A block with a row for `t` and two for `u`: statement by statement where that is deferred, or in one pipeline.
     Blocks,
 }
@@ -45,6 +47,12 @@ impl Load {
         match self {
             Self::Rows if client.is_multiple_of(2) => vec![Step::extended(&into("t"), &params)],
             Self::Rows => vec![literal("t")],
+            Self::Returning if client.is_multiple_of(2) => {
+                vec![Step::extended(&format!("{} RETURNING a", into("t")), &params)]
+            }
+            Self::Returning => {
+                vec![Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'row') RETURNING a"))]
+            }
             Self::Blocks if client.is_multiple_of(3) => {
                 vec![Step::query("BEGIN"), literal("t"), literal("u"), literal("u"), Step::query("COMMIT")]
             }
@@ -82,7 +90,7 @@ fn insert_until(
         let a = next.fetch_add(1, Ordering::Relaxed);
         let stored = load.steps(number, a).into_iter().try_for_each(|step| {
             client.send(&step.bytes);
-            (0..step.ready).try_for_each(|_| answer(&mut client))
+            (0..step.ready).try_for_each(|_| answer(&mut client, (load == Load::Returning).then_some(a)))
         });
         match stored {
             Ok(()) => known.push((a, Known::Stored)),
@@ -97,18 +105,20 @@ fn insert_until(
     known
 }
 
-/// A statement was done, or why not.
-fn answer(client: &mut Raw) -> Result<(), Message> {
-    let mut done = false;
+/// A statement was done, and `returned` came of it; or why not.
+fn answer(client: &mut Raw, returned: Option<usize>) -> Result<(), Message> {
+    let (mut done, mut told) = (false, None);
     loop {
         let message = client.read();
         match message.tag {
             backend::ERROR_RESPONSE => return Err(message),
+            backend::DATA_ROW => told = message.row()[0].as_ref().and_then(|a| a.parse().ok()),
             backend::COMMAND_COMPLETE => {
                 done = ["INSERT 0 1", "BEGIN", "COMMIT"].contains(&message.command().as_str());
             }
             backend::READY_FOR_QUERY => {
                 assert!(done, "neither a tag nor an error");
+                assert_eq!(told, returned, "another's row");
                 return Ok(());
             }
             _ => {}
@@ -182,12 +192,20 @@ fn cut_everywhere(cutter: &Cutter, points: usize, up: usize, down: usize) {
 
 #[test]
 fn connections_cut_at_any_byte_of_a_flush() {
-    let points = cuts(200);
+    rows_are_there_once(Load::Rows, cuts(200), 250, 90);
+}
+
+#[test]
+fn connections_cut_at_any_byte_of_a_shared_transaction() {
+    rows_are_there_once(Load::Returning, cuts(120), 450, 200);
+}
+
+fn rows_are_there_once(load: Load, points: usize, up: usize, down: usize) {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     let cutter = Cutter::start(pg.port());
     let proxy = proxy_behind(&cutter, pg, "");
-    let ledger = with_clients(proxy.port(), &db, Load::Rows, || cut_everywhere(&cutter, points, 250, 90));
+    let ledger = with_clients(proxy.port(), &db, load, || cut_everywhere(&cutter, points, up, down));
     let (unknown, stored) = settle(pg, &db, &ledger);
     println!(
         "{points} cuts of {} flushes: {} rows acknowledged, {unknown} unknown of which {stored} are there",
@@ -226,16 +244,18 @@ fn transactions_cut_at_any_byte_of_their_flush() {
 #[test]
 fn a_commit_in_doubt_is_settled_by_the_server() {
     let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, pg, "");
-    let ledger = with_clients(proxy.port(), &db, Load::Rows, || {
-        for _ in 0..50 {
-            cut_once(&cutter, Cut::BeforeReady);
-        }
-    });
-    // The guard's answer was read each time: nobody is left in doubt.
-    assert_eq!(settle(pg, &db, &ledger), (0, 0));
+    for load in [Load::Rows, Load::Returning] {
+        let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+        let cutter = Cutter::start(pg.port());
+        let proxy = proxy_behind(&cutter, pg, "");
+        let ledger = with_clients(proxy.port(), &db, load, || {
+            for _ in 0..30 {
+                cut_once(&cutter, Cut::BeforeReady);
+            }
+        });
+        // The guard's answer was read each time: nobody is left in doubt.
+        assert_eq!(settle(pg, &db, &ledger), (0, 0));
+    }
 }
 
 #[test]
@@ -306,7 +326,7 @@ fn a_crashed_server_is_not_asked_about_another_life() {
                         };
                         let a = next.fetch_add(1, Ordering::Relaxed);
                         raw.send(&Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'row')")).bytes);
-                        match answer(&mut raw) {
+                        match answer(&mut raw, None) {
                             Ok(()) => {
                                 known.push((a, Known::Stored));
                                 client = Some(raw);

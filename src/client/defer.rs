@@ -272,8 +272,16 @@ impl Session {
         let lane = if deferred.rows_fit { self.cx.lanes.together(&deferred.lanes) } else { None };
         let Some(lane) = lane else { return Step::Alone(bytes, unnamed, answers) };
         let statements = deferred.statements;
-        let found =
-            Found { lane: Arc::clone(&lane), statements, bytes, units: 1, parses: 0, binds: 0, unnamed };
+        let found = Found {
+            lane: Arc::clone(&lane),
+            statements,
+            bytes,
+            units: 1,
+            parses: 0,
+            binds: 0,
+            unnamed,
+            places: Vec::new(),
+        };
         ticket.set_work(Self::work(&found, answers.len()));
         let offer = lane.offer(&deferred.rows, &deferred.cuts, statements, &ticket);
         Step::Commit(found, offer, ticket, answers)

@@ -5,6 +5,9 @@
 //! asked otherwise: until the outcome is known the client's own messages stay in its read buffer, and if the rows are
 //! handed back, those messages go the ordinary way.
 //!
+//! What a COPY cannot do (RETURNING, ON CONFLICT DO NOTHING) is offered as messages instead of rows: Bind and Execute of the
+//! client's own statement. What the server answers to them has its place among the answers that are known beforehand.
+//!
 //! ```text
 //! taken:   Query(INSERT ... literals)            one row, a transaction of its own
 //!          ([Parse] Bind [Describe] Execute)+ Sync   one transaction, of one table or several; several such units of one
@@ -20,9 +23,12 @@ use std::time::Instant;
 use super::session::{Session, unnamed_statement};
 use super::state::Fault;
 use crate::cancel::ClientState;
-use crate::coalesce::batch::{encode_literals, encode_params, format_of};
-use crate::coalesce::lane::{Lane, Offer, Outcome, Single, Ticket, Work};
-use crate::coalesce::shapes::LEGS_MAX;
+use crate::coalesce::batch::{
+    encode_literals, encode_params, format_of, put_bound, put_literals_bound, put_row_description,
+    statement_end,
+};
+use crate::coalesce::lane::{Lane, Offer, Outcome, STATEMENTS_MAX, Single, Ticket, Work};
+use crate::coalesce::shapes::{LEGS_MAX, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::error::Error;
 use crate::limits::HELD_BYTES_MAX;
@@ -31,7 +37,7 @@ use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
 use crate::sql::insert::{Lifted, lift, quick_reject};
 use crate::wire::copy::CopyFormat;
-use crate::wire::frame::{HEADER_BYTES, header};
+use crate::wire::frame::{self, HEADER_BYTES, header};
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
 /// The tag of an INSERT of so many rows.
@@ -131,6 +137,8 @@ pub(super) struct Scratch {
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) statements: usize,
     pub(super) answers: Vec<u8>,
+    /// Where in the answers those of the server belong.
+    places: Vec<usize>,
 }
 
 impl Scratch {
@@ -139,6 +147,7 @@ impl Scratch {
         self.cuts.clear();
         self.lanes.clear();
         self.answers.clear();
+        self.places.clear();
         self.statements = 0;
     }
 
@@ -146,6 +155,7 @@ impl Scratch {
         Mark {
             rows: self.rows.len(),
             answers: self.answers.len(),
+            places: self.places.len(),
             cuts: self.cuts.len(),
             statements: self.statements,
             last: self.cuts.last().copied(),
@@ -156,6 +166,7 @@ impl Scratch {
     pub(super) fn back_to(&mut self, mark: &Mark) {
         self.rows.truncate(mark.rows);
         self.answers.truncate(mark.answers);
+        self.places.truncate(mark.places);
         self.cuts.truncate(mark.cuts);
         self.statements = mark.statements;
         self.lanes.truncate(mark.cuts);
@@ -187,6 +198,7 @@ impl Scratch {
 pub(super) struct Mark {
     rows: usize,
     answers: usize,
+    places: usize,
     cuts: usize,
     statements: usize,
     last: Option<Cut>,
@@ -209,6 +221,8 @@ pub(super) struct Found {
     pub(super) binds: usize,
     /// The unnamed statement after them.
     pub(super) unnamed: Unnamed,
+    /// Where in the answers those of the server belong; none: it is a COPY.
+    pub(super) places: Vec<usize>,
 }
 
 /// What becomes of the client's unnamed statement.
@@ -241,14 +255,17 @@ impl Session {
             };
             let ticket = self.ticket();
             ticket.set_work(Self::work(&found, scratch.answers.len()));
-            let offer = found.lane.offer(&scratch.rows, &scratch.cuts, found.statements, &ticket);
+            // What is not a COPY gains by sharing a COMMIT alone.
+            let alone = if scratch.places.is_empty() { found.statements } else { found.units };
+            let offer = found.lane.offer(&scratch.rows, &scratch.cuts, alone, &ticket);
             scratch.lanes.clear();
             let answers = match offer {
                 Offer::Queued => Answers::take(&mut scratch.answers),
                 Offer::Single(single) => return Ok(Err(self.singly(found.bytes, Some(single)))),
                 Offer::PassOn => return Ok(Err(self.singly(found.bytes, None))),
             };
-            Ok::<_, Fault>(Ok((found, answers, ticket)))
+            let places = std::mem::take(&mut scratch.places);
+            Ok::<_, Fault>(Ok((Found { places, ..found }, answers, ticket)))
         })?;
         match offered {
             Err(not) => Ok(not),
@@ -304,9 +321,10 @@ impl Session {
         if !self.pool.settings.load().coalesce.group {
             return Look::No;
         }
-        let Some((ready, _)) = self.take_literals(text, scratch) else { return Look::No };
-        let Some(lane) = ready.lane(CopyFormat::Text).cloned() else { return Look::No };
-        put_inserted(&mut scratch.answers, scratch.lifted.rows);
+        if self.take_literals(text, false, scratch).is_none() {
+            return Look::No;
+        }
+        let Some(lane) = scratch.lanes.last().cloned() else { return Look::No };
         b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
         Look::Found(Found {
             lane,
@@ -316,19 +334,51 @@ impl Session {
             parses: 0,
             binds: 0,
             unnamed: Unnamed::Gone,
+            places: Vec::new(),
         })
     }
 
-    /// Appends the rows of an INSERT of literals; whether they mean their transaction's time.
-    fn take_literals(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, bool)> {
+    /// Appends the rows of an INSERT of literals, and its answers up to CommandComplete; whether they mean their transaction's
+    /// time.
+    fn take_literals(
+        &self,
+        text: &[u8],
+        in_block: bool,
+        scratch: &mut Scratch,
+    ) -> Option<(Arc<Ready>, bool)> {
         if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
             return None;
         }
-        if let Err(why) = lift(text, &mut scratch.lifted).and_then(|()| scratch.lifted.tail.plain()) {
-            self.cx.lanes.note_refused(&self.pool, text, why);
-            return None;
+        let lifted = lift(text, &mut scratch.lifted).map(|()| scratch.lifted.tail.plain());
+        match lifted {
+            Ok(Ok(())) => {
+                let taken = self.encode_rows(text, scratch)?;
+                put_inserted(&mut scratch.answers, scratch.lifted.rows);
+                Some(taken)
+            }
+            Ok(Err(_)) if !in_block && scratch.lifted.rows == 1 => self.bind_row(text, scratch),
+            Ok(Err(why)) | Err(why) => {
+                self.cx.lanes.note_refused(&self.pool, text, why);
+                None
+            }
         }
-        self.encode_rows(text, scratch)
+    }
+
+    /// The one row of a text of literals that is not a COPY's.
+    fn bind_row(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, bool)> {
+        let Scratch { lifted, rows, answers, places, .. } = scratch;
+        let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
+        let ready = self.cx.lanes.find(&self.pool, &self.state.want, source)?;
+        let together = ready.together()?;
+        let name = &together.statement.server_name;
+        let info = put_literals_bound(&ready.plan, name, text, lifted.row(0), rows).ok()?;
+        if let Some(described) = &together.row_description {
+            frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
+        }
+        places.push(answers.len());
+        let pushed = scratch.push_rows(&together.lane, 1);
+        let own_time = info.own_time || ready.plan.one_row_per_client;
+        pushed.then_some((ready, own_time))
     }
 
     /// All rows of a text of literals, when one lane takes them.
@@ -396,6 +446,7 @@ impl Session {
                 parses: walk.parses,
                 binds: scratch.statements,
                 unnamed: walk.unnamed.clone(),
+                places: Vec::new(),
             });
             if alone || walk.pos == walk.buf.len() {
                 break;
@@ -443,7 +494,7 @@ impl Session {
                     self.client.prepare_out();
                     self.client.out.extend_from_slice(&notices);
                 }
-                self.answered(found, answers.bytes());
+                self.answered(found, answers.bytes(), ticket);
                 if let Answers::Many(buffer) = answers {
                     SCRATCH.with(|scratch| scratch.borrow_mut().answers = buffer);
                 }
@@ -462,9 +513,9 @@ impl Session {
         }
     }
 
-    fn answered(&mut self, found: Found, answers: &[u8]) {
+    fn answered(&mut self, found: Found, answers: &[u8], ticket: &Ticket) {
         self.client.prepare_out();
-        self.client.out.extend_from_slice(answers);
+        put_answers(&mut self.client.out, answers, &found.places, ticket);
         self.client.consume(found.bytes);
         // Counted with the flush.
         let received = &mut self.state.counts.received;
@@ -561,6 +612,8 @@ pub(super) struct Walk<'a> {
     /// A block was opened.
     pub(super) had_block: bool,
     parses: usize,
+    /// The formats in which the last Bind asked for its results.
+    result_formats: &'a [u8],
     /// The statement of the last Bind.
     bound: Option<Bound>,
     /// What the messages did to the unnamed statement.
@@ -595,6 +648,7 @@ impl<'a> Walk<'a> {
             in_block: false,
             had_block: false,
             parses: 0,
+            result_formats: &[],
             bound: None,
             unnamed: Unnamed::Kept,
             parsed: None,
@@ -606,7 +660,8 @@ impl<'a> Walk<'a> {
     /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
     fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
         let one = scratch.statements == 1 && units_before == 0;
-        !scratch.cuts.is_empty() && (one || self.session.pool.settings.load().coalesce.pipeline)
+        let few = scratch.places.is_empty() || scratch.statements <= STATEMENTS_MAX;
+        !scratch.cuts.is_empty() && few && (one || self.session.pool.settings.load().coalesce.pipeline)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
@@ -624,10 +679,13 @@ impl<'a> Walk<'a> {
         {
             return Some(Arc::clone(&bound.ready));
         }
-        let insert = statement.as_insert().filter(|insert| insert.tail.is_plain())?;
+        let insert = statement.as_insert().filter(|insert| insert.tail.is_plain() || insert.rows == 1)?;
         let source = Source::Prepared(insert.one_row().unwrap_or(statement));
         let session = self.session;
         let ready = session.cx.lanes.find(&session.pool, &session.state.want, source)?;
+        if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
+            return None;
+        }
         (self.bound, self.named) =
             (Some(Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows }), None);
         Some(ready)
@@ -675,7 +733,7 @@ impl<'a> Walk<'a> {
                 // A portal bound over is never executed: its row is none.
                 f::BIND if !stretch.open => self.bind(body, &mut stretch, scratch)?,
                 f::DESCRIBE => self.describe(body, &stretch, scratch)?,
-                f::EXECUTE if stretch.open && body.first() == Some(&0) => self.execute(&mut stretch, scratch),
+                f::EXECUTE if stretch.open => self.execute(body, &mut stretch, scratch)?,
                 _ => false,
             };
             if !taken {
@@ -729,8 +787,7 @@ impl<'a> Walk<'a> {
     }
 
     fn literals(&mut self, text: &[u8], scratch: &mut Scratch) -> bool {
-        let Some((ready, own_time)) = self.session.take_literals(text, scratch) else { return false };
-        put_inserted(&mut scratch.answers, scratch.lifted.rows);
+        let Some((ready, own_time)) = self.session.take_literals(text, true, scratch) else { return false };
         self.takes(&ready, own_time)
     }
 
@@ -783,7 +840,7 @@ impl<'a> Walk<'a> {
         stretch.open = match stretch.word {
             Some(_) => bind.params_len == 0 && bind.formats.len() <= 2,
             None => {
-                let rows = self.bind_insert(&bind, scratch);
+                let rows = self.bind_insert(body, &bind, scratch);
                 stretch.rows = rows.unwrap_or_default();
                 rows.is_some()
             }
@@ -795,9 +852,21 @@ impl<'a> Walk<'a> {
     }
 
     /// Of the statement looked at last. The rows that were taken.
-    fn bind_insert(&mut self, bind: &f::Bind<'_>, scratch: &mut Scratch) -> Option<usize> {
+    fn bind_insert(&mut self, body: &[u8], bind: &f::Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
         let ready = Arc::clone(&self.bound.as_ref()?.ready);
         let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
+        if let Some(together) = ready.together() {
+            // In a block its client may wait for the answer, and what it meets there is nobody else's.
+            if self.had_block || self.in_block || self.tier != Tier::Pipeline {
+                return None;
+            }
+            self.result_formats = bind.result_formats;
+            let name = &together.statement.server_name;
+            let info = put_bound(&ready.plan, name, body, bind, &mut scratch.rows).ok()?;
+            f::put_execute(&mut scratch.rows, b"", 0);
+            let own_time = info.own_time || ready.plan.one_row_per_client;
+            return (scratch.push_rows(&together.lane, 1) && self.takes(&ready, own_time)).then_some(1);
+        }
         let format = format_of(&ready.plan, bind, rows)?;
         let lane = ready.lane(format)?;
         let info = encode_params(&ready.plan, bind, rows, format, &mut scratch.rows).ok()?;
@@ -805,18 +874,32 @@ impl<'a> Walk<'a> {
         (scratch.push_rows(lane, rows) && self.takes(&ready, own_time)).then_some(rows)
     }
 
-    fn execute(&mut self, stretch: &mut Stretch, scratch: &mut Scratch) -> bool {
+    fn execute(
+        &mut self,
+        body: &[u8],
+        stretch: &mut Stretch,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
+        let (portal, limit) = f::execute(body)?;
+        if !portal.is_empty() {
+            return Ok(false);
+        }
         stretch.open = false;
         let executed = std::mem::replace(&mut stretch.executed, true);
         let Some(word) = stretch.word else {
+            if self.bound.as_ref().is_some_and(|bound| bound.ready.together().is_some()) {
+                scratch.places.push(scratch.answers.len());
+                // A limit stops rows that are answered, and those alone.
+                return Ok(limit == 0);
+            }
             put_inserted(&mut scratch.answers, stretch.rows);
-            return true;
+            return Ok(true);
         };
         if !word.opens() {
             stretch.ended = Some(word);
         }
         // What stands before BEGIN and not behind a Sync is in its transaction, too, with a warning.
-        self.cross(word, scratch) && !(word.opens() && executed)
+        Ok(self.cross(word, scratch) && !(word.opens() && executed))
     }
 
     /// Of the portal just bound, or of a statement.
@@ -827,29 +910,57 @@ impl<'a> Walk<'a> {
         scratch: &mut Scratch,
     ) -> Result<bool, DecodeError> {
         let (kind, name) = f::target(f::DESCRIBE, body)?;
-        if kind == b'S' {
-            let Some(statement) = self.statement(name) else { return Ok(false) };
-            if Self::word(&statement).is_some() {
-                b::put_no_parameters(&mut scratch.answers);
-            } else {
-                let Some(ready) = self.ready(&statement) else { return Ok(false) };
-                let Some(description) = &ready.param_description else { return Ok(false) };
-                // That of one row, when the statement is known by it.
-                let by_row = statement.as_insert().filter(|insert| insert.one_row().is_some());
-                put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
-            }
-        } else if !stretch.open || !name.is_empty() {
-            return Ok(false);
+        if kind != b'S' {
+            let insert = self.bound.as_ref().filter(|_| stretch.word.is_none());
+            let together = insert.and_then(|bound| bound.ready.together());
+            let known = stretch.open && name.is_empty();
+            return Ok(known && put_rows_described(&mut scratch.answers, together, self.result_formats));
         }
-        b::put_empty(&mut scratch.answers, b::NO_DATA);
-        Ok(true)
+        let Some(statement) = self.statement(name) else { return Ok(false) };
+        if Self::word(&statement).is_some() {
+            b::put_no_parameters(&mut scratch.answers);
+            b::put_empty(&mut scratch.answers, b::NO_DATA);
+            return Ok(true);
+        }
+        let Some(ready) = self.ready(&statement) else { return Ok(false) };
+        let Some(description) = &ready.param_description else { return Ok(false) };
+        // That of one row, when the statement is known by it.
+        let by_row = statement.as_insert().filter(|insert| insert.one_row().is_some());
+        put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
+        let together = ready.together();
+        let told = together.is_none_or(|together| together.tell(&statement));
+        Ok(told && put_rows_described(&mut scratch.answers, together, &[]))
     }
+}
+
+/// A RowDescription with these formats, or NoData. False: the server would refuse the formats.
+fn put_rows_described(out: &mut Vec<u8>, together: Option<&Together>, formats: &[u8]) -> bool {
+    let Some(described) = together.and_then(|together| together.row_description.as_deref()) else {
+        b::put_empty(out, b::NO_DATA);
+        return true;
+    };
+    let mut put = None;
+    frame::put(out, b::ROW_DESCRIPTION, |out| put = put_row_description(out, described, formats));
+    put.is_some()
+}
+
+/// Appends the answers that were known before, with those of the server where they belong: each ends with a CommandComplete.
+fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[usize], ticket: &Ticket) {
+    let given = if places.is_empty() { Vec::new() } else { ticket.take_answer() };
+    let (mut given, mut at) = (&given[..], 0);
+    for &place in places {
+        let (own, others) = given.split_at(statement_end(given));
+        out.extend_from_slice(&known[at..place]);
+        out.extend_from_slice(own);
+        (given, at) = (others, place);
+    }
+    out.extend_from_slice(&known[at..]);
 }
 
 /// A ParameterDescription, that of `body` so many times over.
 fn put_parameters(out: &mut Vec<u8>, body: &[u8], times: usize) {
     let types = body.get(2..).unwrap_or_default();
-    crate::wire::frame::put(out, b::PARAMETER_DESCRIPTION, |out| {
+    frame::put(out, b::PARAMETER_DESCRIPTION, |out| {
         out.extend_from_slice(&((types.len() / 4 * times) as u16).to_be_bytes());
         out.extend_from_slice(&types.repeat(times));
     });

@@ -19,7 +19,7 @@ use crate::policy::{self, Rules};
 use crate::pool::registry::Shared;
 use crate::proto::fold::Fold;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
-use crate::proto::prepared::{ClientNames, SERVER_NAME_PREFIX, ServerNames, Statement};
+use crate::proto::prepared::{ClientNames, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement};
 use crate::proto::vars::VarSet;
 use crate::server::{Reported, ServerConn, ServerShared};
 use crate::settings::{PoolMode, SessionState};
@@ -29,9 +29,6 @@ use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
 /// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
 pub const UNKEPT: u64 = u64::MAX;
-
-/// Stands for NoData where a hash of a RowDescription is kept.
-const NO_ROWS: u64 = 0;
 
 /// What may be carried, asked for after a transaction that may have changed it.
 pub const PROBED: Effects = Effects::SETTINGS

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::plan::{InsertPlan, IntWidth, ItemRule, LiteralRule, ParamRule, Print, Temporal};
-use crate::sql::insert::{Class, Item};
+use crate::sql::insert::{Class, Item, decode_string};
 use crate::wire::backend::ErrorFields;
 use crate::wire::copy::{self, CopyFormat};
 use crate::wire::frame;
@@ -412,6 +412,153 @@ fn put_param_binary(rule: ParamRule, value: Option<&[u8]>, out: &mut Vec<u8>) ->
     Ok(())
 }
 
+/// Hot path. Appends Bind of the prepared statement `name`, with a row of literals (`text[item]`, quotes included) as text
+/// parameters of their columns' types, and Execute; or leaves `out` as it was.
+pub fn put_literals_bound(
+    plan: &InsertPlan,
+    name: &str,
+    text: &[u8],
+    items: &[Item],
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    if items.len() != plan.items.len() {
+        return Err(NotPourable::Count);
+    }
+    let begin = out.len();
+    let mut info = Ok(RowInfo::default());
+    frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        frame::put_cstr(out, name.as_bytes());
+        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&plan.fields.to_be_bytes());
+        info = items.iter().zip(&plan.items).try_fold(RowInfo::default(), |info, (item, rule)| {
+            let own_time = put_literal_bound(rule, *item, text, plan.max_value_bytes, out)?;
+            Ok(RowInfo { own_time: info.own_time | own_time })
+        });
+        out.extend_from_slice(&[0, 0]);
+    });
+    frontend::put_execute(out, b"", 0);
+    info.inspect_err(|_| out.truncate(begin))
+}
+
+/// True: it means the transaction's time.
+fn put_literal_bound(
+    rule: &ItemRule,
+    item: Item,
+    text: &[u8],
+    max: usize,
+    out: &mut Vec<u8>,
+) -> Result<bool, NotPourable> {
+    let rule = match rule {
+        ItemRule::LeftOut if item.class == Class::Default => return Ok(false),
+        ItemRule::Literal(rule) if rule.accept.has(item.class) => *rule,
+        _ => return Err(NotPourable::Class),
+    };
+    let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
+    if item.class == Class::Null {
+        out.extend_from_slice(&(-1i32).to_be_bytes());
+        return Ok(false);
+    }
+    let length = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let mut own_time = false;
+    if item.class == Class::String {
+        if bytes.len() > max.saturating_add(2) {
+            return Err(NotPourable::ValueTooLong);
+        }
+        own_time = means_own_time(rule.temporal, bytes);
+        decode_string(bytes).for_each(|piece| out.extend_from_slice(piece));
+    } else {
+        // Such a literal is written in the same way in a COPY's field.
+        put_literal(rule, item.class, bytes, max, out)?;
+    }
+    let written = u32::try_from(out.len() - length - 4).map_err(|_| NotPourable::ValueTooLong)?;
+    out[length..length + 4].copy_from_slice(&written.to_be_bytes());
+    Ok(own_time)
+}
+
+/// Hot path. Appends a client's Bind for the prepared statement `name` in the place of the client's own, values and formats as
+/// sent. `body` is the body that `bind` was read from; its portal is the unnamed one.
+pub fn put_bound(
+    plan: &InsertPlan,
+    name: &str,
+    body: &[u8],
+    bind: &Bind<'_>,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    check_counts(plan, bind, 1)?;
+    // Portal and statement, each with its zero byte.
+    let rest = body.get(bind.portal.len() + bind.statement.len() + 2..).ok_or(NotPourable::Count)?;
+    if rest.len() > plan.max_value_bytes {
+        return Err(NotPourable::ValueTooLong);
+    }
+    let mut params = Params::new(plan, bind);
+    let mut info = RowInfo::default();
+    for item in &plan.items {
+        match item {
+            ItemRule::LeftOut | ItemRule::Fixed { .. } => {}
+            ItemRule::Literal(_) => return Err(NotPourable::Class),
+            ItemRule::Param(rule) => {
+                let value = params.take(rule.index, plan.max_value_bytes)?;
+                let text = value.filter(|_| !bind.binary(rule.index));
+                info.own_time |= text.is_some_and(|text| means_own_time(rule.temporal, text));
+            }
+        }
+    }
+    frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        frame::put_cstr(out, name.as_bytes());
+        out.extend_from_slice(rest);
+    });
+    Ok(info)
+}
+
+/// The body of a statement's RowDescription with the formats that a Bind asked for; `None`: the server would refuse them.
+pub fn put_row_description(out: &mut Vec<u8>, described: &[u8], formats: &[u8]) -> Option<()> {
+    let codes = formats.len() / 2;
+    let columns = usize::from(u16::from_be_bytes([*described.first()?, *described.get(1)?]));
+    if codes > 1 && codes != columns || formats.chunks_exact(2).any(|code| code != [0, 0] && code != [0, 1]) {
+        return None;
+    }
+    let begin = out.len();
+    out.extend_from_slice(described);
+    let mut at = begin + 2;
+    for column in 0..columns {
+        // The name, then table, attribute, type, size and modifier; the format stands last.
+        at += memchr::memchr(0, out.get(at..)?)? + 1 + 16;
+        let code = if codes == 1 { formats } else { formats.get(column * 2..).unwrap_or_default() };
+        out.get_mut(at..at + 2)?.copy_from_slice(code.get(..2).unwrap_or(&[0, 0]));
+        at += 2;
+    }
+    Some(())
+}
+
+/// What a batch is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Rows of a COPY.
+    Copy(CopyFormat),
+    /// The clients' own statements, each a Bind and an Execute.
+    Pipelined,
+}
+
+impl Form {
+    /// As the console shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Copy(CopyFormat::Text) => "text",
+            Self::Copy(CopyFormat::Binary) => "binary",
+            Self::Pipelined => "pipelined",
+        }
+    }
+}
+
+impl From<CopyFormat> for Form {
+    fn from(format: CopyFormat) -> Self {
+        Self::Copy(format)
+    }
+}
+
 /// Does a batch have room?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
@@ -433,7 +580,7 @@ struct Unit {
 /// The rows of one COPY, by unit: a unit is one client statement with one row or more, which stand or fall together.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    format: CopyFormat,
+    form: Form,
     caps: Caps,
     bytes: Vec<u8>,
     units: Vec<Unit>,
@@ -442,13 +589,8 @@ pub struct Batch {
 
 impl Batch {
     /// Empty. A unit that is larger than the caps is taken by an empty batch only.
-    pub fn new(format: CopyFormat, caps: Caps) -> Self {
-        Self { format, caps, bytes: Vec::new(), units: Vec::new(), rows: 0 }
-    }
-
-    /// The form of its rows.
-    pub fn format(&self) -> CopyFormat {
-        self.format
+    pub fn new(form: impl Into<Form>, caps: Caps) -> Self {
+        Self { form: form.into(), caps, bytes: Vec::new(), units: Vec::new(), rows: 0 }
     }
 
     /// Rows in it.
@@ -527,7 +669,7 @@ impl Batch {
 
     /// The units of `units` alone, in their order; for a search by halves. Out of range: empty.
     pub fn select(&self, units: Range<usize>) -> Self {
-        let mut part = Self::new(self.format, self.caps);
+        let mut part = Self::new(self.form, self.caps);
         for unit in units {
             part.copy_unit(self, unit);
         }
@@ -536,7 +678,7 @@ impl Batch {
 
     /// All but unit `unit`; later units move down by one.
     pub fn without(&self, unit: usize) -> Self {
-        let mut part = Self::new(self.format, self.caps);
+        let mut part = Self::new(self.form, self.caps);
         for other in (0..self.units.len()).filter(|&other| other != unit) {
             part.copy_unit(self, other);
         }
@@ -554,12 +696,26 @@ impl Batch {
         Some(start..self.units.get(units.end).map_or(self.bytes.len(), |unit| unit.start))
     }
 
+    /// The answers of each unit, cut out of those of all: a CommandComplete ends each row's.
+    pub fn answers<'a>(&'a self, all: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = all;
+        (0..self.units()).map(move |unit| {
+            let mut end = 0;
+            for _ in 0..self.unit_rows(unit) {
+                end += statement_end(&rest[end..]);
+            }
+            let (own, others) = rest.split_at(end);
+            rest = others;
+            own
+        })
+    }
+
     /// Appends everything between Execute(COPY) and what follows it: one CopyData with header, rows and trailer, and CopyDone.
     pub fn put_copy(&self, out: &mut Vec<u8>) {
         out.reserve(self.bytes.len() + copy::BINARY_HEADER.len() + 2 * frame::HEADER_BYTES + 2);
-        frame::put(out, frontend::COPY_DATA, |out| match self.format {
-            CopyFormat::Text => out.extend_from_slice(&self.bytes),
-            CopyFormat::Binary => {
+        frame::put(out, frontend::COPY_DATA, |out| match self.form {
+            Form::Copy(CopyFormat::Text) | Form::Pipelined => out.extend_from_slice(&self.bytes),
+            Form::Copy(CopyFormat::Binary) => {
                 out.extend_from_slice(copy::BINARY_HEADER);
                 out.extend_from_slice(&self.bytes);
                 out.extend_from_slice(copy::BINARY_TRAILER);
@@ -587,8 +743,8 @@ pub struct Cargo {
 
 impl Cargo {
     /// Empty, for one COPY of each of these forms.
-    pub fn new(formats: impl IntoIterator<Item = CopyFormat>, caps: Caps) -> Self {
-        Self { parts: formats.into_iter().map(|format| Batch::new(format, caps)).collect(), caps }
+    pub fn new(forms: impl IntoIterator<Item = impl Into<Form>>, caps: Caps) -> Self {
+        Self { parts: forms.into_iter().map(|form| Batch::new(form, caps)).collect(), caps }
     }
 
     /// The batch of each COPY.
@@ -683,6 +839,18 @@ pub fn line_of_error(fields: &ErrorFields<'_>, relname: &str) -> Option<u64> {
 pub fn copy_context(context: &[u8], relname: &str) -> Option<usize> {
     let prefix = format!("COPY {relname}, line ");
     memchr::memmem::find_iter(context, prefix.as_bytes()).find(|&at| at == 0 || context[at - 1] == b'\n')
+}
+
+/// Where the first statement's answer ends: behind its CommandComplete.
+pub fn statement_end(answers: &[u8]) -> usize {
+    let mut at = 0;
+    while let Ok(Some((head, _))) = frame::whole(&answers[at..], usize::MAX) {
+        at += head.total();
+        if head.tag == crate::wire::backend::COMMAND_COMPLETE {
+            break;
+        }
+    }
+    at
 }
 
 #[cfg(test)]
@@ -952,6 +1120,68 @@ mod tests {
         assert_eq!(head.tag, frontend::COPY_DATA);
         assert_eq!(body, b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\xff\xff");
         assert_eq!(&out[head.total()..], [frontend::COPY_DONE, 0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn literals_become_text_parameters() {
+        let rules = vec![any_literal(), ItemRule::LeftOut, any_literal(), any_literal()];
+        let plan = InsertPlan { fields: 3, ..plan(rules) };
+        let text = "INSERT INTO t VALUES ('a''b', DEFAULT, NULL, -1.5)";
+        let mut lifted = crate::sql::insert::Lifted::new();
+        crate::sql::insert::lift(text.as_bytes(), &mut lifted).unwrap();
+        let mut out = b"x".to_vec();
+        put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &mut out).unwrap();
+        let (head, body) = frame::whole(&out[1..], usize::MAX).unwrap().unwrap();
+        let bind = Bind::decode(body).unwrap();
+        assert_eq!((bind.portal, bind.statement), (&b""[..], &b"s"[..]));
+        let values: Vec<_> = bind.values().collect();
+        assert_eq!(values, [Some(&b"a'b"[..]), None, Some(b"-1.5")]);
+        assert_eq!(out[1 + head.total()], frontend::EXECUTE);
+        let plan = InsertPlan { max_value_bytes: 2, ..plan };
+        assert!(put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &mut out).is_err());
+        assert_eq!(out.len(), 1 + head.total() + 10);
+    }
+
+    #[test]
+    fn a_description_takes_the_formats_that_were_asked_for() {
+        let mut described = Vec::new();
+        crate::wire::backend::put_text_row_description(&mut described, &["a", "bc"]);
+        let body = &described[frame::HEADER_BYTES..];
+        let with = |formats: &[u8]| {
+            let mut out = Vec::new();
+            put_row_description(&mut out, body, formats).map(|()| out)
+        };
+        assert_eq!(with(&[]).as_deref(), Some(body));
+        let (first, second) = (2 + 2 + 17, body.len() - 1);
+        let set = |at: &[usize]| {
+            let mut body = body.to_vec();
+            at.iter().for_each(|&at| body[at] = 1);
+            Some(body)
+        };
+        assert_eq!(with(&[0, 1]), set(&[first, second]));
+        assert_eq!(with(&[0, 0, 0, 1]), set(&[second]));
+        assert_eq!(with(&[0, 2]), None);
+        assert_eq!(with(&[0, 1, 0, 1, 0, 1]), None);
+        for cut in 0..body.len() {
+            let _ = put_row_description(&mut Vec::new(), &body[..cut], &[0, 1]);
+        }
+    }
+
+    #[test]
+    fn answers_are_cut_by_unit() {
+        let mut batch = Batch::new(Form::Pipelined, CAPS);
+        batch.push_unit(b"x", 1).unwrap();
+        batch.push_unit(b"yy", 2).unwrap();
+        let done = |tag: &str| {
+            let mut out = Vec::new();
+            frame::put(&mut out, crate::wire::backend::DATA_ROW, |out| out.extend_from_slice(tag.as_bytes()));
+            crate::wire::backend::put_command_complete(&mut out, tag.as_bytes());
+            out
+        };
+        let all = [done("a"), done("b"), done("c")].concat();
+        let cut: Vec<_> = batch.answers(&all).map(<[u8]>::to_vec).collect();
+        assert_eq!(cut, [done("a"), [done("b"), done("c")].concat()]);
+        assert_eq!(batch.answers(b"").map(<[u8]>::len).sum::<usize>(), 0);
     }
 
     #[test]

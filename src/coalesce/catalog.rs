@@ -412,7 +412,7 @@ pub struct Table {
 }
 
 /// The first oid of objects that users made.
-const FIRST_USER_OID: Oid = 16384;
+pub(super) const FIRST_USER_OID: Oid = 16384;
 
 impl Table {
     /// May [`sentinel_sql`] stand in for the full guard?

@@ -1,4 +1,5 @@
-//! One lane: the batch for one COPY, or for several in a fixed order, of one pool and one set of session settings.
+//! One lane: the batch for one COPY, or for several in a fixed order, or for one INSERT that is none; of one pool and one set of
+//! session settings.
 //!
 //! Owns: when a batch leaves, the flush in one round trip, whose rows have which outcome. Never: answers a client.
 //! A ticket is resolved exactly once; `Inserted` is said only after the server confirmed the COMMIT.
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::batch::{Caps, Cargo, Cut, copy_context, line_of_error};
+use super::batch::{Caps, Cargo, Cut, Form, copy_context, line_of_error};
 use super::catalog;
 use super::evidence::{Flush, FlushOutcome, LaneStats, Seen, StatsKey};
 use super::plan::InsertPlan;
@@ -34,6 +35,29 @@ const PASSED_ON: u64 = 64;
 
 /// See [`PASSED_ON`].
 const PASSED_ON_MAX: u64 = 1 << 16;
+
+/// Most statements in a transaction that is no COPY. Each may wait for a lock for its share of what a flush may live: what is
+/// held meanwhile is held far below the server's `deadlock_timeout`, so no stranger is made a victim of it.
+pub const STATEMENTS_MAX: usize = 64;
+
+fn caps(form: Form, settings: &Coalesce) -> Caps {
+    let rows = match form {
+        Form::Copy(_) => settings.max_rows,
+        Form::Pipelined => settings.max_rows.min(STATEMENTS_MAX),
+    };
+    Caps { rows, bytes: settings.max_bytes }
+}
+
+/// The longest wait of one statement of a flush for a lock.
+fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
+    match form {
+        Form::Copy(_) => settings.lock_timeout,
+        Form::Pipelined => {
+            let share = settings.flush_timeout / STATEMENTS_MAX as u32;
+            settings.lock_timeout.min(share).max(Duration::from_millis(1))
+        }
+    }
+}
 
 /// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
 const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
@@ -67,6 +91,7 @@ pub struct Ticket {
     work: [AtomicU32; 6],
     noticed: AtomicBool,
     notices: Mutex<Vec<u8>>,
+    answer: Mutex<Vec<u8>>,
 }
 
 /// What a unit is in the counters of its pool, when it is committed.
@@ -112,6 +137,12 @@ impl Ticket {
             self.noticed.store(false, Ordering::Relaxed);
             std::mem::take(&mut *lock(&self.notices))
         })
+    }
+
+    /// With [`Outcome::Inserted`]: what the server answered to the unit's statements, where they were not a COPY: DataRow and
+    /// NoticeResponse messages and a CommandComplete for each, whole.
+    pub fn take_answer(&self) -> Vec<u8> {
+        std::mem::take(&mut *lock(&self.answer))
     }
 
     fn resolve(&self, outcome: Outcome) {
@@ -176,16 +207,17 @@ impl Drop for Single {
     }
 }
 
-/// One COPY of a flush.
+/// One COPY of a flush, or all of its INSERTs.
 #[derive(Debug)]
 pub struct Leg {
     /// The plan of the statement that opened it.
     pub plan: Arc<InsertPlan>,
-    /// The form of its rows.
-    pub format: CopyFormat,
+    /// What it is made of.
+    pub form: Form,
     /// `schema.table`, as the configuration names it.
     pub table: String,
-    copy: Arc<Statement>,
+    /// The COPY, or the INSERT.
+    pub statement: Arc<Statement>,
 }
 
 impl Leg {
@@ -196,17 +228,28 @@ impl Leg {
             CopyFormat::Binary => plan.copy_binary_sql.as_ref(),
         }?;
         let copy = Statement::new(sql.as_bytes(), &[], Effects::NONE);
-        Some(Self { table: plan.configured_name(), plan: Arc::clone(plan), format, copy })
+        Some(Self::of(plan, Form::Copy(format), copy))
+    }
+
+    /// For INSERTs that are no COPY, each run as it is.
+    pub(super) fn pipelined(plan: &Arc<InsertPlan>, statement: Arc<Statement>) -> Self {
+        Self::of(plan, Form::Pipelined, statement)
+    }
+
+    fn of(plan: &Arc<InsertPlan>, form: Form, statement: Arc<Statement>) -> Self {
+        Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement }
     }
 
     /// The same COPY.
     fn again(&self) -> Self {
-        Self {
-            plan: Arc::clone(&self.plan),
-            format: self.format,
-            table: self.table.clone(),
-            copy: Arc::clone(&self.copy),
-        }
+        Self::of(&self.plan, self.form, Arc::clone(&self.statement))
+    }
+
+    /// Of the same text.
+    fn is_like(&self, other: &Self) -> bool {
+        self.form == other.form
+            && (&self.statement.query, &self.statement.types)
+                == (&other.statement.query, &other.statement.types)
     }
 }
 
@@ -310,8 +353,10 @@ impl Lane {
         mode: CoalesceMode,
     ) -> Arc<Self> {
         let settings = pool.settings.load().coalesce.clone();
+        let form = legs.first().map_or(Form::Copy(CopyFormat::Text), |leg| leg.form);
         let millis = |d: Duration| d.as_millis().to_string();
-        let (lock_timeout, flush_timeout) = (millis(settings.lock_timeout), millis(settings.flush_timeout));
+        let (lock_timeout, flush_timeout) =
+            (millis(lock_timeout(form, &settings)), millis(settings.flush_timeout));
         let own = [
             ("application_name", "pgsluice"),
             ("lock_timeout", lock_timeout.as_str()),
@@ -319,7 +364,12 @@ impl Lane {
             // Planning the guard costs more than running it.
             ("plan_cache_mode", "force_generic_plan"),
         ];
-        let caps = Caps { rows: settings.max_rows, bytes: settings.max_bytes };
+        let caps = caps(form, &settings);
+        let shared = &pool.shared().vars;
+        let set = match form {
+            Form::Copy(_) => shared.intern(vars.pouring().chain(own)),
+            Form::Pipelined => shared.intern(vars.answering().chain(own)),
+        };
         let plans = || legs.iter().map(|leg| &leg.plan);
         let sentinel = plans().all(|plan| plan.has_sentinel).then(|| {
             let sql = catalog::sentinel_sql(plans().map(|plan| plan.target.as_str()));
@@ -333,13 +383,10 @@ impl Lane {
                 user: pool.target.load().user.clone(),
                 table: of_each(&legs, |leg| &leg.table),
                 columns: of_each(&legs, |leg| columns_of(&leg.plan.copy_text_sql)),
-                format: of_each(&legs, |leg| match leg.format {
-                    CopyFormat::Text => "text",
-                    CopyFormat::Binary => "binary",
-                }),
+                format: of_each(&legs, |leg| leg.form.as_str()),
             }),
-            class: parts.first().map_or(vars.pour_class, |part| part.class),
-            vars: pool.shared().vars.intern(vars.pouring().chain(own)),
+            class: parts.first().map_or(class_for(form, vars), |part| part.class),
+            vars: set,
             parts,
             tied: plans().any(|plan| plans().any(|other| plan.is_tied_to(other))),
             sentinel,
@@ -347,7 +394,7 @@ impl Lane {
             lanes: Arc::downgrade(lanes),
             shapes: Mutex::default(),
             inner: Mutex::new(Inner {
-                batch: Cargo::new(legs.iter().map(|leg| leg.format), caps),
+                batch: Cargo::new(legs.iter().map(|leg| leg.form), caps),
                 tickets: Vec::new(),
                 flown: Vec::new(),
                 flights: 0,
@@ -374,6 +421,7 @@ impl Lane {
         let agree = parts.iter().all(|part| {
             Arc::ptr_eq(&part.pool, &first.pool)
                 && part.class == first.class
+                && !part.is_pipelined()
                 && part.mode == CoalesceMode::On
                 && part.settings == first.settings
         });
@@ -387,11 +435,11 @@ impl Lane {
             && self.parts.iter().zip(parts).all(|(own, part)| Arc::ptr_eq(own, part))
     }
 
-    pub(super) fn serves(&self, pool: &Arc<Pool>, class: u64, leg: &Leg, mode: CoalesceMode) -> bool {
+    pub(super) fn serves(&self, pool: &Arc<Pool>, vars: &VarSet, leg: &Leg, mode: CoalesceMode) -> bool {
         let [own] = &*self.legs else { return false };
         Arc::ptr_eq(&self.pool, pool)
-            && self.class == class
-            && own.copy.query == leg.copy.query
+            && self.class == class_for(leg.form, vars)
+            && own.is_like(leg)
             && own.plan.fingerprint == leg.plan.fingerprint
             // The guard asks what the name means; another spelling may come to mean another table.
             && own.plan.name_as_written == leg.plan.name_as_written
@@ -403,8 +451,22 @@ impl Lane {
     pub(super) fn is_replaced_by(&self, new: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &new.pool)
             && self.class == new.class
-            && new.legs.iter().all(|leg| self.legs.iter().any(|own| own.copy.query == leg.copy.query))
+            && new.legs.iter().all(|leg| self.legs.iter().any(|own| own.is_like(leg)))
             && !self.is_busy()
+    }
+
+    /// Its batches are no COPY.
+    fn is_pipelined(&self) -> bool {
+        self.legs.iter().any(|leg| leg.form == Form::Pipelined)
+    }
+
+    fn caps(&self) -> Caps {
+        caps(self.legs.first().map_or(Form::Pipelined, |leg| leg.form), &self.settings)
+    }
+
+    /// COPYs of a flush.
+    fn copies(&self) -> usize {
+        if self.is_pipelined() { 0 } else { self.legs.len() }
     }
 
     /// From this many rows on a flush is a COPY for each table.
@@ -567,8 +629,8 @@ impl Lane {
         let nothing_under_way = inner.flights == 0 && inner.singles == 0;
         // Two halves of the crowd take turns: one flies while the other is answered, thinks and comes back.
         let half = inner.tickets.len() * 2 >= inner.expected.max(here);
-        let full = inner.batch.rows() >= self.settings.max_rows / 2
-            || inner.batch.bytes() >= self.settings.max_bytes / 2;
+        let full =
+            inner.batch.rows() >= self.caps().rows / 2 || inner.batch.bytes() >= self.settings.max_bytes / 2;
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
         let due = self.settings.linger.is_zero() && (nothing_under_way || (inner.expected > 1 && half));
         if due || full {
@@ -576,10 +638,12 @@ impl Lane {
         }
     }
 
+    fn empty(&self) -> Cargo {
+        Cargo::new(self.legs.iter().map(|leg| leg.form), self.caps())
+    }
+
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        let caps = Caps { rows: self.settings.max_rows, bytes: self.settings.max_bytes };
-        let formats = self.legs.iter().map(|leg| leg.format);
-        let empty = inner.flown.pop().unwrap_or_else(|| Cargo::new(formats, caps));
+        let empty = inner.flown.pop().unwrap_or_else(|| self.empty());
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
         let tickets = std::mem::replace(&mut inner.tickets, as_many);
@@ -607,6 +671,7 @@ impl Lane {
             left,
             landed: false,
             failed: false,
+            answers: Vec::new(),
         };
         tokio::spawn(flight.fly(batch));
     }
@@ -632,8 +697,21 @@ impl Lane {
 
     /// Does the server say that it copied all rows of each? The first of `tags` are those of the COPYs.
     fn copied(&self, batch: &Cargo, tags: &[Vec<u8>]) -> bool {
-        tags.len() >= self.legs.len()
-            && tags.iter().zip(batch.parts()).all(|(tag, part)| copied(tag, part.rows()))
+        tags.len() >= self.copies()
+            && tags[..self.copies()].iter().zip(batch.parts()).all(|(tag, part)| copied(tag, part.rows()))
+    }
+
+    /// Whose row failed, if that can be told.
+    fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply) -> Option<usize> {
+        // The COPY that failed is the first one without a tag; the INSERT, the one behind those that were answered.
+        let failed = if self.is_pipelined() { 0 } else { reply.tags.len() };
+        let (leg, part) = self.legs.get(failed).zip(batch.parts().get(failed))?;
+        let line = match leg.form {
+            Form::Copy(_) => line_of_error(error, &leg.plan.relname)?,
+            // The guard's is behind all.
+            Form::Pipelined => (part.rows() - reply.raw_left + 1) as u64,
+        };
+        part.line_owner(line)
     }
 
     /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
@@ -674,8 +752,7 @@ impl Lane {
         cuts: &[Cut],
         opening: Opening,
     ) -> Option<Flown> {
-        let caps = Caps { rows: self.settings.max_rows, bytes: self.settings.max_bytes };
-        let mut batch = Cargo::new(self.legs.iter().map(|leg| leg.format), caps);
+        let mut batch = self.empty();
         if !batch.push_unit(encoded, cuts) {
             return None;
         }
@@ -779,8 +856,8 @@ impl Lane {
         }
     }
 
-    /// Appends COPY, its rows and its end, for each table; and a guard. Where the cheap guard has a mark from an earlier flush on this connection it is enough; otherwise the full one goes, for each table,
-    /// and takes the mark.
+    /// Appends COPY, its rows and its end, for each table, or the INSERTs; and a guard. Where the cheap guard has a mark from an
+    /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark.
     fn put_rows(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
         let max = self.max_prepared();
         server.conn.prepare_out();
@@ -791,10 +868,18 @@ impl Lane {
             (None, _) => Guard::Full,
         };
         for (leg, part) in self.legs.iter().zip(batch.parts()) {
-            server.ensure_own(&leg.copy, max);
-            put_own(server, &leg.copy, &[]);
-            part.put_copy(&mut server.conn.out);
-            server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+            server.ensure_own(&leg.statement, max);
+            match leg.form {
+                Form::Copy(_) => {
+                    put_own(server, &leg.statement, &[]);
+                    part.put_copy(&mut server.conn.out);
+                    server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+                }
+                Form::Pipelined => {
+                    server.conn.out.extend_from_slice(part.bytes());
+                    (0..part.rows()).for_each(|_| expect_own(server));
+                }
+            }
         }
         let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
         if guard != Guard::Sentinel {
@@ -831,6 +916,11 @@ impl Lane {
 fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>]) {
     f::put_bind_text(&mut server.conn.out, statement.server_name.as_bytes(), params);
     f::put_execute(&mut server.conn.out, b"", 0);
+    expect_own(server);
+}
+
+/// The answers to Bind and Execute.
+fn expect_own(server: &mut Checkout) {
     server.pipeline.push(Kind::Bind, Action::Own, false);
     server.pipeline.push(Kind::Execute, Action::Own, false);
 }
@@ -917,12 +1007,12 @@ enum Guard {
 }
 
 impl Guard {
-    /// Command tags that a flush of so many COPYs answers before its Sync is obeyed.
+    /// Command tags of its own for so many tables, before the Sync is obeyed.
     fn tags(self, legs: usize) -> usize {
         match self {
-            Self::Full => 2 * legs,
-            Self::FullWithMark => 2 * legs + 1,
-            Self::Sentinel => legs + 1,
+            Self::Full => legs,
+            Self::FullWithMark => legs + 1,
+            Self::Sentinel => 1,
         }
     }
 
@@ -950,6 +1040,8 @@ struct Flight {
     /// One of its COPYs committed; one failed.
     landed: bool,
     failed: bool,
+    /// What the server answered to statements that are no COPY.
+    answers: Vec<u8>,
 }
 
 /// What came of one COPY.
@@ -1077,7 +1169,7 @@ impl Flight {
             (&stats.client_parse_count, parses),
             (&stats.bind_count, binds),
             (&stats.received, received),
-            (&stats.sent, sent),
+            (&stats.sent, sent + self.answers.len() as u64),
             (&stats.xact_time, time),
             (&stats.query_time, time),
             (&stats.server_assignment_count, 1),
@@ -1108,8 +1200,8 @@ impl Flight {
         }
     }
 
-    async fn send(&self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
-        let lane = &self.lane;
+    async fn send(&mut self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
+        let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
         for _ in 0..2 {
             let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
@@ -1117,8 +1209,10 @@ impl Flight {
                 return Landed::NotStored;
             }
             let guard = lane.put_flush(&mut server, batch);
-            let mut reply = Reply::default();
+            let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
+            let mut reply = Reply { raw_left: statements, ..Reply::default() };
             let finished = server.finish_into(&mut reply).await;
+            self.answers = std::mem::take(&mut reply.raw);
             seen.server_pid = Some(server.shared.pid);
             seen.xid = guard.xid(&reply);
             let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
@@ -1141,7 +1235,7 @@ impl Flight {
     fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
         let lane = &self.lane;
         match &reply.error {
-            None if lane.copied(batch, &reply.tags) => {
+            None if reply.raw_left == 0 && lane.copied(batch, &reply.tags) => {
                 seen.outcome = FlushOutcome::Committed;
                 Landed::Committed
             }
@@ -1158,17 +1252,18 @@ impl Flight {
                     seen.outcome = FlushOutcome::TableChanged;
                     return Landed::NotStored;
                 }
-                // The COPY that failed is the first one without a tag.
-                let failed = reply.tags.len();
-                let owner = lane.legs.get(failed).zip(batch.parts().get(failed)).and_then(|(leg, part)| {
-                    line_of_error(&fields, &leg.plan.relname).and_then(|line| part.line_owner(line))
-                });
-                seen.outcome = if owner.is_some() { FlushOutcome::RowFailed } else { FlushOutcome::Failed };
+                let mut owner = lane.guilty(batch, &fields, reply);
                 let state = fields.sqlstate();
-                if owner.is_none() && state.starts_with(b"42") {
+                let otherwise = match lane.is_pipelined() {
+                    false => owner.is_none() && state.starts_with(b"42"),
+                    true => state.starts_with(b"42") || state == b"0A000",
+                };
+                if otherwise {
                     // No such table or column, or no privilege for it: not what was planned for either.
                     lane.forget_shapes();
+                    owner = None;
                 }
+                seen.outcome = if owner.is_some() { FlushOutcome::RowFailed } else { FlushOutcome::Failed };
                 // A row that violates something is looked for; a lock, a full disk or an administrator is nobody's row.
                 match owner {
                     None if !state.starts_with(b"22") && !state.starts_with(b"23") => Landed::NotStored,
@@ -1182,7 +1277,8 @@ impl Flight {
     /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
     /// was read.
     async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply, seen: &mut Seen) -> Landed {
-        let guard_answered = reply.tags.len() >= guard.tags(self.lane.legs.len());
+        let tags = guard.tags(self.lane.legs.len()) + self.lane.copies();
+        let guard_answered = reply.tags.len() >= tags;
         if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
             seen.outcome = FlushOutcome::Lost;
             return Landed::NotStored;
@@ -1203,6 +1299,13 @@ impl Flight {
     fn committed(&mut self, mut batch: Cargo) {
         self.lane.count(&batch);
         let units = batch.units();
+        if let [part] = batch.parts()
+            && self.lane.is_pipelined()
+        {
+            for (ticket, answer) in self.tickets.iter().zip(part.answers(&self.answers)) {
+                lock(&ticket.answer).extend_from_slice(answer);
+            }
+        }
         batch.clear();
         if batch.capacity() <= BUFFER_KEPT {
             lock(&self.lane.inner).flown.push(batch);
@@ -1261,6 +1364,14 @@ fn of_each<'a>(legs: &'a [Leg], what: impl Fn(&'a Leg) -> &'a str) -> String {
     let mut all: Vec<&str> = legs.iter().map(what).collect();
     all.dedup();
     all.join("; ")
+}
+
+/// What sessions have to agree on to share a lane of this form: more where rows are answered.
+fn class_for(form: Form, vars: &VarSet) -> u64 {
+    match form {
+        Form::Copy(_) => vars.pour_class,
+        Form::Pipelined => vars.answer_class,
+    }
 }
 
 /// The column list of `COPY "schema"."table" ("a", "b") FROM STDIN`.

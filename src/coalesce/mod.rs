@@ -8,7 +8,7 @@
 //!   session: encoded rows --offer--> lane idle, one row:  leaves at once, as it was sent (the session does it)
 //!                                    otherwise:           waits in the batch
 //!   the batch leaves when nothing else is under way, when half of the sessions that lately used the lane wait in it,
-//!   or at a cap; one round trip: COPY, rows, guard, Sync
+//!   or at a cap; one round trip: COPY, rows, guard, Sync (or the INSERTs themselves, guard, Sync)
 //!     committed        -> each ticket: Inserted
 //!     an error         -> rolled back; the guilty row's session runs it singly, the others are flushed again, then singly;
 //!                         if the error names no row: halves, quarters, then singly

@@ -8,7 +8,7 @@
 
 use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind};
 use crate::sql::insert::{Class, Item};
-use crate::sql::meaning::InsertTarget;
+use crate::sql::meaning::{InsertTarget, Returned};
 use crate::wire::Oid;
 
 /// Longest value of a plan that was given no other bound (bytes); the default of `coalesce.max_value_bytes`.
@@ -306,6 +306,98 @@ pub fn plan_params(
         }
         class => fixed_literal(class, text, items[at], column),
     })
+}
+
+/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT DO NOTHING), but as it is: one after another with
+/// those of others in one transaction. Of literals: each becomes a parameter of its column's type.
+///
+/// Errors: why it must have a transaction of its own.
+pub fn plan_literals_together(
+    table: &Table,
+    target: &InsertTarget,
+    context: Context,
+) -> Result<InsertPlan, Reason> {
+    may_be_returned(table, target)?;
+    build(table, target, 0, context, |_, class, column| match class {
+        Class::Default => Ok(ItemRule::LeftOut),
+        Class::Param(_) => Err(Reason::ParameterList),
+        class if modifier_changes_parameter(column, column.type_oid) => Err(Reason::Literal {
+            column: column.name.clone(),
+            class: class_name(class),
+            base: column.base_name.clone(),
+        }),
+        class => literal_rule(class, column).map(ItemRule::Literal),
+    })
+}
+
+/// As [`plan_literals_together`], of a prepared statement; see [`plan_params`].
+///
+/// Errors: as above.
+pub fn plan_params_together(
+    table: &Table,
+    target: &InsertTarget,
+    text: &[u8],
+    items: &[Item],
+    param_oids: &[Oid],
+    context: Context,
+) -> Result<InsertPlan, Reason> {
+    if items.len() != target.items.len() || !each_once(&target.items, param_oids.len()) {
+        return Err(Reason::ParameterList);
+    }
+    may_be_returned(table, target)?;
+    build(table, target, param_oids.len(), context, |at, class, column| match class {
+        Class::Default => Ok(ItemRule::LeftOut),
+        Class::Param(number) => {
+            let index = usize::from(number) - 1;
+            param_as_sent(index, param_oids[index], column).map(ItemRule::Param)
+        }
+        class => fixed_literal(class, text, items[at], column),
+    })
+}
+
+/// The server itself takes the value to the column; only a user's own cast could do more than that.
+fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reason> {
+    let built_in = |oid: Oid| oid < super::catalog::FIRST_USER_OID;
+    if oid != column.type_oid && oid != column.base_oid && !(built_in(oid) && built_in(column.type_oid)) {
+        return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
+    }
+    Ok(ParamRule { index, convert: None, print: Print::No, temporal: temporal(column) })
+}
+
+/// May RETURNING show these columns? Their output must depend on nothing but settings of the key, and be about as long as what
+/// was sent.
+fn may_be_returned(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
+    for returned in target.returning.iter().flatten() {
+        match returned {
+            Returned::All => table.columns.iter().try_for_each(output_is_proven)?,
+            Returned::Column(name) => {
+                let column = table.column(name).ok_or_else(|| Reason::NoSuchColumn(name.clone()))?;
+                output_is_proven(column)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn output_is_proven(column: &Column) -> Result<(), Reason> {
+    let numeric = [oid::NUMERIC, oid::NUMRANGE, oid::NUMMULTIRANGE];
+    // `1e100000` is seven bytes, and its output a hundred thousand.
+    let unbounded =
+        column.typmod < 0 && (numeric.contains(&column.base_oid) || numeric.contains(&column.elem_oid));
+    let computed = column.generated && !is_short(column);
+    if type_is_proven(column) && !unbounded && !computed {
+        return Ok(());
+    }
+    Err(Reason::Type { column: column.name.clone(), base: column.base_name.clone() })
+}
+
+/// A type whose values are written in a few dozen bytes at most.
+fn is_short(column: &Column) -> bool {
+    let base = column.base_oid;
+    let number =
+        IntWidth::of(base).is_some() || matches!(base, oid::FLOAT4 | oid::FLOAT8 | oid::NUMERIC | oid::OID);
+    column.elem_oid == 0
+        && (number || temporal_of(base) == Temporal::Scalar || matches!(base, oid::BOOL | oid::UUID))
 }
 
 /// Are the parameters exactly `$1` to `$n`, each once?

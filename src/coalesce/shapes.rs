@@ -12,18 +12,19 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use super::catalog::{self, Reason, Table};
+use super::catalog::{self, Reason};
 use super::evidence::Evidence;
 use super::lane::{Lane, Leg};
 use super::plan::{self, Context, InsertPlan};
 use crate::pool::{Checkout, Pool};
-use crate::proto::prepared::Statement;
+use crate::proto::prepared::{NO_ROWS, Statement};
 use crate::proto::vars::VarSet;
 use crate::server::internal::{Lost, Reply};
 use crate::settings::{CoalesceMode, CoalesceTable};
 use crate::sql::effects::Effects;
-use crate::sql::insert::{Item, Lifted, NotPourable, lift, table_named};
+use crate::sql::insert::{Lifted, NotPourable, lift, table_named};
 use crate::sql::meaning;
+use crate::wire::backend::row_shape;
 use crate::wire::copy::CopyFormat;
 
 /// Shapes remembered in all; the oldest answers go when it is reached.
@@ -69,6 +70,15 @@ impl Source<'_> {
             Self::Prepared(statement) => (1, &statement.query, &statement.types),
         }
     }
+
+    /// What sessions must agree on to be one for it: more where rows are answered.
+    fn class(&self, vars: &VarSet) -> u64 {
+        let tail = match self {
+            Self::Literals { lifted, .. } => lifted.tail,
+            Self::Prepared(statement) => statement.as_insert().map(|insert| insert.tail).unwrap_or_default(),
+        };
+        if tail.is_plain() { vars.pour_class } else { vars.answer_class }
+    }
 }
 
 /// A statement that can be poured, and where to.
@@ -80,16 +90,63 @@ pub struct Ready {
     pub param_description: Option<Vec<u8>>,
     /// Inside a transaction block it is answered at once.
     pub deferred: bool,
-    text: Option<Arc<Lane>>,
-    binary: Option<Arc<Lane>>,
+    way: Way,
+}
+
+/// How the rows leave.
+#[derive(Debug)]
+enum Way {
+    Copy { text: Option<Arc<Lane>>, binary: Option<Arc<Lane>> },
+    Pipelined(Together),
+}
+
+/// A statement that leaves as it is, in a transaction with those of others.
+#[derive(Debug)]
+pub struct Together {
+    /// Its lane.
+    pub lane: Arc<Lane>,
+    /// The statement that is run.
+    pub statement: Arc<Statement>,
+    /// RowDescription's body, as the server gave it for the statement; `None`: it answers no rows.
+    pub row_description: Option<Vec<u8>>,
+    /// Its hash.
+    shape: u64,
+}
+
+impl Together {
+    fn new(lane: Arc<Lane>, row_description: Option<Vec<u8>>) -> Self {
+        // Another one with the same text, perhaps, than that which was asked about: this one's name is prepared.
+        let statement = Arc::clone(&lane.legs[0].statement);
+        let shape = row_description.as_deref().and_then(row_shape).unwrap_or(NO_ROWS);
+        Self { lane, statement, row_description, shape }
+    }
+
+    /// Do the rows look as whoever prepared `statement` was told, if anybody was?
+    pub fn is_as_told(&self, statement: &Statement) -> bool {
+        !statement.is_stale() && statement.shape.get().is_none_or(|told| *told == self.shape)
+    }
+
+    /// As [`Together::is_as_told`]; from here on somebody was.
+    pub fn tell(&self, statement: &Statement) -> bool {
+        !statement.is_stale() && *statement.shape.get_or_init(|| self.shape) == self.shape
+    }
 }
 
 impl Ready {
     /// The lane for rows of this format.
     pub fn lane(&self, format: CopyFormat) -> Option<&Arc<Lane>> {
-        match format {
-            CopyFormat::Text => self.text.as_ref(),
-            CopyFormat::Binary => self.binary.as_ref(),
+        match (&self.way, format) {
+            (Way::Copy { text, .. }, CopyFormat::Text) => text.as_ref(),
+            (Way::Copy { binary, .. }, CopyFormat::Binary) => binary.as_ref(),
+            (Way::Pipelined(_), _) => None,
+        }
+    }
+
+    /// The statement's way, when it is not a COPY.
+    pub fn together(&self) -> Option<&Together> {
+        match &self.way {
+            Way::Copy { .. } => None,
+            Way::Pipelined(together) => Some(together),
         }
     }
 }
@@ -212,8 +269,9 @@ impl Lanes {
             return None;
         }
         let pool_id = Arc::as_ptr(pool) as usize;
-        let hash = self.hasher.hash_one((pool_id, vars.pour_class, key));
-        let shape = self.shape(hash, pool, vars.pour_class, key);
+        let class = source.class(vars);
+        let hash = self.hasher.hash_one((pool_id, class, key));
+        let shape = self.shape(hash, pool, class, key);
         shape.seen.fetch_add(1, Ordering::Relaxed);
         let known = shape.known.load();
         match &**known {
@@ -348,12 +406,18 @@ impl Lanes {
         }
         let deferred = mode == CoalesceMode::On && deferred.unwrap_or(settings.coalesce.deferred);
         let plan = Arc::new(answer.plan);
-        let lane = |format| Leg::new(&plan, format).map(|leg| self.lane(pool, vars, shape, leg, mode));
-        let (text, binary) = (lane(CopyFormat::Text), lane(CopyFormat::Binary));
-        Ok(Ready { param_description: answer.param_description, text, binary, deferred, plan })
+        let lane = |leg| self.lane(pool, vars, shape, leg, mode);
+        let copy = |format| Leg::new(&plan, format).map(lane);
+        let way = match answer.together {
+            Some((statement, row_description)) => {
+                Way::Pipelined(Together::new(lane(Leg::pipelined(&plan, statement)), row_description))
+            }
+            None => Way::Copy { text: copy(CopyFormat::Text), binary: copy(CopyFormat::Binary) },
+        };
+        Ok(Ready { param_description: answer.param_description, way, deferred, plan })
     }
 
-    /// The lane that all shapes share which become the same COPY for the same settings.
+    /// The lane that all shapes share which become the same COPY, or are the same statement, for the same settings.
     fn lane(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
@@ -363,7 +427,7 @@ impl Lanes {
         mode: CoalesceMode,
     ) -> Arc<Lane> {
         let mut lanes = lock(&self.lanes);
-        let same = lanes.iter().find(|l| l.serves(pool, vars.pour_class, &leg, mode));
+        let same = lanes.iter().find(|l| l.serves(pool, vars, &leg, mode));
         if let Some(lane) = same {
             lane.add_shape(shape);
             return Arc::clone(lane);
@@ -464,6 +528,8 @@ enum Question {
 struct Answer {
     plan: InsertPlan,
     param_description: Option<Vec<u8>>,
+    /// Not a COPY: the statement to run, and the RowDescription of its answer.
+    together: Option<(Arc<Statement>, Option<Vec<u8>>)>,
 }
 
 /// Why a question was not answered by a plan, and how long that is believed.
@@ -534,13 +600,10 @@ impl Question {
         lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
         let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
-        let ruled_out = match (target.conflict, &target.returning) {
-            (true, _) => Some(NotPourable::OnConflict),
-            (_, Some(_)) => Some(NotPourable::Returning),
-            _ => None,
-        };
-        if let Some(why) = ruled_out {
-            return Err(Refusal::from(why.to_string()).of(as_written(&target)));
+        if (target.conflict || target.returning.is_some()) && !pool.settings.load().coalesce.share_transaction
+        {
+            let why = "coalesce.share_transaction is off".to_owned();
+            return Err(Refusal::from(why).of(as_written(&target)));
         }
 
         let mut server = pool
@@ -548,7 +611,7 @@ impl Question {
             .await
             .map_err(|_| Refusal::for_now("no server connection").of(as_written(&target)))?;
         let max = pool.settings.load().max_prepared_of_ours();
-        let answer = self.ask_server(&mut server, vars, max, text, &target, &lifted.items).await;
+        let answer = self.ask_server(&mut server, vars, max, text, &target, &lifted).await;
         // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
         let spoilt = answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT);
         if !spoilt && server.is_reusable() {
@@ -566,7 +629,7 @@ impl Question {
         max: usize,
         text: &str,
         target: &meaning::InsertTarget,
-        items: &[Item],
+        lifted: &Lifted,
     ) -> Result<Answer, Refusal> {
         let lost = |lost: Lost| Refusal::for_now(lost.0);
         if let Some(error) = server.settle_vars(vars, max, 0).await.map_err(lost)? {
@@ -582,10 +645,23 @@ impl Question {
             return Err(why.clone().into());
         }
         let context = Context::Pooled;
+        let together = !lifted.tail.is_plain();
         let mut answer = match self {
+            Self::Literals(_) if together => {
+                let plan = plan::plan_literals_together(&table, target, context)?;
+                let mut sql = Vec::with_capacity(text.len());
+                lifted.put_with_parameters(&mut sql);
+                let statement = Statement::new(&sql, &[], Effects::NONE);
+                let reply = described(server.describe_anew(&statement).await.map_err(lost)?)?;
+                let parameters = reply.param_types.unwrap_or_default().len();
+                if parameters != usize::from(plan.fields) {
+                    return Err(Reason::ParameterList.into());
+                }
+                Answer { plan, param_description: None, together: Some((statement, reply.row_description)) }
+            }
             Self::Literals(_) => {
                 let plan = plan::plan_literals(&table, target, context)?;
-                Answer { plan, param_description: None }
+                Answer { plan, param_description: None, together: None }
             }
             Self::Prepared(statement) => {
                 let reply = if statement.is_shared() {
@@ -593,15 +669,18 @@ impl Question {
                 } else {
                     server.describe_anew(statement).await
                 };
-                let reply = reply.map_err(lost)?;
-                if let Some(error) = reply.error {
-                    return Err(server_said(&error).into());
-                }
+                let reply = described(reply.map_err(lost)?)?;
                 let oids = reply.param_types.unwrap_or_default();
                 let rows = statement.as_insert().map_or(1, |insert| insert.rows);
                 let oids = oids_of_one_row(&oids, rows)?;
-                let plan = plan_prepared(&table, target, text, items, oids, context)?;
-                Answer { plan, param_description: reply.param_description }
+                let (text, items) = (text.as_bytes(), &lifted.items);
+                let plan = if together {
+                    plan::plan_params_together(&table, target, text, items, oids, context)?
+                } else {
+                    plan::plan_params(&table, target, text, items, oids, context)?
+                };
+                let together = together.then(|| (Arc::clone(statement), reply.row_description));
+                Answer { plan, param_description: reply.param_description, together }
             }
         };
         self.try_sentinel(server, max, &mut answer.plan).await.map_err(lost)?;
@@ -636,15 +715,11 @@ fn oids_of_one_row(oids: &[u32], rows: usize) -> Result<&[u32], Reason> {
     if same { Ok(first) } else { Err(Reason::ParameterList) }
 }
 
-fn plan_prepared(
-    table: &Table,
-    target: &meaning::InsertTarget,
-    text: &str,
-    items: &[Item],
-    oids: &[u32],
-    context: Context,
-) -> Result<InsertPlan, Reason> {
-    plan::plan_params(table, target, text.as_bytes(), items, oids, context)
+fn described(reply: Reply) -> Result<Reply, Refusal> {
+    match &reply.error {
+        Some(error) => Err(server_said(error).into()),
+        None => Ok(reply),
+    }
 }
 
 fn one_row(reply: &Reply) -> Result<Vec<Option<&[u8]>>, String> {

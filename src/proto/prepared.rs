@@ -15,6 +15,9 @@ use crate::sql::insert::{Lifted, Tail, lift, quick_reject};
 /// Server-side names begin so; a client that uses such a name itself is told it does not exist.
 pub const SERVER_NAME_PREFIX: &str = "pgsluice_";
 
+/// Stands for NoData where a hash of a RowDescription is kept.
+pub const NO_ROWS: u64 = 0;
+
 /// One statement by content. Cheap to compare: equal id, equal content.
 #[derive(Debug)]
 pub struct Statement {

@@ -19,6 +19,8 @@ pub struct VarSet {
     values: BTreeMap<Box<str>, Box<str>>,
     /// Equal for sets that differ only in what can't matter to an INSERT, nor to what a statement is parsed into.
     pub pour_class: u64,
+    /// As `pour_class`, and equal only where values are written in the same way in an answer.
+    pub answer_class: u64,
 }
 
 impl VarSet {
@@ -32,9 +34,14 @@ impl VarSet {
         self.values.iter().map(|(k, v)| (&**k, &**v))
     }
 
-    /// The values that may matter to what an INSERT stores or answers.
+    /// The values that may matter to what an INSERT stores.
     pub fn pouring(&self) -> impl Iterator<Item = (&str, &str)> {
         self.iter().filter(|(name, _)| matters_to_insert(name))
+    }
+
+    /// The values that may matter to what an INSERT stores, or to the rows that it answers.
+    pub fn answering(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().filter(|(name, _)| matters_to_answer(name))
     }
 
     /// `role` and `session_authorization`: who one is.
@@ -131,6 +138,11 @@ fn matters_to_insert(name: &str) -> bool {
     !NOT.contains(&name) && !name.contains('.')
 }
 
+/// As [`matters_to_insert`], where the INSERT has RETURNING.
+fn matters_to_answer(name: &str) -> bool {
+    matters_to_insert(name) || ["extra_float_digits", "bytea_output"].contains(&name)
+}
+
 /// Makes equal sets one.
 #[derive(Debug, Default)]
 pub struct Vars {
@@ -154,7 +166,9 @@ impl Vars {
         }
         let pour: Vec<_> = values.iter().filter(|(n, _)| matters_to_insert(n)).collect();
         let pour_class = self.hasher.hash_one(&pour);
-        let set = Arc::new(VarSet { values, pour_class });
+        let answer: Vec<_> = values.iter().filter(|(n, _)| matters_to_answer(n)).collect();
+        let answer_class = self.hasher.hash_one(&answer);
+        let set = Arc::new(VarSet { values, pour_class, answer_class });
         slot.push(Arc::downgrade(&set));
         if known.len().is_multiple_of(256) {
             known.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
@@ -226,5 +240,9 @@ mod tests {
         let c = vars.intern([("application_name", "b"), ("timezone", "CET")]);
         assert_eq!(a.pour_class, b.pour_class);
         assert_ne!(a.pour_class, c.pour_class);
+        let d = vars.intern([("bytea_output", "escape"), ("timezone", "UTC")]);
+        assert_eq!(a.pour_class, d.pour_class);
+        assert_eq!(a.answer_class, b.answer_class);
+        assert_ne!(a.answer_class, d.answer_class);
     }
 }

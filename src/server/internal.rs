@@ -20,6 +20,9 @@ pub type Rows = Vec<Vec<Option<Vec<u8>>>>;
 /// Largest answer of a round trip of ours (bytes).
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
+/// Largest answer of the statements of a batch (bytes), and the largest message in it.
+const RAW_BYTES_MAX: usize = 64 << 20;
+
 /// Pause between looks at a cancel request on its way.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
 
@@ -40,6 +43,32 @@ pub struct Reply {
     pub notices: Vec<Vec<u8>>,
     /// ParameterDescription's body, to be given to a client as it is.
     pub param_description: Option<Vec<u8>>,
+    /// RowDescription's body, likewise.
+    pub row_description: Option<Vec<u8>>,
+    /// The answers of so many statements to come are kept in `raw` and nowhere else.
+    pub raw_left: usize,
+    /// DataRow, NoticeResponse and CommandComplete of those statements, whole and in order.
+    pub raw: Vec<u8>,
+}
+
+impl Reply {
+    /// Keeps a message of a statement whose answer is a client's. True: it was one.
+    fn keep_raw(&mut self, tag: u8, frame: &[u8]) -> bool {
+        let kept = self.raw_left > 0 && matches!(tag, b::DATA_ROW | b::NOTICE_RESPONSE | b::COMMAND_COMPLETE);
+        if kept {
+            self.raw.extend_from_slice(frame);
+            self.raw_left -= usize::from(tag == b::COMMAND_COMPLETE);
+        }
+        kept
+    }
+
+    fn bytes_max(&self) -> usize {
+        if self.raw_left > 0 || !self.raw.is_empty() { RAW_BYTES_MAX } else { ANSWER_BYTES_MAX }
+    }
+
+    fn message_max(&self) -> usize {
+        if self.raw_left > 0 { RAW_BYTES_MAX } else { SMALL_MESSAGE_BYTES_MAX }
+    }
 }
 
 /// The connection can't be used any more.
@@ -181,7 +210,7 @@ impl ServerConn {
             .await
             .map_err(|e| e.to_string())?;
             bytes += self.take_answers(reply)?;
-            if bytes > ANSWER_BYTES_MAX {
+            if bytes > reply.bytes_max() {
                 return Err("answer is too large".into());
             }
         }
@@ -193,7 +222,7 @@ impl ServerConn {
         let mut kept = 0;
         loop {
             let buf = self.conn.bytes();
-            let Some(head) = frame::header(buf, SMALL_MESSAGE_BYTES_MAX).map_err(|e| e.to_string())? else {
+            let Some(head) = frame::header(buf, reply.message_max()).map_err(|e| e.to_string())? else {
                 return Ok(kept);
             };
             let Some(body) = buf.get(frame::HEADER_BYTES..head.total()) else {
@@ -201,6 +230,7 @@ impl ServerConn {
                 return Ok(kept);
             };
             kept += body.len();
+            let raw = reply.keep_raw(head.tag, &buf[..head.total()]);
             match head.tag {
                 b::READY_FOR_QUERY => {
                     let status = b::ready_for_query(body).map_err(|e| e.to_string())?;
@@ -211,10 +241,15 @@ impl ServerConn {
                     report(&mut self.reported, name, value);
                 }
                 b::NOTIFICATION_RESPONSE => reply.notifications.extend_from_slice(&buf[..head.total()]),
+                b::NOTICE_RESPONSE if raw => {}
                 b::NOTICE_RESPONSE => reply.notices.push(body.to_vec()),
                 tag => {
                     if tag == b::ERROR_RESPONSE {
                         reply.error.get_or_insert_with(|| body.to_vec());
+                    } else if raw {
+                        // The client's.
+                    } else if tag == b::ROW_DESCRIPTION {
+                        reply.row_description = Some(body.to_vec());
                     } else if tag == b::DATA_ROW {
                         let row = b::data_row(body).map_err(|e| e.to_string())?;
                         reply.rows.push(row.into_iter().map(|v| v.map(<[u8]>::to_vec)).collect());

@@ -155,6 +155,9 @@ fn without_oids(message: &Message) -> Vec<u8> {
             while let Some(end) = body.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0)) {
                 let oid = at + end + 1;
                 body[oid..oid + 4].fill(0);
+                if body[oid + 6..oid + 10] >= 16384u32.to_be_bytes()[..] {
+                    body[oid + 6..oid + 10].fill(0);
+                }
                 at = oid + 18;
             }
         }

@@ -1,6 +1,6 @@
 //! A relay between pgsluice and PostgreSQL that cuts a connection at a chosen byte of a flush.
 //!
-//! A flush is told by the CopyDone in what goes up: pgsluice writes COPY, rows, guard and Sync in one piece.
+//! A flush is told by the Flush and Sync in what goes up: pgsluice writes rows, guard and these in one piece.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -19,8 +19,8 @@ pub enum Cut {
     BeforeReady,
 }
 
-/// CopyDone.
-const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
+/// Flush and Sync.
+const END: [u8; 10] = [b'H', 0, 0, 0, 4, b'S', 0, 0, 0, 4];
 
 /// The tail of an answer: ReadyForQuery, idle.
 const READY: [u8; 6] = [b'Z', 0, 0, 0, 5, b'I'];
@@ -95,7 +95,7 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
         {
             let bytes = &piece[..n];
             let mut send = bytes;
-            if bytes.windows(COPY_DONE.len()).any(|w| w == COPY_DONE) {
+            if bytes.windows(END.len()).any(|w| w == END) {
                 up_shared.flushes.fetch_add(1, Ordering::AcqRel);
                 match up_shared.armed.lock().expect("armed").take() {
                     Some(Cut::Up(at)) => send = &bytes[..at % n],

@@ -1,0 +1,640 @@
+//! INSERTs that a COPY cannot stand in for (RETURNING, ON CONFLICT DO NOTHING) run in one transaction with those of other
+//! clients: each hears what it would have heard alone, and what one of them meets is nobody else's business.
+
+mod support;
+
+use pgsluice::wire::{backend, frame, frontend};
+use support::crowd::{self, comparable};
+use support::{Message, Postgres, Proxy, Raw, Step};
+
+/// Clients at a time.
+const CLIENTS: usize = 8;
+
+/// Rounds in which a statement must have shared a transaction: the first ones are learnt from.
+const ROUNDS: usize = 40;
+
+/// Rounds that must not: more than are ever needed to learn.
+const NEVER: usize = 8;
+
+fn crowd_of(port: u16, database: &str) -> Vec<Raw> {
+    (0..CLIENTS).map(|_| Raw::login(port, database)).collect()
+}
+
+fn tags(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|m| m.tag == backend::COMMAND_COMPLETE).map(Message::command).collect()
+}
+
+fn errors(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).map(Message::sqlstate).collect()
+}
+
+fn data(messages: &[Message]) -> Vec<Vec<Option<String>>> {
+    messages.iter().filter(|m| m.tag == backend::DATA_ROW).map(Message::row).collect()
+}
+
+fn number(client: usize, round: usize, at: usize) -> usize {
+    round * 1_000_000 + client * 1000 + at
+}
+
+/// Have statements shared a transaction, of which each stored at most `rows` rows?
+fn shared(pg: &Postgres, database: &str, table: &str, rows: usize) -> bool {
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT 1 FROM {table} GROUP BY xmin::text HAVING count(*) > {rows}) x"
+    );
+    pg.psql(database, &sql).trim() != "0"
+}
+
+/// Runs rounds until statements shared a transaction; each answer is given to `check`.
+fn until_shared(
+    pg: &Postgres,
+    clients: &mut [Raw],
+    database: &str,
+    mut script: impl FnMut(usize, usize) -> Vec<Step>,
+    mut check: impl FnMut(usize, usize, &[Message]),
+) {
+    for round in 0..ROUNDS {
+        let scripts: Vec<_> = (0..clients.len()).map(|c| script(c, round)).collect();
+        for (c, seen) in crowd::run(clients, &scripts, false).iter().enumerate() {
+            check(c, round, seen);
+        }
+        if shared(pg, database, "t", 1) {
+            return;
+        }
+    }
+    panic!("nothing shared a transaction");
+}
+
+/// How an application may send it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Simple,
+    Unnamed,
+    Named,
+    DescribesStatement,
+    BinaryResult,
+    NoDescribe,
+}
+
+const FORMS: [Form; 6] = [
+    Form::Simple,
+    Form::Unnamed,
+    Form::Named,
+    Form::DescribesStatement,
+    Form::BinaryResult,
+    Form::NoDescribe,
+];
+
+fn put_bind(out: &mut Vec<u8>, name: &[u8], params: &[&str], binary_result: bool) {
+    frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        out.extend_from_slice(name);
+        out.extend_from_slice(&[0, 0, 0]);
+        out.extend_from_slice(&(params.len() as u16).to_be_bytes());
+        for param in params {
+            out.extend_from_slice(&(param.len() as u32).to_be_bytes());
+            out.extend_from_slice(param.as_bytes());
+        }
+        out.extend_from_slice(if binary_result { &[0, 1, 0, 1] } else { &[0, 0] });
+    });
+}
+
+/// `INSERT INTO table (a, b) ...` and what follows it, in one transaction. A named statement is prepared by the first step.
+fn step(form: Form, table: &str, a: usize, b: &str, tail: &str, first: bool) -> Step {
+    if form == Form::Simple {
+        return Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({a}, '{b}') /* no. {a} */ {tail}"));
+    }
+    let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}");
+    let name: &[u8] = if form == Form::Named { b"s" } else { b"" };
+    let mut bytes = Vec::new();
+    if form != Form::Named || first {
+        let tag = if form == Form::Unnamed { format!(" -- no. {a}") } else { String::new() };
+        frontend::put_parse(&mut bytes, name, (sql + &tag).as_bytes(), &[]);
+    }
+    if form == Form::DescribesStatement {
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', name);
+    }
+    put_bind(&mut bytes, name, &[&a.to_string(), b], form == Form::BinaryResult);
+    if form != Form::NoDescribe {
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
+    }
+    frontend::put_execute(&mut bytes, b"", 0);
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    Step { bytes, ready: 1 }
+}
+
+const TABLE: &str = "(id serial PRIMARY KEY, a int, b text DEFAULT 'd', c timestamptz DEFAULT now(), d numeric(6, 2) DEFAULT 1.5)";
+
+#[test]
+fn each_client_gets_its_own_row() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for form in FORMS {
+        let db = pg.fresh_database(&format!("CREATE TABLE t {TABLE}; CREATE TABLE other {TABLE}"));
+        let mut clients = crowd_of(proxy.port(), &db);
+        let mut given = Vec::new();
+        let tail = "RETURNING id, \"t\".\"a\", b AS bee";
+        until_shared(
+            pg,
+            &mut clients,
+            &db,
+            |c, r| {
+                (0..4)
+                    .map(|i| step(form, "t", number(c, r, i), "it\\''s\t", tail, r == 0 && i == 0))
+                    .collect()
+            },
+            |c, r, seen| {
+                assert_eq!(tags(seen), vec!["INSERT 0 1"; 4], "{form:?}: {}", comparable(seen));
+                for (i, message) in seen.iter().filter(|m| m.tag == backend::DATA_ROW).enumerate() {
+                    let row = backend::data_row(&message.body).expect("a row");
+                    let number_of = |at: usize| match (row[at], form) {
+                        (Some(bytes), Form::BinaryResult) => {
+                            i32::from_be_bytes(bytes.try_into().expect("an int4")) as usize
+                        }
+                        (Some(bytes), _) => String::from_utf8_lossy(bytes).parse().expect("a number"),
+                        (None, _) => panic!("NULL"),
+                    };
+                    assert_eq!(number_of(1), number(c, r, i), "{form:?}: {}", comparable(seen));
+                    given.push(format!("{}|{}", number_of(0), number_of(1)));
+                }
+            },
+        );
+        let stored = pg.psql(&db, "SELECT id, a FROM t ORDER BY id");
+        given.sort_by_key(|row| row.split('|').next().and_then(|id| id.parse::<usize>().ok()));
+        assert_eq!(stored.trim().lines().collect::<Vec<_>>(), given, "{form:?}");
+        // The same bytes direct: the same answers, byte for byte.
+        let tail = "RETURNING a, b";
+        let mut direct = Raw::login(pg.port(), &db);
+        direct.send(&step(form, "other", 7, "x", tail, true).bytes);
+        let expected = comparable(&direct.read_until_ready());
+        for round in 0..NEVER {
+            let first =
+                if form == Form::Named { vec![Step { ready: 1, bytes: close("s") }] } else { Vec::new() };
+            let scripts: Vec<_> = (0..CLIENTS)
+                .map(|_| first.iter().cloned().chain([step(form, "t", 7, "x", tail, true)]).collect())
+                .collect();
+            for seen in crowd::run(&mut clients, &scripts, true) {
+                let answers = comparable(&seen);
+                let answer = answers.strip_prefix("3 \nZ I\n").unwrap_or(&answers);
+                assert_eq!(answer, expected, "{form:?}, round {round}");
+            }
+        }
+    }
+}
+
+fn close(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frontend::put_target(&mut bytes, frontend::CLOSE, b'S', name.as_bytes());
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    bytes
+}
+
+#[test]
+fn pipelines_and_star() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text, n int GENERATED ALWAYS AS (a % 1000) STORED)");
+    let mut clients = crowd_of(proxy.port(), &db);
+    // Three transactions in one write, the second of two statements.
+    let pipeline = |first: usize| {
+        let mut bytes = Vec::new();
+        for (i, sync) in [true, false, true, true].into_iter().enumerate() {
+            let a = (first + i).to_string();
+            let sql = "INSERT INTO t VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING *, a AS again";
+            frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+            put_bind(&mut bytes, b"", &[&a, "p"], false);
+            frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
+            frontend::put_execute(&mut bytes, b"", 0);
+            if sync {
+                frontend::put_empty(&mut bytes, frontend::SYNC);
+            }
+        }
+        Step { bytes, ready: 3 }
+    };
+    let mut sent = 0;
+    for r in 0..ROUNDS {
+        let scripts: Vec<Vec<Step>> = (0..CLIENTS).map(|c| vec![pipeline(number(c, r, 0))]).collect();
+        for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+            let rows = data(seen);
+            let expected: Vec<_> = (0..4)
+                .map(|i| {
+                    let a = number(c, r, i);
+                    [a.to_string(), "p".into(), (a % 1000).to_string(), a.to_string()].map(Some).to_vec()
+                })
+                .collect();
+            assert_eq!(rows, expected, "{}", comparable(seen));
+            sent += 4;
+        }
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), sent.to_string());
+        if shared(pg, &db, "t", 2) {
+            return;
+        }
+    }
+    panic!("nothing shared a transaction");
+}
+
+/// Whoever comes first has the key; two in one transaction are no exception.
+#[test]
+fn one_of_many_wins_a_key() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for (form, tail) in [
+        (Form::Simple, "ON CONFLICT DO NOTHING"),
+        (Form::Unnamed, "ON CONFLICT (a) DO NOTHING"),
+        (Form::Named, "ON CONFLICT ON CONSTRAINT t_a_key DO NOTHING RETURNING a, b"),
+        (Form::Simple, "ON CONFLICT (a) DO NOTHING RETURNING b"),
+    ] {
+        let db = pg.fresh_database("CREATE TABLE t (a int UNIQUE, b text)");
+        let mut clients = crowd_of(proxy.port(), &db);
+        let (mut won, mut lost) = (0, 0);
+        until_shared(
+            pg,
+            &mut clients,
+            &db,
+            |c, r| {
+                // Pairs of clients want the same keys, and each wants one key twice.
+                (0..6)
+                    .map(|i| {
+                        step(
+                            form,
+                            "t",
+                            r * 1000 + (c / 2) * 10 + i % 5,
+                            &format!("c{c}"),
+                            tail,
+                            r == 0 && i == 0,
+                        )
+                    })
+                    .collect()
+            },
+            |c, _, seen| {
+                let tags = tags(seen);
+                assert_eq!(tags.len(), 6, "{}", comparable(seen));
+                let here = tags.iter().filter(|tag| *tag == "INSERT 0 1").count();
+                assert_eq!(tags.iter().filter(|tag| *tag == "INSERT 0 0").count(), 6 - here, "{tags:?}");
+                if tail.contains("RETURNING") {
+                    let rows = data(seen);
+                    assert_eq!(rows.len(), here, "{}", comparable(seen));
+                    assert!(rows.iter().all(|row| row.last() == Some(&Some(format!("c{c}")))), "{rows:?}");
+                }
+                (won, lost) = (won + here, lost + 6 - here);
+            },
+        );
+        assert!(lost > 0);
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), won.to_string(), "{tail}");
+    }
+}
+
+#[test]
+fn a_row_that_fails_fails_alone() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for form in [Form::Simple, Form::Unnamed, Form::Named] {
+        let table = "(a int CHECK (a <> 13), b text, UNIQUE (b) DEFERRABLE INITIALLY DEFERRED)";
+        let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
+        let mut clients = crowd_of(proxy.port(), &db);
+        let tail = "RETURNING a";
+        until_shared(
+            pg,
+            &mut clients,
+            &db,
+            |c, r| {
+                (0..4)
+                    .map(|i| {
+                        let a = number(c, r, i);
+                        step(form, "t", a, &a.to_string(), tail, r == 0 && i == 0)
+                    })
+                    .collect()
+            },
+            |_, _, seen| assert!(errors(seen).is_empty(), "{}", comparable(seen)),
+        );
+        pg.psql(&db, "TRUNCATE t; INSERT INTO t VALUES (0, 'taken'); INSERT INTO other VALUES (0, 'taken')");
+        let mut direct = Raw::login(pg.port(), &db);
+        let mut expect = |a: usize, b: &str, first: bool| {
+            direct.send(&step(form, "other", a, b, tail, first).bytes);
+            comparable(&direct.read_until_ready()).replace("other", "t")
+        };
+        expect(1, "first", true);
+        // One at its statement, one at the commit.
+        let (check, unique) = (expect(13, "b", false), expect(5, "taken", false));
+        for round in 0..NEVER {
+            let scripts: Vec<_> = (0..CLIENTS)
+                .map(|c| match c {
+                    2 => vec![step(form, "t", 13, "b", tail, false)],
+                    5 if round % 2 == 0 => vec![step(form, "t", 5, "taken", tail, false)],
+                    c => vec![step(form, "t", c, &format!("{round} {c}"), tail, false)],
+                })
+                .collect();
+            for (c, seen) in crowd::run(&mut clients, &scripts, true).iter().enumerate() {
+                match c {
+                    2 => assert_eq!(comparable(seen), check),
+                    5 if round % 2 == 0 => assert_eq!(comparable(seen), unique),
+                    c => assert_eq!(data(seen), [[Some(c.to_string())]], "{}", comparable(seen)),
+                }
+            }
+        }
+        let rows = pg.psql(&db, "SELECT count(*), count(DISTINCT b) FROM t");
+        assert_eq!(rows.trim(), format!("{0}|{0}", 1 + 6 * NEVER + NEVER / 2));
+    }
+}
+
+/// Who waits for somebody's uncommitted key waits in its own session.
+#[test]
+fn a_key_in_doubt_holds_up_no_stranger() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let mut clients = crowd_of(proxy.port(), &db);
+    let insert =
+        |a: usize| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x') ON CONFLICT DO NOTHING"));
+    until_shared(
+        pg,
+        &mut clients,
+        &db,
+        |c, r| (0..4).map(|i| insert(number(c, r, i))).collect(),
+        |_, _, seen| assert!(errors(seen).is_empty(), "{}", comparable(seen)),
+    );
+    pg.psql(&db, "TRUNCATE t");
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN");
+    holder.rows("INSERT INTO t VALUES (1, 'held'), (2, 'held')");
+    let mut blocked = clients.split_off(6);
+    for (i, client) in blocked.iter_mut().enumerate() {
+        client.send(&insert(i + 1).bytes);
+    }
+    let scripts: Vec<Vec<Step>> =
+        (0..6).map(|c| (0..20).map(|i| insert(100 + c * 100 + i)).collect()).collect();
+    for seen in crowd::run(&mut clients, &scripts, false) {
+        assert_eq!(tags(&seen), vec!["INSERT 0 1"; 20], "{}", comparable(&seen));
+    }
+    pg.wait_until(
+        "postgres",
+        &format!(
+            "SELECT count(*) >= 2 FROM pg_stat_activity
+              WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
+        ),
+    );
+    holder.rows("COMMIT");
+    for client in &mut blocked {
+        assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 0"]);
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*), count(*) FILTER (WHERE b = 'held') FROM t").trim(), "122|2");
+}
+
+/// Rows are written as each client asked for: settings that a COPY need not know are part of the key.
+#[test]
+fn settings_of_output_are_each_clients_own() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b bytea, f float8, d timestamptz, i interval)");
+    let sets = [
+        "SET bytea_output = escape; SET TimeZone = 'UTC'",
+        "SET extra_float_digits = 0; SET TimeZone = 'Asia/Tokyo'",
+        "SET DateStyle = 'German'",
+        "SET IntervalStyle = 'iso_8601'",
+    ];
+    let crowd = |port: u16, n: usize| -> Vec<Raw> {
+        let client = |c: usize| {
+            let mut client = Raw::login(port, &db);
+            for set in sets[c % sets.len()].split("; ") {
+                client.rows(set);
+            }
+            client
+        };
+        (0..n).map(client).collect()
+    };
+    // Four of each kind.
+    let mut clients = crowd(proxy.port(), 4 * sets.len());
+    let mut direct = crowd(pg.port(), sets.len());
+    let insert = |a: usize| {
+        Step::query(&format!(
+            "INSERT INTO t VALUES ({a}, '\\x0041', '0.1234567890123456', '2024-02-03 04:05+00', '1 day') RETURNING b, f, d, i"
+        ))
+    };
+    let once = vec![vec![insert(0)]; sets.len()];
+    let expected: Vec<_> = crowd::run(&mut direct, &once, true).iter().map(|seen| comparable(seen)).collect();
+    for (i, answer) in expected.iter().enumerate() {
+        assert!(!expected[..i].contains(answer), "{answer}");
+    }
+    let mut heard = 0;
+    until_shared(
+        pg,
+        &mut clients,
+        &db,
+        |c, r| (0..4).map(|i| insert(number(c, r, i))).collect(),
+        |c, _, seen| {
+            heard += 1;
+            assert_eq!(comparable(seen), expected[c % sets.len()].repeat(4));
+        },
+    );
+    assert!(heard >= clients.len());
+}
+
+/// Who was told how the rows look is not given others.
+#[test]
+fn a_table_that_changed_is_an_error_to_who_prepared_before() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let table = "(a int, b text)";
+    for described_by_us in [false, true] {
+        let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
+        let mut clients = crowd_of(proxy.port(), &db);
+        let mut direct = Raw::login(pg.port(), &db);
+        let sql = |table: &str| format!("INSERT INTO {table} (a, b) VALUES ($1, $2) RETURNING *");
+        let execute = |a: usize| Step::execute("s", &[Some(&a.to_string()), Some("x")]);
+        let described = |table: &str| {
+            let mut step = Step::prepare("s", &sql(table));
+            if described_by_us {
+                // The same text as an unnamed statement, in one go with its execution.
+                frontend::put_parse(&mut step.bytes, b"", sql(table).as_bytes(), &[]);
+                frontend::put_target(&mut step.bytes, frontend::DESCRIBE, b'S', b"");
+                put_bind(&mut step.bytes, b"", &["0", "x"], false);
+                frontend::put_execute(&mut step.bytes, b"", 0);
+                frontend::put_empty(&mut step.bytes, frontend::SYNC);
+                step.ready = 2;
+            }
+            step
+        };
+        until_shared(
+            pg,
+            &mut clients,
+            &db,
+            |c, r| {
+                let prepared = (r == 0).then(|| described("t"));
+                prepared.into_iter().chain((0..4).map(|i| execute(number(c, r, i)))).collect()
+            },
+            |_, _, seen| assert!(errors(seen).is_empty(), "{}", comparable(seen)),
+        );
+        direct.send(&described("other").bytes);
+        for _ in 0..described("other").ready {
+            direct.read_until_ready();
+        }
+        pg.psql(
+            &db,
+            "ALTER TABLE t ADD COLUMN c int DEFAULT 7; ALTER TABLE other ADD COLUMN c int DEFAULT 7",
+        );
+        // No connection holds the statement as it was.
+        Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+        direct.send(&execute(1).bytes);
+        let expected = comparable(&direct.read_until_ready());
+        assert!(expected.contains("0A000"), "{expected}");
+        let before = pg.psql(&db, "SELECT count(*) FROM t");
+        let scripts = vec![vec![execute(1); ROUNDS]; CLIENTS];
+        for seen in crowd::run(&mut clients, &scripts, true) {
+            assert_eq!(comparable(&seen), expected.repeat(ROUNDS));
+        }
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t"), before);
+        // Who prepares it now is told how they look now.
+        let again = Step { ready: 2, bytes: [close("s"), described("t").bytes, execute(2).bytes].concat() };
+        for client in &mut clients {
+            client.send(&again.bytes);
+            let seen: Vec<_> =
+                (0..again.ready + described("t").ready).flat_map(|_| client.read_until_ready()).collect();
+            assert_eq!(data(&seen).last().map(Vec::len), Some(3), "{}", comparable(&seen));
+        }
+    }
+}
+
+/// What must have a transaction of its own: the setup, the statement.
+const ALONE: &[(&str, &str)] = &[
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a + 1"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING xmin::text = '0'"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING tableoid"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING t"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING current_user"),
+    ("CREATE TABLE t (a int, b numeric)", "INSERT INTO t VALUES (1, '1e5') RETURNING *"),
+    (
+        "CREATE TABLE t (a int, b text GENERATED ALWAYS AS (repeat('x', a)) STORED)",
+        "INSERT INTO t VALUES (1) RETURNING b",
+    ),
+    (
+        "CREATE TABLE t (a int, b int4range[])",
+        "INSERT INTO t VALUES (1, ARRAY['[1,2]'::int4range]) RETURNING a",
+    ),
+    (
+        "CREATE TYPE p AS (a int, b text); CREATE TABLE t (a int, b p)",
+        "INSERT INTO t (a) VALUES (1) RETURNING *",
+    ),
+    ("CREATE TABLE t (a int, b text DEFAULT current_user)", "INSERT INTO t (a) VALUES (1) RETURNING a"),
+    ("CREATE TABLE t (a int, b float8 DEFAULT random())", "INSERT INTO t (a) VALUES (1) RETURNING a"),
+    (
+        "CREATE TABLE t (a int UNIQUE, b int DEFAULT 0)",
+        "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET b = t.b + 1",
+    ),
+    ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 0 DO NOTHING"),
+    (
+        "CREATE TABLE t (a int PRIMARY KEY, b int REFERENCES t)",
+        "INSERT INTO t VALUES (1, 1) ON CONFLICT DO NOTHING",
+    ),
+    ("CREATE TABLE t (a int GENERATED ALWAYS AS IDENTITY)", "INSERT INTO t VALUES (1) RETURNING a"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (2) RETURNING a"),
+    (
+        "CREATE TABLE t (a int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_notify(''c'', ''x''); RETURN NEW; END'; CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+        "INSERT INTO t VALUES (1) RETURNING a",
+    ),
+    (
+        "CREATE TABLE t (a int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF (SELECT count(*) FROM t) = 1 THEN RAISE ''alone''; END IF; RETURN NULL; END'; CREATE CONSTRAINT TRIGGER g AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION f()",
+        "INSERT INTO t VALUES (1) RETURNING a",
+    ),
+    (
+        "CREATE TABLE t (a int); CREATE TABLE l (a int); CREATE RULE r AS ON INSERT TO t DO ALSO INSERT INTO l VALUES (1)",
+        "INSERT INTO t VALUES (1) RETURNING a",
+    ),
+    ("CREATE TABLE t (a int); CREATE VIEW v AS SELECT * FROM t", "INSERT INTO v VALUES (1) RETURNING a"),
+    (
+        "CREATE TABLE t (a int CHECK (current_setting('app.x', true) IS NULL))",
+        "INSERT INTO t VALUES (1) RETURNING a",
+    ),
+];
+
+#[test]
+fn what_must_be_alone_is_alone() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for (setup, sql) in ALONE {
+        let (through, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
+        let mut clients = crowd_of(proxy.port(), &through);
+        let mut direct = crowd_of(pg.port(), &twin);
+        let scripts = vec![vec![Step::query(sql); NEVER]; CLIENTS];
+        let sorted = |all: &[Vec<Message>]| {
+            let mut all: Vec<_> = all.iter().map(|seen| comparable(seen)).collect();
+            all.sort();
+            all
+        };
+        let seen = sorted(&crowd::run(&mut clients, &scripts, true));
+        let expected = sorted(&crowd::run(&mut direct, &scripts, true));
+        // Who of many gets a key, or is told what is there already, is nobody's to say.
+        if !setup.contains("UNIQUE") && !setup.contains("PRIMARY KEY") && !sql.contains("tableoid") {
+            assert_eq!(seen, expected, "{sql}");
+        }
+        let rows = if sql.contains("), (") { 2 } else { 1 };
+        assert!(!shared(pg, &through, "t", rows), "{setup}: {sql}");
+    }
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nshare_transaction = false");
+    let mut clients = crowd_of(proxy.port(), &db);
+    for r in 0..NEVER {
+        let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+            .map(|c| vec![step(Form::Simple, "t", number(c, r, 0), "x", "RETURNING a", false); 4])
+            .collect();
+        for seen in crowd::run(&mut clients, &scripts, false) {
+            assert_eq!(data(&seen).len(), 4, "{}", comparable(&seen));
+        }
+    }
+    assert!(!shared(pg, &db, "t", 1));
+}
+
+/// A limit on rows, a portal bound twice and one run twice are the server's to deal with.
+#[test]
+fn odd_conversations_go_as_they_are() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let table = "(a int, b text)";
+    let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
+    for tail in ["", "RETURNING a"] {
+        let mut clients = crowd_of(proxy.port(), &db);
+        let warm = |c: usize, r: usize| -> Vec<Step> {
+            (0..4).map(|i| step(Form::Unnamed, "t", number(c, r, i), "x", tail, false)).collect()
+        };
+        for r in 0..NEVER {
+            let scripts: Vec<_> = (0..CLIENTS).map(|c| warm(c, r)).collect();
+            crowd::run(&mut clients, &scripts, false);
+        }
+        pg.psql(&db, "TRUNCATE t");
+        let odd = |table: &str, kind: usize| {
+            let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}");
+            let mut bytes = Vec::new();
+            frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+            put_bind(&mut bytes, b"", &["1", "x"], false);
+            match kind {
+                0 => put_bind(&mut bytes, b"", &["2", "y"], false),
+                1 => frontend::put_execute(&mut bytes, b"", 1),
+                2 => frontend::put_target(&mut bytes, frontend::CLOSE, b'P', b""),
+                _ => frontend::put_execute(&mut bytes, b"", 0),
+            }
+            if kind != 1 {
+                frontend::put_execute(&mut bytes, b"", 0);
+            }
+            frontend::put_empty(&mut bytes, frontend::SYNC);
+            Step { bytes, ready: 1 }
+        };
+        for kind in 0..4 {
+            let mut direct = Raw::login(pg.port(), &db);
+            direct.send(&odd("other", kind).bytes);
+            let expected = comparable(&direct.read_until_ready());
+            let scripts: Vec<_> = (0..CLIENTS).map(|_| vec![odd("t", kind); 3]).collect();
+            for seen in crowd::run(&mut clients, &scripts, true) {
+                assert_eq!(comparable(&seen), expected.repeat(3), "{kind} {tail}");
+            }
+            let rows =
+                |table: &str| pg.psql(&db, &format!("SELECT a, b, count(*) FROM {table} GROUP BY 1, 2"));
+            let one = rows("other").trim().to_owned();
+            let many = one.strip_suffix("|1").map(|row| format!("{row}|24")).unwrap_or_default();
+            assert_eq!(rows("t").trim(), many, "{kind} {tail}");
+            pg.psql(&db, "TRUNCATE t, other");
+        }
+    }
+}
