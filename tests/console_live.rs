@@ -174,9 +174,9 @@ fn pouring_is_shown() {
     assert!(!no["reason"].is_empty());
     // Those that their own text rules out are listed as well, and counted.
     for (sql, reason) in [
-        ("INSERT INTO t VALUES (-1, 'x') ON CONFLICT DO NOTHING", "on_conflict"),
+        ("INSERT INTO t VALUES (-1, 'x'), (-4, 'x') ON CONFLICT DO NOTHING", "on_conflict"),
         ("INSERT INTO t SELECT -2, 'x'", "not_values"),
-        ("INSERT INTO t VALUES (-3, 'x') RETURNING a", "returning"),
+        ("INSERT INTO t VALUES (-3, 'x') RETURNING a + 1", "returning"),
     ] {
         client.rows(sql);
         client.rows(&sql.replace("-", "-1"));

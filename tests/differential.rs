@@ -44,7 +44,7 @@ const fn seen(table: &'static str, good: &'static str, see: &'static str) -> Kin
 const KINDS: &[Kind] = &[
     // Numbers
     kind("v smallint", "1|-1|'32767'|NULL|' 7 '", "32768|'1.5'|'x'|''|1.5"),
-    kind("v int", "1|-1|'2147483647'|NULL|'007'|007", "2147483648|99999999999|'x'|''|1.5|1e3|TRUE"),
+    kind("v int", "1|-1|'2147483647'|NULL|'007'|007", "2147483648|99999999999|'x'|''|1.5|1e3|TRUE|0x1F|1_000"),
     kind("v bigint", "1|-9223372036854775808|'9223372036854775807'|NULL", "9223372036854775808|'x'|1.5"),
     kind("v numeric(6,2)", "1|-1.005|'NaN'|1234.567|NULL|'1e3'|.5", "12345.6|'x'|'Infinity'"),
     kind("v numeric", "1|-0|-0.0|123456789012345678901234567890.5|'Infinity'|1e3", "'x'|TRUE|''"),
@@ -53,7 +53,7 @@ const KINDS: &[Kind] = &[
     kind("v money", "'12.34'|'$1,000.00'|12|NULL", "'x'|'99999999999999999999'"),
     kind("v oid", "1|'4294967295'|NULL", "-1|'x'|'4294967296'"),
     // Strings
-    kind("v text", "'a'|''|'it''s'|'\\'|'\\.'|'\\N'|'\\\\n'|'a\tb'|'a\nb'|'a\rb'|'a\r\nb'|'é€😀'|NULL|'NULL'", "007|1e3|.5|-0|TRUE|1"),
+    kind("v text", "'a'|''|'it''s'|'\\'|'\\.'|'\\N'|'\\\\n'|'a\tb'|'a\nb'|'a\rb'|'a\r\nb'|'é€😀'|NULL|'NULL'", "007|1e3|.5|-0|TRUE|1|0x1F|1_000"),
     kind("v text", "'\\x41'|'\\t'|'\\101'|'\\\t'|'\"'|','|'{}'|' x '|'\u{1}\u{7f}'|'$1'|'--'|'/*'", "B'101'|X'1F'|N'abc  '|E'a\\nb'|U&'\\0041'|$$a$$"),
     kind("v varchar(3)", "'abc'|'abc   '|''|NULL|'é€😀'", "'abcd'|'ab cd'|1"),
     kind("v char(4)", "'a'|'abcd'|'ab      '|''|NULL", "'abcde'|1"),
@@ -145,6 +145,11 @@ const KINDS: &[Kind] = &[
     kind("v text; CREATE FUNCTION f_@() RETURNS trigger LANGUAGE plpgsql AS $f$BEGIN RAISE NOTICE 'saw %', NEW.v; NEW.v := NEW.v || '!'; RETURN NEW; END$f$; CREATE TRIGGER g BEFORE INSERT ON @ FOR EACH ROW EXECUTE FUNCTION f_@()", "'a'|NULL", "5"),
     kind("v int; CREATE FUNCTION f_@() RETURNS trigger LANGUAGE plpgsql AS $f$BEGIN RETURN CASE WHEN NEW.v = 1 THEN NULL ELSE NEW END; END$f$; CREATE TRIGGER g BEFORE INSERT ON @ FOR EACH ROW EXECUTE FUNCTION f_@()", "1|2", "'x'"),
     kind("v int; ALTER TABLE @ ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON @ FOR INSERT TO PUBLIC WITH CHECK (v > 0)", "1", "-1|'x'"),
+    // What only newer servers know: on others there is no such table, and both sides say so.
+    kind("v int, g int GENERATED ALWAYS AS (v * 2) VIRTUAL CHECK (g < 100) NOT NULL", "1|2|'9'", "NULL|50"),
+    kind("v int, CHECK (v > 0) NOT ENFORCED", "1|-1", "'x'"),
+    kind("CREATE TABLE @ (id int, v int4range, w int4range DEFAULT '[1,2)', PRIMARY KEY (v, w WITHOUT OVERLAPS)); INSERT INTO @ (v) VALUES ('[7,8)')", "", "'[7,8)'|'x'"),
+    seen("v int, w uuid DEFAULT uuidv7()", "1|2", "id, v, w IS NULL"),
     // Nothing that fits
     kind("w int", "", "1|'x'"),
     kind("v nonesuch; SELECT 1", "", "1"),

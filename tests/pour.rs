@@ -328,8 +328,21 @@ fn tags_and_row_counts_make_no_other_shape() {
 
 /// Statements that must reach the server as they are, into `t` of each kind.
 const NOT_POURED: &[(&str, &str)] = &[
-    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a"),
-    ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a + 1"),
+    ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1), (1) ON CONFLICT DO NOTHING"),
+    ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = t.a"),
+    // Targets, casts and spellings that only the server reads right.
+    ("CREATE TABLE t (a int[])", "INSERT INTO t (a[2]) VALUES (1)"),
+    ("CREATE TYPE c AS (x int, y int); CREATE TABLE t (a c)", "INSERT INTO t (a.y) VALUES (1)"),
+    ("CREATE TABLE t (a text)", "INSERT INTO t VALUES ('abcdef'::varchar(3))"),
+    ("CREATE TABLE t (a date)", "INSERT INTO t VALUES (date '2024-02-03')"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES ($1)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t OVERRIDING USER VALUE VALUES (1)"),
+    (
+        "CREATE TABLE t (aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggg int)",
+        "INSERT INTO t (aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggg) VALUES (1)",
+    ),
+    ("CREATE TABLE t (\"é\" int)", "INSERT INTO t (é) VALUES (1)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (1.5)"),
     ("CREATE TABLE t (a int, b int DEFAULT 7)", "INSERT INTO t VALUES (1, 2), (2, DEFAULT)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES ('1'::int)"),
