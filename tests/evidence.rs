@@ -93,6 +93,136 @@ fn what_was_counted_survives_a_reload_and_a_change_of_the_table() {
     assert_eq!(later["mode"], "on");
 }
 
+fn stats(console: &mut Raw, db: &str) -> Row {
+    find(console, "SHOW STATS_TOTALS", &[("database", db)]).expect("the database")
+}
+
+/// What is counted of a transaction may come a moment after its answer.
+fn settled(console: &mut Raw, db: &str) -> Row {
+    let mut last = stats(console, db);
+    poll(PATIENCE, || {
+        std::thread::yield_now();
+        let now = stats(console, db);
+        let same = now == last;
+        last = now.clone();
+        same.then_some(now)
+    })
+    .expect("counters that stand still")
+}
+
+/// Rows for `t` and `u` in every way that a client alone has them poured.
+fn alone(base: usize) -> Vec<Step> {
+    let insert = |i: usize| {
+        let table = if i % 20 < 10 { "t" } else { "u" };
+        (format!("INSERT INTO {table} (a, b) VALUES ($1, $2)"), (base + i).to_string())
+    };
+    let literal = |i: usize| Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'x')", base + i));
+    let extended = |i: usize| {
+        let (sql, a) = insert(i);
+        Step::extended(&sql, &[Some(&a), Some("x")])
+    };
+    let joined = |steps: Vec<Step>| Step {
+        ready: steps.len(),
+        bytes: steps.into_iter().flat_map(|step| step.bytes).collect(),
+    };
+    let query = |sql: &str| Step::query(sql);
+    let mut steps = Vec::new();
+    // Statement by statement, literals and parameters; and what comes to nothing.
+    steps.push(query("BEGIN"));
+    steps.extend((0..12).map(literal));
+    steps.extend((12..24).map(extended));
+    steps.push(query("COMMIT"));
+    steps.extend([
+        query("BEGIN"),
+        literal(0),
+        extended(1),
+        query("ROLLBACK"),
+        query("BEGIN"),
+        query("COMMIT"),
+    ]);
+    // A run inside a block, and one with its BEGIN.
+    steps.extend([query("BEGIN"), query("SELECT 1")]);
+    steps.extend([joined((100..120).map(extended).collect()), query("SELECT 2"), query("COMMIT")]);
+    let opened = std::iter::once(Step::extended("BEGIN", &[])).chain((200..220).map(extended));
+    steps.extend([joined(opened.collect()), query("SELECT 3"), query("COMMIT")]);
+    // A whole block.
+    let block = std::iter::once(query("BEGIN")).chain((300..320).map(extended));
+    steps.push(joined(block.chain([query("COMMIT")]).collect()));
+    steps
+}
+
+/// However a row leaves, it is counted, and what a client did is counted as if nothing were poured.
+#[test]
+fn what_is_poured_counts_as_what_is_not() {
+    // A run; one with its BEGIN, which is held with `deferred`; a block; and one that is held to its COMMIT.
+    counts_as_if_nothing_were_poured("", 20 + 20 + 20);
+    counts_as_if_nothing_were_poured("deferred = true", 20 + 20 + 24);
+}
+
+/// `in_a_round`: rows that are poured once everything is learnt.
+fn counts_as_if_nothing_were_poured(settings: &str, in_a_round: usize) {
+    let pg = Postgres::shared();
+    let setup = "CREATE TABLE t (a int, b text); CREATE TABLE u (a int, b text)";
+    let side = |settings: &str| {
+        let db = pg.fresh_database(setup);
+        let proxy = Proxy::to(pg, "", "", settings);
+        (Raw::login(proxy.port(), &db), console(&proxy), db, proxy)
+    };
+    let (mut plain, mut plain_console, plain_db, _plain_proxy) = side("[coalesce]\nmode = \"off\"");
+    let (mut client, mut console, db, _proxy) = side(&format!("[coalesce]\n{settings}"));
+    let rows = |console: &mut Raw| {
+        let lanes = show(console, "SHOW COALESCE");
+        lanes.iter().filter(|row| row["database"] == db).map(|row| count(row, "rows")).sum::<u64>() as usize
+    };
+    let numbers =
+        ["query_count", "xact_count", "client_parse_count", "bind_count", "bytes_received", "bytes_sent"];
+    let mut poured = 0;
+    for round in 0..ROUNDS {
+        let before = (settled(&mut plain_console, &plain_db), settled(&mut console, &db));
+        for step in alone(round * 1000) {
+            let answers = [&mut plain, &mut client].map(|client| {
+                client.send(&step.bytes);
+                (0..step.ready).map(|_| comparable(&client.read_until_ready())).collect::<String>()
+            });
+            assert_eq!(answers[0], answers[1]);
+        }
+        let expected = settled(&mut plain_console, &plain_db);
+        let more = |after: &Row, before: &Row| numbers.map(|n| (n, count(after, n) - count(before, n)));
+        let expected = more(&expected, &before.0);
+        let mut seen = numbers.map(|n| (n, 0));
+        let same = poll(PATIENCE, || {
+            seen = more(&stats(&mut console, &db), &before.1);
+            (seen == expected).then_some(())
+        });
+        assert!(same.is_some(), "round {round}: {seen:?}, not {expected:?}");
+        let now = rows(&mut console);
+        if now - poured == in_a_round {
+            break;
+        }
+        poured = now;
+        assert!(round < ROUNDS - 1, "not all that can be poured was");
+    }
+    // Each table has its own rows, and runs inside blocks are remembered.
+    for table in ["public.t", "public.u"] {
+        let by = [("database", db.as_str()), ("table", table), ("eligible", "yes")];
+        let row = find(&mut console, "SHOW COALESCE_TABLES", &by).expect("a table");
+        let lanes = show(&mut console, "SHOW COALESCE");
+        let alone = lanes.iter().filter(|row| row["database"] == db && row["table"] == table);
+        assert!(count(&row, "rows") > alone.map(|row| count(row, "rows")).sum::<u64>(), "{row:?}");
+        let stored = pg.psql(&db, &format!("SELECT count(*) FROM {table}"));
+        assert!(count(&row, "rows") <= stored.trim().parse().expect("a count"), "{row:?}");
+    }
+    let flushes = show(&mut console, "SHOW COALESCE_FLUSHES");
+    let of = |outcome: &str| flushes.iter().find(|row| row["outcome"] == outcome).cloned().expect(outcome);
+    let (committed, run) = (of("committed"), of("in_block"));
+    assert_eq!((committed["client_ids"].as_str(), run["rows"].as_str()), (run["client_ids"].as_str(), "20"));
+    let opened = flushes.iter().filter(|row| row["outcome"] == "in_block").any(|run| {
+        let rows = format!("SELECT count(*) FROM t WHERE xmin::text = '{}'", run["xid"]);
+        pg.psql(&db, &rows).trim() == "10"
+    });
+    assert_eq!(opened, settings.is_empty(), "a run behind the client's own BEGIN");
+}
+
 #[test]
 fn poured_rows_count_as_queries_and_transactions() {
     let pg = Postgres::shared();
@@ -100,21 +230,7 @@ fn poured_rows_count_as_queries_and_transactions() {
     let proxy = Proxy::to(pg, "", "", "");
     let mut clients = warmed(pg, &proxy, &db, CLIENTS);
     let mut console = console(&proxy);
-    let stats =
-        |console: &mut Raw| find(console, "SHOW STATS_TOTALS", &[("database", &db)]).expect("the database");
-    // What is counted of a transaction may come a moment after its answer.
-    let settled = |console: &mut Raw| {
-        let mut last = stats(console);
-        poll(PATIENCE, || {
-            std::thread::yield_now();
-            let now = stats(console);
-            let same = now == last;
-            last = now.clone();
-            same.then_some(now)
-        })
-        .expect("counters that stand still")
-    };
-    let before = settled(&mut console);
+    let before = settled(&mut console, &db);
     let poured = count(&lane(&mut console, &db, "public.t").expect("a lane"), "rows");
     let scripts: Vec<Vec<Step>> = (0..CLIENTS)
         .map(|c| {
@@ -151,7 +267,7 @@ fn poured_rows_count_as_queries_and_transactions() {
         more(column, sent);
     }
     let bytes = scripts[0][0].bytes.len() as u64;
-    let after = stats(&mut console);
+    let after = stats(&mut console, &db);
     assert!(count(&after, "bytes_received") - count(&before, "bytes_received") >= sent * (bytes - 4));
     assert!(count(&after, "bytes_sent") > count(&before, "bytes_sent"));
 }

@@ -254,7 +254,7 @@ row! {
         table: String = "table" Text,
         /// The column list.
         columns: String = "columns" Text,
-        /// text or binary.
+        /// text, binary, or pipelined: INSERTs that share a transaction.
         format: String = "format" Text,
         /// on or shadow; empty while no lane is there.
         mode: &'static str = "mode" Text,
@@ -332,7 +332,7 @@ row! {
         rows: u64 = "rows" Int4,
         /// Their bytes.
         bytes: u64 = "bytes" Int8,
-        /// copy_text or copy_binary.
+        /// copy_text, copy_binary or pipelined.
         plan: String = "plan" Text,
         /// How long its first row had waited, in microseconds.
         wait: u64 = "wait_us" Int8,
@@ -346,7 +346,7 @@ row! {
         guilty: Option<u64> = "guilty_client" Int8,
         /// The server process.
         server_pid: Option<u64> = "server_pid" Int4,
-        /// The transaction: `xmin` of its rows.
+        /// The transaction: `xmin` of its rows, but of those copied under a savepoint.
         xid: Option<u64> = "xid" Numeric,
         /// Clients whose statements it held.
         units: u64 = "clients" Int4,
@@ -374,7 +374,7 @@ row! {
         lanes: u64 = "lanes" Int4,
         /// Rows confirmed.
         rows: u64 = "rows" Numeric,
-        /// Flushes confirmed.
+        /// Flushes with rows of it.
         flushes: u64 = "flushes" Numeric,
         /// Their ratio.
         rows_per_flush: Ratio = "rows_per_flush" Numeric,

@@ -22,7 +22,7 @@ use super::pour::{Answers, Found, Poured, Rest, SCRATCH, Scratch, Tier, Unnamed,
 use super::session::Session;
 use super::state::Fault;
 use crate::cancel::ClientState;
-use crate::coalesce::lane::{Lane, Offer, Single, Ticket};
+use crate::coalesce::lane::{Lane, Offer, Single, Ticket, Work};
 use crate::coalesce::shapes::LEGS_MAX;
 use crate::coalesce::{Cut, Lanes};
 use crate::error::Error;
@@ -44,6 +44,8 @@ pub(super) struct Deferred {
     cuts: Vec<Cut>,
     lanes: Vec<Arc<Lane>>,
     statements: usize,
+    /// What they are in the counters.
+    work: Work,
     /// They change from table to table no more often than one flush can.
     rows_fit: bool,
     /// The unnamed statement when the block began.
@@ -83,6 +85,7 @@ impl Deferred {
             cuts: Vec::new(),
             lanes: Vec::new(),
             statements: 0,
+            work: Work::default(),
             rows_fit: true,
             unnamed,
             commit: None,
@@ -205,25 +208,23 @@ impl Session {
         walk.in_block = self.deferred.is_some();
         // The rules may have changed since its beginning.
         let rest = if self.may_pour() { walk.stretch(scratch)? } else { Rest::Other };
-        let (bytes, unnamed) = (walk.pos, walk.unnamed.clone());
+        let (work, unnamed) = (walk.work(0), walk.unnamed.clone());
         match rest {
             Rest::Cut => Ok(Step::NeedMore),
             Rest::Other => Ok(Step::No),
             Rest::Open => {
-                Ok(if self.hold(bytes, scratch) { self.held(bytes, unnamed, scratch) } else { Step::No })
+                Ok(if self.hold(work, scratch) { self.held(work, unnamed, scratch) } else { Step::No })
             }
             // All of it in one go is a pipeline.
             Rest::RolledBack | Rest::Whole if self.deferred.is_none() => Ok(Step::No),
-            Rest::RolledBack => {
-                self.deferred = None;
-                Ok(self.held(bytes, unnamed, scratch))
-            }
-            Rest::Whole => Ok(self.commits(bytes, unnamed, scratch)),
+            Rest::RolledBack => Ok(self.came_to_nothing(work, unnamed, scratch)),
+            Rest::Whole => Ok(self.commits(work, unnamed, scratch)),
         }
     }
 
     /// Keeps the messages and their rows. False: there is no room for them.
-    fn hold(&mut self, bytes: usize, scratch: &Scratch) -> bool {
+    fn hold(&mut self, work: Work, scratch: &Scratch) -> bool {
+        let bytes = work.received as usize;
         let settings = self.pool.settings.load();
         let coalesce = &settings.coalesce;
         if self.deferred.is_none() {
@@ -244,19 +245,35 @@ impl Session {
         true
     }
 
+    /// The block ends, and there is nothing that a server has to know of.
+    fn came_to_nothing(&mut self, work: Work, unnamed: Unnamed, scratch: &Scratch) -> Step {
+        let step = self.held(work, unnamed, scratch);
+        if let Some(deferred) = self.deferred.take() {
+            Work { transactions: 1, ..deferred.work }.count(&self.pool.stats);
+        }
+        self.me.show(ClientState::Idle, self.state.turns, self.state.xact_turns);
+        step
+    }
+
     /// What is held is answered.
-    fn held(&mut self, bytes: usize, unnamed: Unnamed, scratch: &Scratch) -> Step {
+    fn held(&mut self, work: Work, unnamed: Unnamed, scratch: &Scratch) -> Step {
         self.client.prepare_out();
         self.client.out.extend_from_slice(&scratch.answers);
-        self.client.consume(bytes);
+        self.client.consume(work.received as usize);
         self.unnamed_is(unnamed);
+        // Counted when it is known how the block left.
+        let received = &mut self.state.counts.received;
+        *received = received.saturating_sub(work.received.into());
+        if let Some(deferred) = &mut self.deferred {
+            deferred.work = deferred.work.and(Work { sent: scratch.answers.len() as u32, ..work });
+        }
         self.state.turns = self.state.turns.wrapping_add(1);
-        let state = if self.deferred.is_some() { ClientState::IdleInTransaction } else { ClientState::Idle };
-        self.me.show(state, self.state.turns, self.state.xact_turns);
+        self.me.show(ClientState::IdleInTransaction, self.state.turns, self.state.xact_turns);
         Step::Held
     }
 
-    fn commits(&mut self, bytes: usize, unnamed: Unnamed, scratch: &mut Scratch) -> Step {
+    fn commits(&mut self, work: Work, unnamed: Unnamed, scratch: &mut Scratch) -> Step {
+        let bytes = work.received as usize;
         let ticket = self.ticket();
         let Some(deferred) = &mut self.deferred else { return Step::No };
         if !scratch.cuts.is_empty() {
@@ -264,25 +281,17 @@ impl Session {
             deferred.hold(&[], scratch);
         }
         if deferred.cuts.is_empty() && deferred.rows_fit {
-            // Nothing was done in it.
-            self.deferred = None;
-            return self.held(bytes, unnamed, scratch);
+            return self.came_to_nothing(work, unnamed, scratch);
         }
         let answers = std::mem::take(&mut scratch.answers);
         let lane = if deferred.rows_fit { self.cx.lanes.together(&deferred.lanes) } else { None };
         let Some(lane) = lane else { return Step::Alone(bytes, unnamed, answers) };
         let statements = deferred.statements;
-        let found = Found {
-            lane: Arc::clone(&lane),
-            statements,
-            bytes,
-            units: 1,
-            parses: 0,
-            binds: 0,
-            unnamed,
-            places: Vec::new(),
-        };
-        ticket.set_work(Self::work(&found, answers.len()));
+        let all = deferred.work.and(Work { transactions: 1, sent: answers.len() as u32, ..work });
+        let places = Vec::new();
+        let found =
+            Found { lane: Arc::clone(&lane), statements, bytes, units: 1, work: all, unnamed, places };
+        ticket.set_work(found.work);
         let offer = lane.offer(&deferred.rows, &deferred.cuts, statements, &ticket);
         Step::Commit(found, offer, ticket, answers)
     }
@@ -300,11 +309,14 @@ impl Session {
     /// Runs what is held on the server, in one write; with a COMMIT at its end the client is answered.
     pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
         let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
-        let Deferred { kept, unnamed, commit, .. } = *deferred;
+        let Deferred { kept, unnamed, commit, work, .. } = *deferred;
         self.unnamed_is(unnamed.map_or(Unnamed::Gone, Unnamed::Set));
+        // Its statements count again while they are sent.
+        self.state.counts.take(Work { received: work.received, sent: work.sent, ..Work::default() });
         let reply = self.replay(server, &kept).await?;
         let status = server.pipeline.status();
         self.client.prepare_out();
+        let before = self.client.out.len();
         for body in &reply.notices {
             frame::put(&mut self.client.out, b::NOTICE_RESPONSE, |out| out.extend_from_slice(body));
         }
@@ -314,18 +326,17 @@ impl Session {
             frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&body));
             message
         });
+        let goes_on = commit.is_none() || status != TransactionStatus::Idle;
         match (commit, error) {
             (Some(answers), None) => self.client.out.extend_from_slice(&answers),
             (Some(_), Some(error)) => {
                 self.client.out.extend_from_slice(&error);
                 b::put_ready_for_query(&mut self.client.out, status);
             }
-            (None, error) => {
-                self.state.late = error;
-                return Ok(Left::Open);
-            }
+            (None, error) => self.state.late = error,
         }
-        if status != TransactionStatus::Idle {
+        self.state.counts.sent += (self.client.out.len() - before) as u64;
+        if goes_on {
             return Ok(Left::Open);
         }
         self.state.counts.xacts += 1;

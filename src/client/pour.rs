@@ -216,9 +216,8 @@ pub(super) struct Found {
     pub(super) bytes: usize,
     /// Transactions of the client's.
     pub(super) units: usize,
-    /// Parse and Bind messages.
-    pub(super) parses: usize,
-    pub(super) binds: usize,
+    /// What they are in the counters, but for their answers.
+    pub(super) work: Work,
     /// The unnamed statement after them.
     pub(super) unnamed: Unnamed,
     /// Where in the answers those of the server belong; none: it is a COPY.
@@ -254,7 +253,7 @@ impl Session {
                 Look::No => return Ok(Err(Poured::No(None))),
             };
             let ticket = self.ticket();
-            ticket.set_work(Self::work(&found, scratch.answers.len()));
+            ticket.set_work(Work { sent: scratch.answers.len() as u32, ..found.work });
             // What is not a COPY gains by sharing a COMMIT alone.
             let alone = if scratch.places.is_empty() { found.statements } else { found.units };
             let offer = found.lane.offer(&scratch.rows, &scratch.cuts, alone, &ticket);
@@ -331,8 +330,7 @@ impl Session {
             statements: 1,
             bytes,
             units: 1,
-            parses: 0,
-            binds: 0,
+            work: Work { statements: 1, transactions: 1, received: bytes as u32, ..Work::default() },
             unnamed: Unnamed::Gone,
             places: Vec::new(),
         })
@@ -443,8 +441,7 @@ impl Session {
                 statements: scratch.statements,
                 bytes: walk.pos,
                 units: units_before + 1,
-                parses: walk.parses,
-                binds: scratch.statements,
+                work: walk.work(units_before + 1),
                 unnamed: walk.unnamed.clone(),
                 places: Vec::new(),
             });
@@ -533,18 +530,6 @@ impl Session {
         self.pouring.get_or_insert_with(|| Box::new(Pouring::new(client)))
     }
 
-    /// What these messages will be in the counters, once they are committed ([`Ticket::set_work`]).
-    pub(super) fn work(found: &Found, sent: usize) -> Work {
-        Work {
-            statements: found.statements as u32,
-            transactions: found.units as u32,
-            parses: found.parses as u32,
-            binds: found.binds as u32,
-            received: found.bytes as u32,
-            sent: sent as u32,
-        }
-    }
-
     pub(super) fn unnamed_is(&mut self, unnamed: Unnamed) {
         let statement = match unnamed {
             Unnamed::Kept => return,
@@ -611,7 +596,10 @@ pub(super) struct Walk<'a> {
     pub(super) in_block: bool,
     /// A block was opened.
     pub(super) had_block: bool,
-    parses: usize,
+    /// Queries and Executes, Parses, Binds.
+    queries: u32,
+    parses: u32,
+    binds: u32,
     /// The formats in which the last Bind asked for its results.
     result_formats: &'a [u8],
     /// The statement of the last Bind.
@@ -647,13 +635,27 @@ impl<'a> Walk<'a> {
             pos: 0,
             in_block: false,
             had_block: false,
+            queries: 0,
             parses: 0,
+            binds: 0,
             result_formats: &[],
             bound: None,
             unnamed: Unnamed::Kept,
             parsed: None,
             named: None,
             own_time: false,
+        }
+    }
+
+    /// What was read is so many transactions, and in the counters this.
+    pub(super) fn work(&self, transactions: usize) -> Work {
+        Work {
+            statements: self.queries,
+            transactions: transactions as u32,
+            parses: self.parses,
+            binds: self.binds,
+            received: self.pos as u32,
+            sent: 0,
         }
     }
 
@@ -781,6 +783,7 @@ impl<'a> Walk<'a> {
         if !taken {
             return Ok(Rest::Other);
         }
+        self.queries += 1;
         self.unnamed = Unnamed::Gone;
         (self.parsed, self.named) = (None, None);
         Ok(self.rest(word.filter(|word| !word.opens()), scratch))
@@ -846,6 +849,7 @@ impl<'a> Walk<'a> {
             }
         };
         if stretch.open {
+            self.binds += 1;
             b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
         }
         Ok(stretch.open)
@@ -884,6 +888,7 @@ impl<'a> Walk<'a> {
         if !portal.is_empty() {
             return Ok(false);
         }
+        self.queries += 1;
         stretch.open = false;
         let executed = std::mem::replace(&mut stretch.executed, true);
         let Some(word) = stretch.word else {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::pour::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk, may_hold_more};
 use super::session::Session;
 use super::state::Fault;
-use crate::coalesce::lane::{Lane, Opening};
+use crate::coalesce::lane::{Lane, Opening, Work};
 use crate::pool::Checkout;
 use crate::server::ServerConn;
 use crate::server::internal::{Lost, Reply};
@@ -32,7 +32,7 @@ enum Look {
 /// A run, and what it is answered.
 struct Run {
     lane: Arc<Lane>,
-    rows: usize,
+    work: Work,
     bytes: usize,
     unnamed: Unnamed,
 }
@@ -105,12 +105,12 @@ impl Session {
             return Ok(());
         };
         self.finish(server, &mut reply).await?;
-        if run.lane.run_succeeded(server, &flown, &reply, opening) {
+        if run.lane.run_succeeded(server, flown, &reply, self.me.id) {
             self.client.prepare_out();
             self.client.out.extend_from_slice(&answers);
             self.client.consume(run.bytes);
             self.unnamed_is(run.unnamed);
-            self.state.counts.queries += run.rows as u64;
+            self.state.counts.take(Work { sent: answers.len() as u32, received: 0, ..run.work });
             self.state.turns = self.state.turns.wrapping_add(1);
             self.pouring().run_ended(true);
             return Ok(());
@@ -128,7 +128,7 @@ impl Session {
         loop {
             let before = scratch.mark();
             match walk.stretch(scratch)? {
-                Rest::Open => found = Some((walk.pos, walk.unnamed.clone())),
+                Rest::Open => found = Some((walk.work(0), walk.unnamed.clone())),
                 Rest::Cut if found.is_none() => return Ok(Look::NeedMore),
                 _ => {
                     scratch.back_to(&before);
@@ -144,7 +144,9 @@ impl Session {
         let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
         scratch.lanes.clear();
         Ok(match (found, lane) {
-            (Some((bytes, unnamed)), Some(lane)) => Look::Run(Run { lane, rows, bytes, unnamed }),
+            (Some((work, unnamed)), Some(lane)) => {
+                Look::Run(Run { lane, work, bytes: work.received as usize, unnamed })
+            }
             _ => Look::No,
         })
     }

@@ -259,6 +259,7 @@ impl Session {
                 if self.me.is_signalled() {
                     self.obey(quiet)
                 } else {
+                    self.state.counts.received += n as u64;
                     Ok(())
                 }
             }

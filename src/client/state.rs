@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::Auditor;
 use super::judge::Ruling;
+use crate::coalesce::lane::Work;
 use crate::error::Error;
 use crate::learn::Learner;
 use crate::limits::{
@@ -123,6 +124,23 @@ pub struct Counts {
     pub sent: u64,
     /// ReadyForQuery(I) seen.
     pub xacts: u64,
+}
+
+impl Counts {
+    /// What was answered without the client's messages going their ordinary way.
+    pub fn take(&mut self, work: Work) {
+        let Work { statements, transactions, parses, binds, received, sent } = work;
+        for (to, n) in [
+            (&mut self.queries, statements),
+            (&mut self.xacts, transactions),
+            (&mut self.client_parses, parses),
+            (&mut self.binds, binds),
+            (&mut self.received, received),
+            (&mut self.sent, sent),
+        ] {
+            *to += u64::from(n);
+        }
+    }
 }
 
 /// One session's memory.

@@ -35,11 +35,24 @@ pub struct StatsKey {
     pub format: String,
 }
 
+/// Counters of one table in the flushes of a [`LaneStats`].
+#[derive(Debug, Default)]
+pub struct TableStats {
+    /// `schema.table`
+    pub name: String,
+    /// Rows stored by COPY.
+    pub rows: AtomicU64,
+    /// Rows of undone COPYs.
+    pub dead_rows: AtomicU64,
+}
+
 /// Counters of the lanes of one [`StatsKey`], for the console and the metrics.
 #[derive(Debug, Default)]
 pub struct LaneStats {
     /// Whose they are.
     pub key: StatsKey,
+    /// Apart for each table that a flush has rows for.
+    pub tables: Box<[TableStats]>,
     /// Rows committed by COPY.
     pub rows: AtomicU64,
     /// COPYs that committed.
@@ -72,11 +85,20 @@ pub struct LaneStats {
     pub wait: Histogram,
 }
 
+impl LaneStats {
+    /// What is counted of one of its tables.
+    pub fn of_table(&self, name: &str) -> Option<&TableStats> {
+        self.tables.iter().find(|table| table.name == name)
+    }
+}
+
 /// How one COPY ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FlushOutcome {
     /// Its COMMIT was confirmed.
     Committed,
+    /// It is part of a client's own open block, and becomes of it what becomes of that.
+    InBlock,
     /// Rolled back; the error named a row.
     RowFailed,
     /// Rolled back; the error named no row.
@@ -101,6 +123,7 @@ impl FlushOutcome {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Committed => "committed",
+            Self::InBlock => "in_block",
             Self::RowFailed => "row_failed",
             Self::Failed => "failed",
             Self::TableChanged => "table_changed",
@@ -166,13 +189,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Evidence {
-    /// The counters of `key`; the same ones as long as the process runs.
-    pub fn stats(&self, key: StatsKey) -> Arc<LaneStats> {
+    /// The counters of `key`, which has these tables; the same ones as long as the process runs.
+    pub fn stats<'a>(&self, key: StatsKey, tables: impl Iterator<Item = &'a str>) -> Arc<LaneStats> {
         let mut all = lock(&self.stats);
         if let Some(known) = all.get(&key) {
             return Arc::clone(known);
         }
-        let new = Arc::new(LaneStats { key, ..LaneStats::default() });
+        let mut names: Vec<&str> = tables.collect();
+        names.sort_unstable();
+        names.dedup();
+        let table = |name: &str| TableStats { name: name.to_owned(), ..TableStats::default() };
+        let tables = names.into_iter().map(table).collect();
+        let new = Arc::new(LaneStats { key, tables, ..LaneStats::default() });
         if all.len() < STATS_MAX {
             all.insert(new.key.clone(), Arc::clone(&new));
         }
@@ -225,7 +253,7 @@ mod tests {
     #[test]
     fn the_ring_and_its_lists_are_bounded() {
         let evidence = Evidence::default();
-        let stats = evidence.stats(StatsKey::default());
+        let stats = evidence.stats(StatsKey::default(), std::iter::empty());
         for n in 0..FLUSHES_KEPT as u64 + 10 {
             evidence.remember(flush(&stats), n..n + 100);
         }
@@ -240,13 +268,16 @@ mod tests {
     fn counters_of_one_table_are_found_again() {
         let evidence = Evidence::default();
         let key = |table: &str| StatsKey { table: table.into(), ..StatsKey::default() };
-        evidence.stats(key("b")).rows.fetch_add(3, Ordering::Relaxed);
-        evidence.stats(key("a"));
-        assert_eq!(evidence.stats(key("b")).rows.load(Ordering::Relaxed), 3);
+        let stats = |table: &str| evidence.stats(key(table), ["u", "t", "u"].into_iter());
+        stats("b").rows.fetch_add(3, Ordering::Relaxed);
+        stats("a");
+        assert_eq!(stats("b").rows.load(Ordering::Relaxed), 3);
+        assert_eq!(stats("b").tables.len(), 2);
+        assert!(stats("b").of_table("u").is_some() && stats("b").of_table("v").is_none());
         let tables: Vec<_> = evidence.all().iter().map(|stats| stats.key.table.clone()).collect();
         assert_eq!(tables, ["a", "b"]);
         for n in 0..STATS_MAX + 5 {
-            evidence.stats(key(&n.to_string()));
+            stats(&n.to_string());
         }
         assert_eq!(evidence.all().len(), STATS_MAX);
     }

@@ -4,7 +4,7 @@
 //! Owns: when a batch leaves, the flush in one round trip, whose rows have which outcome. Never: answers a client.
 //! A ticket is resolved exactly once; `Inserted` is said only after the server confirmed the COMMIT.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 
 use super::batch::{Caps, Cargo, Cut, Form, copy_context, line_of_error};
 use super::catalog;
-use super::evidence::{Flush, FlushOutcome, LaneStats, Seen, StatsKey};
+use super::evidence::{Flush, FlushOutcome, LaneStats, Seen, StatsKey, TableStats};
 use super::plan::InsertPlan;
 use super::shapes::{Lanes, Shape, guard_statement};
-use crate::pool::{Checkout, Pool};
+use crate::pool::{Checkout, Pool, Stats};
 use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::VarSet;
@@ -94,10 +94,10 @@ pub struct Ticket {
     answer: Mutex<Vec<u8>>,
 }
 
-/// What a unit is in the counters of its pool, when it is committed.
+/// What messages are in the counters of their pool, once they are answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Work {
-    /// INSERTs.
+    /// Queries and Executes.
     pub statements: u32,
     /// Transactions of the client's.
     pub transactions: u32,
@@ -111,6 +111,46 @@ pub struct Work {
     pub sent: u32,
 }
 
+impl Work {
+    fn words(self) -> [u32; 6] {
+        let Self { statements, transactions, parses, binds, received, sent } = self;
+        [statements, transactions, parses, binds, received, sent]
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(self, more: Self) -> Self {
+        Self {
+            statements: self.statements + more.statements,
+            transactions: self.transactions + more.transactions,
+            parses: self.parses + more.parses,
+            binds: self.binds + more.binds,
+            received: self.received + more.received,
+            sent: self.sent + more.sent,
+        }
+    }
+
+    /// Counts what no server had to do with.
+    pub fn count(self, stats: &Stats) {
+        count_work(stats, self.words().map(u64::from));
+    }
+}
+
+/// In the order of [`Work::words`].
+fn count_work(stats: &Stats, work: [u64; 6]) {
+    let to = [
+        &stats.query_count,
+        &stats.xact_count,
+        &stats.client_parse_count,
+        &stats.bind_count,
+        &stats.received,
+        &stats.sent,
+    ];
+    for (to, n) in to.into_iter().zip(work) {
+        to.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
 impl Ticket {
     /// For the client of this id.
     pub fn new(client: u64) -> Self {
@@ -119,8 +159,7 @@ impl Ticket {
 
     /// Hot path. What the unit that is offered next comes to; said before it is offered.
     pub fn set_work(&self, work: Work) {
-        let Work { statements, transactions, parses, binds, received, sent } = work;
-        for (to, n) in self.work.iter().zip([statements, transactions, parses, binds, received, sent]) {
+        for (to, n) in self.work.iter().zip(work.words()) {
             to.store(n, Ordering::Relaxed);
         }
     }
@@ -378,13 +417,16 @@ impl Lane {
         Arc::new(Self {
             pool: Arc::clone(pool),
             mode,
-            stats: lanes.evidence.stats(StatsKey {
-                database: pool.key.database.clone(),
-                user: pool.target.load().user.clone(),
-                table: of_each(&legs, |leg| &leg.table),
-                columns: of_each(&legs, |leg| columns_of(&leg.plan.copy_text_sql)),
-                format: of_each(&legs, |leg| leg.form.as_str()),
-            }),
+            stats: lanes.evidence.stats(
+                StatsKey {
+                    database: pool.key.database.clone(),
+                    user: pool.target.load().user.clone(),
+                    table: of_each(&legs, |leg| &leg.table),
+                    columns: of_each(&legs, |leg| columns_of(&leg.plan.copy_text_sql)),
+                    format: of_each(&legs, |leg| leg.form.as_str()),
+                },
+                legs.iter().map(|leg| leg.table.as_str()),
+            ),
             class: parts.first().map_or(class_for(form, vars), |part| part.class),
             vars: set,
             parts,
@@ -701,10 +743,10 @@ impl Lane {
             && tags[..self.copies()].iter().zip(batch.parts()).all(|(tag, part)| copied(tag, part.rows()))
     }
 
-    /// Whose row failed, if that can be told.
-    fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply) -> Option<usize> {
+    /// Whose row failed, if that can be told; so many tags of others stand before the COPYs'.
+    fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply, before: usize) -> Option<usize> {
         // The COPY that failed is the first one without a tag; the INSERT, the one behind those that were answered.
-        let failed = if self.is_pipelined() { 0 } else { reply.tags.len() };
+        let failed = if self.is_pipelined() { 0 } else { reply.tags.len().checked_sub(before)? };
         let (leg, part) = self.legs.get(failed).zip(batch.parts().get(failed))?;
         let line = match leg.form {
             Form::Copy(_) => line_of_error(error, &leg.plan.relname)?,
@@ -767,36 +809,89 @@ impl Lane {
         }
         f::put_empty(&mut server.conn.out, f::SYNC);
         server.pipeline.push(Kind::Sync, Action::Own, false);
-        Some(Flown { batch, guard })
+        Some(Flown { batch, guard, opening, left: Instant::now() })
     }
 
-    /// Did it store all of them? Counts it.
-    pub fn run_succeeded(
-        &self,
-        server: &mut Checkout,
-        flown: &Flown,
-        reply: &Reply,
-        opening: Opening,
-    ) -> bool {
-        let Flown { batch, guard } = flown;
-        self.take_mark(server, *guard, reply);
-        let tags = reply.tags.get(opening.before().len()..).unwrap_or_default();
-        if reply.error.is_some() || !self.copied(batch, tags) {
+    /// Did it store all of them? Counts it, and remembers it as that of `client`.
+    pub fn run_succeeded(&self, server: &mut Checkout, flown: Flown, reply: &Reply, client: u64) -> bool {
+        let Flown { batch, guard, opening, left } = flown;
+        self.take_mark(server, guard, reply);
+        let took = left.elapsed();
+        let before = opening.before().len();
+        let error = reply.error.as_deref().map(ErrorFields::new);
+        let stored = error.is_none() && self.copied(&batch, reply.tags.get(before..).unwrap_or_default());
+        let changed = error.as_ref().is_some_and(catalog::is_guard_error);
+        let guilty = error.as_ref().and_then(|error| self.guilty(&batch, error, reply, before));
+        let outcome = match (stored, changed, guilty) {
+            (true, ..) => FlushOutcome::InBlock,
+            (_, true, _) => FlushOutcome::TableChanged,
+            (.., Some(_)) => FlushOutcome::RowFailed,
+            (.., None) => FlushOutcome::Failed,
+        };
+        if stored {
+            self.count(&batch);
+            self.stats.batch_rows.record(batch.rows() as u64);
+            self.stats.flush_time.record(took.as_micros() as u64);
+        } else {
             self.stats.failures.fetch_add(1, Ordering::Relaxed);
             self.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
-            let fields = reply.error.as_deref().map(ErrorFields::new);
-            if fields.is_some_and(|fields| catalog::is_guard_error(&fields)) && *guard != Guard::Sentinel {
+            self.count_dead(&batch);
+            if changed && guard != Guard::Sentinel {
                 self.forget_shapes();
             }
-            return false;
         }
-        self.count(batch);
-        true
+        let seen = Seen {
+            outcome,
+            server_pid: Some(server.shared.pid),
+            xid: guard.xid(reply, opening.rows()),
+            sqlstate: error.map(|error| String::from_utf8_lossy(error.sqlstate()).into_owned()),
+            guilty: guilty.map(|_| client),
+        };
+        self.remember(&batch, seen, Duration::ZERO, took, std::iter::once(client));
+        stored
+    }
+
+    fn remember(
+        &self,
+        batch: &Cargo,
+        seen: Seen,
+        waited: Duration,
+        took: Duration,
+        clients: impl Iterator<Item = u64>,
+    ) {
+        let Some(lanes) = self.lanes.upgrade() else { return };
+        let flush = Flush {
+            number: 0,
+            ended: SystemTime::now(),
+            stats: Arc::clone(&self.stats),
+            rows: batch.rows(),
+            bytes: batch.bytes(),
+            waited,
+            took,
+            seen,
+            units: batch.units(),
+            clients: Vec::new(),
+        };
+        lanes.evidence.remember(flush, clients);
     }
 
     fn count(&self, batch: &Cargo) {
         self.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        self.count_tables(batch, |table| &table.rows);
+    }
+
+    fn count_dead(&self, batch: &Cargo) {
+        self.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        self.count_tables(batch, |table| &table.dead_rows);
+    }
+
+    fn count_tables(&self, batch: &Cargo, which: impl Fn(&TableStats) -> &AtomicU64) {
+        for (leg, part) in self.legs.iter().zip(batch.parts()) {
+            if let Some(table) = self.stats.of_table(&leg.table) {
+                which(table).fetch_add(part.rows() as u64, Ordering::Relaxed);
+            }
+        }
     }
 
     fn max_prepared(&self) -> usize {
@@ -979,6 +1074,14 @@ impl Opening {
         }
     }
 
+    /// Rows that what stands before it answers.
+    fn rows(self) -> usize {
+        match self {
+            Self::Begin => 0,
+            Self::Savepoint => 1,
+        }
+    }
+
     /// What puts the block back as it was.
     pub fn undo(self) -> &'static str {
         match self {
@@ -993,6 +1096,8 @@ impl Opening {
 pub struct Flown {
     batch: Cargo,
     guard: Guard,
+    opening: Opening,
+    left: Instant,
 }
 
 /// What verifies the table inside a flush's transaction.
@@ -1016,9 +1121,9 @@ impl Guard {
         }
     }
 
-    /// The transaction's id, once the guard has answered.
-    fn xid(self, reply: &Reply) -> Option<u64> {
-        let row: Vec<Option<&[u8]>> = reply.rows.first()?.iter().map(Option::as_deref).collect();
+    /// The transaction's id, once the guard has answered behind so many rows.
+    fn xid(self, reply: &Reply, before: usize) -> Option<u64> {
+        let row: Vec<Option<&[u8]>> = reply.rows.get(before)?.iter().map(Option::as_deref).collect();
         match self {
             Self::Full | Self::FullWithMark => catalog::decode_guard(&row),
             Self::Sentinel => catalog::decode_sentinel(&row).map(|(xid, _)| xid),
@@ -1121,59 +1226,39 @@ impl Flight {
         if matches!(landed, Landed::Committed) && !notices.is_empty() {
             self.pass_on(batch, &notices);
         }
-        let clients = self.tickets[..batch.units()].iter().map(|ticket| ticket.client);
-        let flush = Flush {
-            number: 0,
-            ended: SystemTime::now(),
-            stats: Arc::clone(&self.lane.stats),
-            rows: batch.rows(),
-            bytes: batch.bytes(),
-            waited: self.waited,
-            took: self.left.elapsed(),
-            seen,
-            units: batch.units(),
-            clients: Vec::new(),
-        };
-        let stats = &self.lane.stats;
+        let (stats, took) = (&self.lane.stats, self.left.elapsed());
         if matches!(landed, Landed::Committed) {
             self.landed = true;
-            stats.batch_rows.record(flush.rows as u64);
-            stats.flush_time.record(flush.took.as_micros() as u64);
-            stats.wait.record(flush.waited.as_micros() as u64);
-            self.count(&flush);
-        } else if flush.seen.outcome != FlushOutcome::NotSent {
+            stats.batch_rows.record(batch.rows() as u64);
+            stats.flush_time.record(took.as_micros() as u64);
+            stats.wait.record(self.waited.as_micros() as u64);
+            self.count(batch.units(), took);
+        } else if seen.outcome != FlushOutcome::NotSent {
             self.failed = true;
             stats.failures.fetch_add(1, Ordering::Relaxed);
         }
-        if matches!(flush.seen.outcome, FlushOutcome::SettledCommitted | FlushOutcome::SettledAborted) {
-            stats.resolved.fetch_add(flush.units as u64, Ordering::Relaxed);
+        if matches!(seen.outcome, FlushOutcome::SettledCommitted | FlushOutcome::SettledAborted) {
+            stats.resolved.fetch_add(batch.units() as u64, Ordering::Relaxed);
         }
-        if let Some(lanes) = self.lane.lanes.upgrade() {
-            lanes.evidence.remember(flush, clients);
-        }
+        let clients = self.tickets[..batch.units()].iter().map(|ticket| ticket.client);
+        self.lane.remember(batch, seen, self.waited, took, clients);
         landed
     }
 
     /// What was committed counts in the pool as if each client had had a server.
-    fn count(&self, flush: &Flush) {
+    fn count(&self, units: usize, took: Duration) {
         let mut sums = [0; 6];
-        for ticket in &self.tickets[..flush.units] {
+        for ticket in &self.tickets[..units] {
             sums.iter_mut().zip(ticket.work()).for_each(|(sum, n)| *sum += n);
         }
-        let [statements, transactions, parses, binds, received, sent] = sums;
-        let time = flush.took.as_micros() as u64 * flush.units as u64;
+        let [.., sent] = &mut sums;
+        *sent += self.answers.len() as u64;
+        let time = took.as_micros() as u64 * units as u64;
         let stats = &self.lane.pool.stats;
-        for (to, n) in [
-            (&stats.query_count, statements),
-            (&stats.xact_count, transactions),
-            (&stats.client_parse_count, parses),
-            (&stats.bind_count, binds),
-            (&stats.received, received),
-            (&stats.sent, sent + self.answers.len() as u64),
-            (&stats.xact_time, time),
-            (&stats.query_time, time),
-            (&stats.server_assignment_count, 1),
-        ] {
+        count_work(stats, sums);
+        for (to, n) in
+            [(&stats.xact_time, time), (&stats.query_time, time), (&stats.server_assignment_count, 1)]
+        {
             to.fetch_add(n, Ordering::Relaxed);
         }
     }
@@ -1214,7 +1299,7 @@ impl Flight {
             let finished = server.finish_into(&mut reply).await;
             self.answers = std::mem::take(&mut reply.raw);
             seen.server_pid = Some(server.shared.pid);
-            seen.xid = guard.xid(&reply);
+            seen.xid = guard.xid(&reply, 0);
             let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
             seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
             if finished.is_err() {
@@ -1226,7 +1311,7 @@ impl Flight {
                 *notices = std::mem::take(&mut reply.notices);
                 return self.answered(batch, &reply, seen);
             }
-            lane.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+            lane.count_dead(batch);
         }
         seen.outcome = FlushOutcome::TableChanged;
         Landed::NotStored
@@ -1245,14 +1330,14 @@ impl Flight {
                 Landed::Unknown
             }
             Some(error) => {
-                lane.stats.dead_rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+                lane.count_dead(batch);
                 let fields = ErrorFields::new(error);
                 if catalog::is_guard_error(&fields) {
                     lane.forget_shapes();
                     seen.outcome = FlushOutcome::TableChanged;
                     return Landed::NotStored;
                 }
-                let mut owner = lane.guilty(batch, &fields, reply);
+                let mut owner = lane.guilty(batch, &fields, reply, 0);
                 let state = fields.sqlstate();
                 let otherwise = match lane.is_pipelined() {
                     false => owner.is_none() && state.starts_with(b"42"),

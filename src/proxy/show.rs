@@ -12,6 +12,7 @@ use crate::admin::rows::*;
 use crate::admin::session::Engine;
 use crate::cancel::{ClientShared, ClientState};
 use crate::coalesce::Lane;
+use crate::coalesce::batch::Form;
 use crate::coalesce::evidence::{Flush, LaneStats, StatsKey};
 use crate::config::{self, Section};
 use crate::pool::{Pool, Stats};
@@ -257,12 +258,15 @@ impl Proxy {
 
     /// Adds up what is counted of a table.
     fn with_lanes(&self, mut row: CoalesceTableRow, lanes: &[Arc<Lane>]) -> CoalesceTableRow {
-        let same = |key: &StatsKey| key.table == row.table && key.database == row.database;
-        row.lanes = count(lanes.iter().filter(|lane| same(&lane.stats.key)).count());
-        for stats in self.cx.lanes.evidence.all().iter().filter(|stats| same(&stats.key)) {
-            row.rows += load(&stats.rows);
-            row.flushes += load(&stats.flushes);
-            row.dead_rows += load(&stats.dead_rows);
+        let (database, name) = (row.database.clone(), row.table.clone());
+        let has = |stats: &LaneStats| stats.key.database == database && stats.of_table(&name).is_some();
+        row.lanes = count(lanes.iter().filter(|lane| has(&lane.stats)).count());
+        for stats in self.cx.lanes.evidence.all().iter().filter(|stats| stats.key.database == database) {
+            if let Some(table) = stats.of_table(&name) {
+                row.rows += load(&table.rows);
+                row.flushes += load(&stats.flushes);
+                row.dead_rows += load(&table.dead_rows);
+            }
         }
         row.rows_per_flush = Ratio { of: row.rows, by: row.flushes };
         row
@@ -538,7 +542,7 @@ fn flush_row(flush: Flush) -> FlushRow {
         table,
         rows: count(flush.rows),
         bytes: count(flush.bytes),
-        plan: format!("copy_{format}"),
+        plan: if format == Form::Pipelined.as_str() { format } else { format!("copy_{format}") },
         wait: micros(flush.waited),
         duration: micros(flush.took),
         outcome: flush.seen.outcome.as_str(),
