@@ -429,6 +429,75 @@ fn a_plan_whose_result_changed_is_refused_as_direct_and_heals_with_a_new_parse()
     }
 }
 
+/// The types of a statement's parameters, as the server says them.
+fn types(raw: &mut Raw, name: &str) -> Vec<u8> {
+    let messages = ask(raw, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes()));
+    assert_eq!(messages[0].tag, b::PARAMETER_DESCRIPTION, "{}", outline(&messages));
+    messages[0].body.clone()
+}
+
+/// The same text, prepared again each time a catalogue was changed, in a database of its own: what it means each time.
+fn prepared_again(port: u16, database: &str) -> Vec<Vec<u8>> {
+    const INSERT: &str = "INSERT INTO t VALUES ($1)";
+    let mut seen = Vec::new();
+    let mut raw = Raw::login(port, database);
+    let mut see = |raw: &mut Raw, name: &str, sql: &str| {
+        prepare(raw, name, sql);
+        seen.push(types(raw, name));
+    };
+    raw.rows("CREATE TABLE t (a int)");
+    see(&mut raw, "first", INSERT);
+    raw.rows("ALTER TABLE t ALTER a TYPE boolean USING a::boolean");
+    see(&mut raw, "altered", INSERT);
+    see(&mut Raw::login(port, database), "another session", INSERT);
+    raw.rows("BEGIN");
+    raw.rows("DO 'BEGIN ALTER TABLE t ALTER a TYPE text; END'");
+    see(&mut raw, "in a block", INSERT);
+    raw.rows("ROLLBACK");
+    see(&mut raw, "rolled back", INSERT);
+    see(&mut raw, "and again", INSERT);
+    raw.extended("DROP TABLE t", &[]);
+    raw.extended("CREATE TABLE t (a bigint)", &[]);
+    see(&mut raw, "dropped", INSERT);
+
+    raw.rows("CREATE TABLE p AS SELECT 'all'::text AS who");
+    for (name, temporary) in [("nothing", false), ("table", true), ("again", true)] {
+        if temporary {
+            raw.rows("DROP TABLE IF EXISTS pg_temp.p");
+            raw.rows(&format!("CREATE TEMP TABLE p AS SELECT '{name}'::text AS who"));
+        }
+        prepare(&mut raw, name, "SELECT who FROM p");
+        seen.push(run(&mut raw, name, &[]).into_bytes());
+        prepare(&mut raw, &format!("{name}, once more"), "SELECT who FROM p");
+        seen.push(run(&mut raw, &format!("{name}, once more"), &[]).into_bytes());
+    }
+    let mut other = Raw::login(port, database);
+    raw.terminate();
+    prepare(&mut other, "behind", "SELECT who FROM p");
+    seen.push(run(&mut other, "behind", &[]).into_bytes());
+
+    // Each session's own type by one name: what the last one left under it means nothing here.
+    other.terminate();
+    for field in ["int", "text"] {
+        let mut raw = Raw::login(port, database);
+        raw.rows(&format!("CREATE TYPE pg_temp.item AS (a {field})"));
+        prepare(&mut raw, "item", "SELECT ($1::item).a");
+        seen.push(run(&mut raw, "item", &["(7)"]).into_bytes());
+        raw.terminate();
+    }
+    seen
+}
+
+#[test]
+fn a_text_prepared_again_behind_ddl_means_what_it_means_now() {
+    let server = Postgres::shared();
+    let direct = prepared_again(server.port(), &server.fresh_database(""));
+    let (_, proxy, database) = one("");
+    assert_eq!(prepared_again(proxy.port(), &database), direct);
+    let (_, proxy, database) = rotating("");
+    assert_eq!(prepared_again(proxy.port(), &database), direct);
+}
+
 #[test]
 fn statements_pass_untouched_when_their_number_is_zero() {
     let (_, proxy, database) = one("max_prepared_statements = 0");

@@ -432,7 +432,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                         if state.taint.intersects(FORGETS_NAMES) {
                             state.recv_forgetting_tag(body, names);
                         }
-                        state.recv_end(pipeline, to_server);
+                        state.recv_end(body, pipeline, to_server);
                     }
                     _ => {}
                 }

@@ -454,6 +454,7 @@ impl Session {
     /// Relays transactions one after the other while nobody else waits. False: the client left.
     async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         self.state.pinned = false;
+        self.state.own_catalog = 0;
         loop {
             let pinned = self.state.pinned;
             match self.relay(server, pinned).await {

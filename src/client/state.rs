@@ -20,7 +20,9 @@ use crate::policy::{self, Rules};
 use crate::pool::registry::Shared;
 use crate::proto::fold::Fold;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
-use crate::proto::prepared::{ClientNames, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement};
+use crate::proto::prepared::{
+    ClientNames, Moved, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement, Statements,
+};
 use crate::proto::vars::VarSet;
 use crate::server::{Reported, ServerConn, ServerShared};
 use crate::settings::{PoolMode, SessionState};
@@ -200,6 +202,10 @@ pub struct State {
     pub sync_owed: bool,
     /// The unnamed statement and portal on the server are those of a folded Query, of which the client knows nothing.
     pub fold_left: bool,
+    /// Its transaction changed a catalogue: texts may mean something else again when it ends.
+    pub catalog_moved: bool,
+    /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
+    pub own_catalog: u64,
     /// Messages of a folded Query's answer that go to the client unless an ErrorResponse comes first.
     pub kept: Vec<u8>,
     /// ErrorResponses that wait for their turn.
@@ -640,7 +646,7 @@ impl State {
         let interned = shared.statements.intern(
             parse.query,
             parse.types,
-            self.want.pour_class,
+            self.want.pour_class ^ self.own_catalog,
             || effects(parse.query, std_strings),
             self.prepared_bytes_max,
         );
@@ -911,6 +917,9 @@ impl State {
         self.turns = self.turns.wrapping_add(1);
         if status == TransactionStatus::Idle {
             self.portals = None;
+            if std::mem::take(&mut self.catalog_moved) {
+                self.shared.statements.catalog_moved();
+            }
             self.counts.xacts += 1;
             self.xact_turns = self.xact_turns.wrapping_add(1);
         }
@@ -976,8 +985,16 @@ impl State {
         }
     }
 
-    /// CommandComplete was taken in: a COPY that was folded has ended.
-    pub fn recv_end(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+    /// CommandComplete with this tag was taken in: a catalogue may have changed, a COPY that was folded has ended.
+    pub fn recv_end(&mut self, tag: &[u8], pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        match Moved::by(tag, self.taint.intersects(Effects::TEMP)) {
+            Moved::Nothing => {}
+            Moved::Own => self.own_catalog = Statements::own_catalog(),
+            Moved::All => {
+                self.shared.statements.catalog_moved();
+                self.catalog_moved = true;
+            }
+        }
         if self.sync_owed && pipeline.is_empty() {
             self.put_owed_sync(pipeline, to_server);
         }

@@ -31,6 +31,8 @@ pub struct Statement {
     pub types: Box<[u8]>,
     /// The settings under which it was parsed: a literal's meaning and a table's schema are settled there.
     pub class: u64,
+    /// The catalogue it was parsed against; see [`Statements::catalog_moved`].
+    era: u64,
     /// What it may do to session state.
     pub effects: Effects,
     insert: OnceLock<Option<Box<PreparedInsert>>>,
@@ -95,7 +97,7 @@ impl Statement {
 
     /// As [`Statement::new`], parsed under the settings of `class` (see [`crate::proto::vars::VarSet::pour_class`]).
     pub fn under(query: &[u8], types: &[u8], class: u64, effects: Effects) -> Arc<Self> {
-        Arc::new(Self::build(query, types, class, effects, None))
+        Arc::new(Self::build(query, types, class, 0, effects, None))
     }
 
     /// This text with these types under these settings.
@@ -117,6 +119,7 @@ impl Statement {
         query: &[u8],
         types: &[u8],
         class: u64,
+        era: u64,
         effects: Effects,
         bytes: Option<Arc<AtomicUsize>>,
     ) -> Self {
@@ -130,6 +133,7 @@ impl Statement {
             query: query.into(),
             types: types.into(),
             class,
+            era,
             effects,
             insert: OnceLock::new(),
             block: OnceLock::new(),
@@ -165,9 +169,22 @@ pub struct Statements {
     by_content: Mutex<HashMap<u64, Vec<Weak<Statement>>, ahash::RandomState>>,
     hasher: ahash::RandomState,
     bytes: Arc<AtomicUsize>,
+    era: AtomicU64,
 }
 
 impl Statements {
+    /// A catalogue was changed: a text that is prepared from here on may mean something else than the same text that
+    /// was prepared before (types of its parameters, which table a name is), so it is another statement.
+    pub fn catalog_moved(&self) {
+        self.era.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A number for the texts of one session that has temporary objects of its own: no other session has it.
+    pub fn own_catalog() -> u64 {
+        // Spread over all bits, because it stands beside hashes.
+        NEXT_ID.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// The statement with this content under settings of this class; made when nobody holds it yet.
     /// `None`: `bytes_max` is reached.
     pub fn intern(
@@ -179,18 +196,22 @@ impl Statements {
         bytes_max: usize,
     ) -> Option<Arc<Statement>> {
         let key = self.hasher.hash_one((query, types, class));
+        let era = self.era.load(Ordering::Acquire);
         let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let slot = map.entry(key).or_default();
         slot.retain(|weak| weak.strong_count() > 0);
-        let known =
-            slot.iter().filter_map(Weak::upgrade).find(|s| s.is(query, types, class) && !s.is_stale());
+        let known = slot
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|s| s.era == era && s.is(query, types, class) && !s.is_stale());
         if known.is_some() {
             return known;
         }
         if self.bytes.load(Ordering::Relaxed) + query.len() + types.len() > bytes_max {
             return None;
         }
-        let made = Arc::new(Statement::build(query, types, class, effects(), Some(Arc::clone(&self.bytes))));
+        let bytes = Some(Arc::clone(&self.bytes));
+        let made = Arc::new(Statement::build(query, types, class, era, effects(), bytes));
         slot.push(Arc::downgrade(&made));
         if map.len().is_multiple_of(1024) {
             map.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
@@ -201,6 +222,36 @@ impl Statements {
     /// Text bytes of all statements held.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Whose texts may mean something else behind a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// Nobody's.
+    Nothing,
+    /// Those of the session that has a temporary object now.
+    Own,
+    /// Everybody's.
+    All,
+}
+
+impl Moved {
+    /// Hot path. By the tag of CommandComplete (with its zero). `temp`: the text speaks of temporary objects.
+    pub fn by(tag: &[u8], temp: bool) -> Self {
+        let ddl = matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'I'))
+            && (tag.starts_with(b"CREATE ")
+                || tag.starts_with(b"ALTER ")
+                || tag.starts_with(b"DROP ")
+                || tag.starts_with(b"IMPORT ")
+                || tag == b"DO\0");
+        // CREATE TEMP TABLE ... AS is a SELECT by its tag.
+        let makes = matches!(tag, b"CREATE TABLE\0" | b"CREATE TYPE\0") || tag.starts_with(b"SELECT");
+        match (temp && makes, ddl) {
+            (true, _) => Self::Own,
+            (false, true) => Self::All,
+            (false, false) => Self::Nothing,
+        }
     }
 }
 
@@ -463,6 +514,32 @@ mod tests {
         drop((a, b));
         assert_eq!(all.bytes(), 0);
         assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10).is_some());
+    }
+
+    #[test]
+    fn catalogue_that_moved_makes_another_statement_of_the_same_text() {
+        let all = Statements::default();
+        let intern = || all.intern(b"select 1", &[], 0, || Effects::NONE, 100).unwrap();
+        let before = intern();
+        all.catalog_moved();
+        let behind = intern();
+        assert_ne!(before.id, behind.id);
+        assert_eq!(behind.id, intern().id);
+    }
+
+    #[test]
+    fn tags_say_whose_texts_may_mean_something_else() {
+        for tag in ["CREATE TABLE\0", "ALTER TABLE\0", "DROP TYPE\0", "IMPORT FOREIGN SCHEMA\0", "DO\0"] {
+            assert_eq!(Moved::by(tag.as_bytes(), false), Moved::All, "{tag}");
+        }
+        for tag in ["COMMIT\0", "COPY 3\0", "DELETE 1\0", "INSERT 0 1\0", "SELECT 1\0", "ANALYZE\0", "\0", ""]
+        {
+            assert_eq!(Moved::by(tag.as_bytes(), false), Moved::Nothing, "{tag}");
+        }
+        for tag in ["CREATE TABLE\0", "CREATE TYPE\0", "SELECT 3\0"] {
+            assert_eq!(Moved::by(tag.as_bytes(), true), Moved::Own, "{tag}");
+        }
+        assert_eq!(Moved::by(b"DROP TABLE\0", true), Moved::All);
     }
 
     #[test]
