@@ -112,6 +112,8 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         ("CREATE VIEW t AS SELECT a FROM log", &["a"], "i", "not a table"),
         ("CREATE MATERIALIZED VIEW t AS SELECT a FROM log", &["a"], "i", "not a table"),
         ("CREATE SEQUENCE t", &["last_value"], "i", "not a table"),
+        ("CREATE FOREIGN DATA WRAPPER w; CREATE SERVER far FOREIGN DATA WRAPPER w; CREATE FOREIGN TABLE t (a int) SERVER far", &["a"], "i", "not a table"),
+        ("CREATE FOREIGN DATA WRAPPER w; CREATE SERVER far FOREIGN DATA WRAPPER w; CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE FOREIGN TABLE t1 PARTITION OF t DEFAULT SERVER far", &["a"], "i", "partition not a plain table: t1"),
         ("CREATE TABLE t (a int); CREATE RULE r AS ON INSERT TO t DO ALSO INSERT INTO log VALUES (1)", &["a"], "i", "rule on insert: r"),
         ("CREATE TABLE t (a int); CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING", &["a"], "i", "rule on insert: r"),
         ("CREATE TABLE t (a int); CREATE RULE r AS ON UPDATE TO t DO INSTEAD NOTHING", &["a"], "i", ""),

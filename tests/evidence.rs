@@ -154,13 +154,14 @@ fn alone(base: usize) -> Vec<Step> {
 /// However a row leaves, it is counted, and what a client did is counted as if nothing were poured.
 #[test]
 fn what_is_poured_counts_as_what_is_not() {
-    // A run; one with its BEGIN, which is held with `deferred`; a block; and one that is held to its COMMIT.
-    counts_as_if_nothing_were_poured("", 20 + 20 + 20);
-    counts_as_if_nothing_were_poured("deferred = true", 20 + 20 + 24);
+    // Runs, one with its BEGIN, and a whole block; a BEGIN is held with `deferred`, and a block up to its COMMIT.
+    counts_as_if_nothing_were_poured("", &[("committed", "20"), ("in_block", "20")]);
+    let held = [("committed", "24"), ("committed", "20"), ("in_block", "20")];
+    counts_as_if_nothing_were_poured("deferred = true", &held);
 }
 
-/// `in_a_round`: rows that are poured once everything is learnt.
-fn counts_as_if_nothing_were_poured(settings: &str, in_a_round: usize) {
+/// `wanted`: outcomes and rows of flushes that come of it once everything is learnt.
+fn counts_as_if_nothing_were_poured(settings: &str, wanted: &[(&str, &str)]) {
     let pg = Postgres::shared();
     let setup = "CREATE TABLE t (a int, b text); CREATE TABLE u (a int, b text)";
     let side = |settings: &str| {
@@ -170,15 +171,16 @@ fn counts_as_if_nothing_were_poured(settings: &str, in_a_round: usize) {
     };
     let (mut plain, mut plain_console, plain_db, _plain_proxy) = side("[coalesce]\nmode = \"off\"");
     let (mut client, mut console, db, _proxy) = side(&format!("[coalesce]\n{settings}"));
-    let rows = |console: &mut Raw| {
-        let lanes = show(console, "SHOW COALESCE");
-        lanes.iter().filter(|row| row["database"] == db).map(|row| count(row, "rows")).sum::<u64>() as usize
-    };
     let numbers =
         ["query_count", "xact_count", "client_parse_count", "bind_count", "bytes_received", "bytes_sent"];
-    let mut poured = 0;
-    for round in 0..ROUNDS {
-        let before = (settled(&mut plain_console, &plain_db), settled(&mut console, &db));
+    // A run whose rows have the transaction of their block began behind the client's own BEGIN.
+    let opened = |run: &Row| {
+        let rows = format!("SELECT count(*) FROM t WHERE xmin::text = '{}'", run["xid"]);
+        run["outcome"] == "in_block" && pg.psql(&db, &rows).trim() == "10"
+    };
+    let mut flushes = Vec::new();
+    for round in 0.. {
+        assert!(round < ROUNDS, "not all that can be poured was: {flushes:?}");
         for step in alone(round * 1000) {
             let answers = [&mut plain, &mut client].map(|client| {
                 client.send(&step.bytes);
@@ -186,41 +188,34 @@ fn counts_as_if_nothing_were_poured(settings: &str, in_a_round: usize) {
             });
             assert_eq!(answers[0], answers[1]);
         }
-        let expected = settled(&mut plain_console, &plain_db);
-        let more = |after: &Row, before: &Row| numbers.map(|n| (n, count(after, n) - count(before, n)));
-        let expected = more(&expected, &before.0);
-        let mut seen = numbers.map(|n| (n, 0));
+        let mut sides = [(); 2].map(|()| numbers.map(|n| (n, 0)));
         let same = poll(PATIENCE, || {
-            seen = more(&stats(&mut console, &db), &before.1);
-            (seen == expected).then_some(())
+            let both = [(&mut plain_console, &plain_db), (&mut console, &db)];
+            sides =
+                both.map(|(console, db)| stats(console, db)).map(|row| numbers.map(|n| (n, count(&row, n))));
+            (sides[0] == sides[1]).then_some(())
         });
-        assert!(same.is_some(), "round {round}: {seen:?}, not {expected:?}");
-        let now = rows(&mut console);
-        if now - poured == in_a_round {
+        assert!(same.is_some(), "round {round}: {:?}, not {:?}", sides[1], sides[0]);
+        flushes = show(&mut console, "SHOW COALESCE_FLUSHES");
+        let there = |(outcome, rows): &(&str, &str)| {
+            flushes.iter().any(|row| row["outcome"] == *outcome && row["rows"] == *rows)
+        };
+        if wanted.iter().all(there) && (!settings.is_empty() || flushes.iter().any(opened)) {
             break;
         }
-        poured = now;
-        assert!(round < ROUNDS - 1, "not all that can be poured was");
     }
-    // Each table has its own rows, and runs inside blocks are remembered.
-    for table in ["public.t", "public.u"] {
+    assert_eq!(flushes.iter().any(opened), settings.is_empty());
+    let clients: BTreeSet<&String> = flushes.iter().map(|row| &row["client_ids"]).collect();
+    assert_eq!(clients.len(), 1, "{clients:?}");
+    // Each table has its own rows.
+    let lanes = show(&mut console, "SHOW COALESCE");
+    let poured: u64 = lanes.iter().map(|row| count(row, "rows")).sum();
+    let each = ["public.t", "public.u"].map(|table| {
         let by = [("database", db.as_str()), ("table", table), ("eligible", "yes")];
-        let row = find(&mut console, "SHOW COALESCE_TABLES", &by).expect("a table");
-        let lanes = show(&mut console, "SHOW COALESCE");
-        let alone = lanes.iter().filter(|row| row["database"] == db && row["table"] == table);
-        assert!(count(&row, "rows") > alone.map(|row| count(row, "rows")).sum::<u64>(), "{row:?}");
-        let stored = pg.psql(&db, &format!("SELECT count(*) FROM {table}"));
-        assert!(count(&row, "rows") <= stored.trim().parse().expect("a count"), "{row:?}");
-    }
-    let flushes = show(&mut console, "SHOW COALESCE_FLUSHES");
-    let of = |outcome: &str| flushes.iter().find(|row| row["outcome"] == outcome).cloned().expect(outcome);
-    let (committed, run) = (of("committed"), of("in_block"));
-    assert_eq!((committed["client_ids"].as_str(), run["rows"].as_str()), (run["client_ids"].as_str(), "20"));
-    let opened = flushes.iter().filter(|row| row["outcome"] == "in_block").any(|run| {
-        let rows = format!("SELECT count(*) FROM t WHERE xmin::text = '{}'", run["xid"]);
-        pg.psql(&db, &rows).trim() == "10"
+        count(&find(&mut console, "SHOW COALESCE_TABLES", &by).expect("a table"), "rows")
     });
-    assert_eq!(opened, settings.is_empty(), "a run behind the client's own BEGIN");
+    assert_eq!(each.iter().sum::<u64>(), poured);
+    assert!(each.iter().all(|rows| *rows > 0), "{each:?}");
 }
 
 #[test]
@@ -291,6 +286,33 @@ fn prepared_statements_of_a_client_are_shown() {
     until(&mut console, "SHOW CLIENTS", &shown("2"));
     client.rows("DEALLOCATE ALL");
     until(&mut console, "SHOW CLIENTS", &shown("0"));
+}
+
+/// Neither gains by a COPY of two rows what it would lose by its wait.
+#[test]
+fn two_sessions_do_not_wait_for_each_other() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, 2);
+    let mut console = console(&proxy);
+    let mut sent = 0;
+    let mut insert = |console: &mut Raw, round: usize| {
+        let scripts: Vec<_> = (0..2).map(|c| four("t", c, round)).collect();
+        crowd::run(&mut clients, &scripts, false);
+        sent += 8;
+        (sent, lane(console, &db, "public.t"))
+    };
+    let learnt = (0..ROUNDS).find(|round| insert(&mut console, *round).1.is_some());
+    assert!(learnt.is_some(), "the table was never learnt");
+    let (sent_before, before) = insert(&mut console, ROUNDS);
+    let before = before.expect("a lane");
+    let (sent, after) = (1..ROUNDS).map(|round| insert(&mut console, ROUNDS + round)).last().expect("rounds");
+    let after = after.expect("a lane");
+    assert_eq!(count(&after, "singles") - count(&before, "singles"), sent - sent_before);
+    for column in ["flushes", "fallbacks", "passed_through"] {
+        assert_eq!(after[column], "0", "{column}");
+    }
 }
 
 #[test]

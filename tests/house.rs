@@ -207,12 +207,18 @@ fn dependencies_come_from_one_registry() {
     breaches.none();
 }
 
-/// A claim of the threat model stands on a test that is there: `file::test` in `tests`, or by its path in `src`.
+/// A claim of these pages stands on a test that is there: `file::test` in `tests`, or by its path in `src`.
 #[test]
-fn the_threat_model_names_tests_that_exist() {
+fn claims_name_tests_that_exist() {
+    for page in ["docs/threat-model.md", "docs/semantics.md"] {
+        names_tests_that_exist(page);
+    }
+}
+
+fn names_tests_that_exist(page: &str) {
     let mut breaches = Breaches::default();
     let mut named = 0;
-    for (i, line) in read("docs/threat-model.md").lines().enumerate() {
+    for (i, line) in read(page).lines().enumerate() {
         for name in
             line.split('`').skip(1).step_by(2).filter(|code| code.contains("::") && !code.contains(' '))
         {
@@ -229,7 +235,7 @@ fn the_threat_model_names_tests_that_exist() {
             ];
             let there = places.iter().filter_map(|place| std::fs::read_to_string(root().join(place)).ok());
             if !there.into_iter().any(|text| text.contains(&format!("fn {test}("))) {
-                breaches.add("docs/threat-model.md", i + 1, &format!("`{name}` is no test"));
+                breaches.add(page, i + 1, &format!("`{name}` is no test"));
             }
             named += 1;
         }

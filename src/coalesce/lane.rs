@@ -62,6 +62,9 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
 /// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
 const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
 
+/// So few sessions gain less by a COPY of their rows than each loses by its wait for the other.
+const FEW: usize = 2;
+
 /// COPYs that a row is in, at most, before it runs singly.
 const TRIES: usize = 3;
 
@@ -522,6 +525,14 @@ impl Lane {
         shapes.push(Arc::downgrade(shape));
     }
 
+    /// Some statement's rows may come here.
+    pub(super) fn is_led_to(&self) -> bool {
+        match &*self.parts {
+            [] => lock(&self.shapes).iter().any(|shape| shape.strong_count() > 0),
+            parts => parts.iter().all(|part| part.is_led_to()),
+        }
+    }
+
     /// Rows wait or are under way.
     pub fn is_busy(&self) -> bool {
         let inner = lock(&self.inner);
@@ -564,9 +575,13 @@ impl Lane {
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
-        let idle = inner.flights == 0 && inner.singles == 0 && inner.batch.is_empty();
+        let alone = if inner.expected <= FEW { FEW } else { 1 };
+        let idle = inner.flights == 0 && inner.singles < alone && inner.batch.is_empty();
         let enough = statements > 1 && rows >= self.copy_min_rows();
         if idle && self.settings.linger.is_zero() && !enough {
+            if inner.singles == 0 {
+                inner.lately = 0;
+            }
             inner.singles += 1;
             drop(inner);
             self.stats.singles.fetch_add(rows as u64, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! through as it was sent.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,8 +27,14 @@ use crate::sql::meaning;
 use crate::wire::backend::row_shape;
 use crate::wire::copy::CopyFormat;
 
-/// Shapes remembered in all; the oldest answers go when it is reached.
+/// Shapes remembered in all; beyond it the oldest goes that did not come by since it was last looked at.
 const SHAPES_MAX: usize = 10_000;
+
+/// As many are looked at for one that can go.
+const LOOKS_MAX: usize = 32;
+
+/// After so many have gone, lanes that nothing leads to any more go as well.
+const SHAPES_A_SWEEP: usize = 256;
 
 /// Longest shape or statement text that is looked at (bytes).
 pub const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -228,15 +234,73 @@ thread_local! {
     static NOTED: RefCell<[Option<Noted>; NOTED_KEPT]> = const { RefCell::new([const { None }; NOTED_KEPT]) };
 }
 
-/// By the hash of what they are recognised by.
-type ShapesByHash = HashMap<u64, Vec<(Arc<Pool>, Arc<Shape>)>, ahash::RandomState>;
+/// With its pool, which it keeps.
+type Placed = (Arc<Pool>, Arc<Shape>);
+
+/// All shapes.
+#[derive(Debug, Default)]
+struct Shapes {
+    /// By the hash of what they are recognised by.
+    by_hash: HashMap<u64, Vec<Placed>, ahash::RandomState>,
+    /// The oldest first, with its hash and how often it had come by when it was put here.
+    by_age: VecDeque<(u64, Arc<Shape>, u64)>,
+    gone: usize,
+}
+
+impl Shapes {
+    fn insert(&mut self, hash: u64, pool: &Arc<Pool>, shape: &Arc<Shape>) {
+        self.by_hash.entry(hash).or_default().push((Arc::clone(pool), Arc::clone(shape)));
+        // It comes by for the first time right now.
+        self.by_age.push_back((hash, Arc::clone(shape), 1));
+    }
+
+    /// Makes room for one more.
+    fn make_room(&mut self, max: usize) {
+        if self.by_age.len() < max {
+            return;
+        }
+        for look in 1.. {
+            let Some((hash, shape, seen_then)) = self.by_age.pop_front() else { return };
+            let seen = shape.seen.load(Ordering::Relaxed);
+            if seen > seen_then && look < LOOKS_MAX {
+                self.by_age.push_back((hash, shape, seen));
+                continue;
+            }
+            if let Some(slot) = self.by_hash.get_mut(&hash) {
+                slot.retain(|(_, other)| !Arc::ptr_eq(other, &shape));
+                if slot.is_empty() {
+                    self.by_hash.remove(&hash);
+                }
+            }
+            self.gone += 1;
+            return;
+        }
+    }
+
+    /// Those of other pools go.
+    fn retain(&mut self, keeps: impl Fn(&Pool) -> bool) {
+        let mut gone = HashSet::new();
+        self.by_hash.retain(|_, slot| {
+            slot.retain(|(pool, shape)| {
+                let kept = keeps(pool);
+                if !kept {
+                    gone.insert(Arc::as_ptr(shape));
+                }
+                kept
+            });
+            !slot.is_empty()
+        });
+        if !gone.is_empty() {
+            self.by_age.retain(|(_, shape, _)| !gone.contains(&Arc::as_ptr(shape)));
+        }
+    }
+}
 
 /// All shapes and lanes of the process.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    shapes: Mutex<ShapesByHash>,
+    shapes: Mutex<Shapes>,
     hasher: ahash::RandomState,
-    count: AtomicUsize,
     lanes: Mutex<Vec<Arc<Lane>>>,
     /// RELOADs.
     generation: AtomicU64,
@@ -317,7 +381,8 @@ impl Lanes {
     fn shape(&self, hash: u64, pool: &Arc<Pool>, class: u64, key: (u8, &[u8], &[u8])) -> Arc<Shape> {
         let pool_id = Arc::as_ptr(pool) as usize;
         let mut shapes = lock(&self.shapes);
-        let slot = shapes.get(&hash).and_then(|slot| slot.iter().find(|(_, s)| s.is(pool_id, class, key)));
+        let slot =
+            shapes.by_hash.get(&hash).and_then(|slot| slot.iter().find(|(_, s)| s.is(pool_id, class, key)));
         match slot {
             Some((_, known)) => Arc::clone(known),
             None => self.remember(&mut shapes, hash, pool, class, key),
@@ -326,16 +391,16 @@ impl Lanes {
 
     fn remember(
         &self,
-        shapes: &mut ShapesByHash,
+        shapes: &mut Shapes,
         hash: u64,
         pool: &Arc<Pool>,
         class: u64,
         key: (u8, &[u8], &[u8]),
     ) -> Arc<Shape> {
-        if self.count.load(Ordering::Relaxed) >= SHAPES_MAX {
-            // Texts without end that differ in more than literals: start over rather than grow.
-            shapes.clear();
-            self.count.store(0, Ordering::Relaxed);
+        shapes.make_room(SHAPES_MAX);
+        if shapes.gone >= SHAPES_A_SWEEP {
+            shapes.gone = 0;
+            lock(&self.lanes).retain(|lane| lane.is_busy() || lane.is_led_to());
         }
         let shape = Arc::new(Shape {
             pool: Arc::as_ptr(pool) as usize,
@@ -347,8 +412,7 @@ impl Lanes {
             said: Mutex::default(),
             seen: AtomicU64::new(0),
         });
-        shapes.entry(hash).or_default().push((Arc::clone(pool), Arc::clone(&shape)));
-        self.count.fetch_add(1, Ordering::Relaxed);
+        shapes.insert(hash, pool, &shape);
         shape
     }
 
@@ -480,7 +544,7 @@ impl Lanes {
     /// All shapes, for the console.
     pub fn shapes(&self) -> Vec<ShapeView> {
         let shapes = lock(&self.shapes);
-        shapes.values().flatten().map(|(pool, shape)| view(pool, shape)).collect()
+        shapes.by_hash.values().flatten().map(|(pool, shape)| view(pool, shape)).collect()
     }
 
     /// Everything is asked anew (RELOAD: modes may have changed); what was said before is shown until then. `serves`: the
@@ -488,13 +552,19 @@ impl Lanes {
     pub fn forget_all(&self, serves: impl Fn(&Pool) -> bool) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         let mut shapes = lock(&self.shapes);
-        shapes.retain(|_, slot| {
-            slot.retain(|(pool, _)| serves(pool));
-            slot.iter().for_each(|(_, shape)| shape.forget());
-            !slot.is_empty()
-        });
-        self.count.store(shapes.values().map(Vec::len).sum(), Ordering::Relaxed);
+        shapes.retain(serves);
+        shapes.by_age.iter().for_each(|(_, shape, _)| shape.forget());
         lock(&self.lanes).retain(|lane| lane.is_busy());
+    }
+
+    /// What is known for these pools goes: nobody uses them, and they can be forgotten then.
+    pub fn forget(&self, unused: &[Arc<Pool>]) {
+        if unused.is_empty() {
+            return;
+        }
+        let is_one = |pool: &Pool| unused.iter().any(|one| std::ptr::eq(&**one, pool));
+        lock(&self.shapes).retain(|pool| !is_one(pool));
+        lock(&self.lanes).retain(|lane| lane.is_busy() || !is_one(&lane.pool));
     }
 }
 
@@ -753,4 +823,41 @@ fn eligibility_statement() -> &'static Arc<Statement> {
 pub(super) fn guard_statement() -> &'static Arc<Statement> {
     static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
     statement(&CELL, catalog::guard_sql())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes by stays, whatever else comes by once.
+    #[test]
+    fn texts_without_end_push_out_each_other() {
+        const MAX: usize = 100;
+        let shape = |n: usize| {
+            Arc::new(Shape {
+                pool: 0,
+                class: 0,
+                kind: 0,
+                text: n.to_string().into_bytes().into(),
+                types: Box::default(),
+                known: ArcSwap::from_pointee(Known::Nothing),
+                said: Mutex::default(),
+                seen: AtomicU64::new(1),
+            })
+        };
+        let mut shapes = Shapes::default();
+        let used: Vec<_> = (0..10).map(shape).collect();
+        for n in 0..50 * MAX {
+            shapes.make_room(MAX);
+            let new = used.get(n).cloned().unwrap_or_else(|| shape(n));
+            shapes.by_age.push_back((n as u64, new, 1));
+            for used in &used {
+                used.seen.fetch_add(1, Ordering::Relaxed);
+            }
+            assert!(shapes.by_age.len() <= MAX);
+        }
+        let kept = |used: &Arc<Shape>| shapes.by_age.iter().any(|(_, other, _)| Arc::ptr_eq(used, other));
+        assert!(used.iter().all(kept));
+        assert_eq!(shapes.gone, 50 * MAX - MAX);
+    }
 }

@@ -255,6 +255,12 @@ impl Pools {
         lock(&self.shared.held).disabled.contains(database)
     }
 
+    /// Pools that hold nothing, and are held for what was learnt of their tables alone.
+    pub fn unused(&self) -> Vec<Arc<Pool>> {
+        let pools = lock(&self.shared.pools);
+        pools.values().filter(|pool| Arc::strong_count(pool) > 1 && pool.is_unused()).cloned().collect()
+    }
+
     /// Pools that nobody holds and that hold nothing are forgotten: with a fallback entry, clients choose their names.
     pub fn forget_unused(&self) {
         lock(&self.shared.pools).retain(|_, pool| Arc::strong_count(pool) > 1 || !pool.is_unused());

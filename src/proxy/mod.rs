@@ -268,6 +268,7 @@ impl Proxy {
             self.remind_drained();
             let settings = self.cx.settings.load();
             self.cx.pools.forget_unserved(|name| settings.database(name).is_some());
+            self.cx.lanes.forget(&self.cx.pools.unused());
             self.cx.pools.forget_unused();
             self.averages.tick(now, settings.general.stats_period, || self.totals());
         }
