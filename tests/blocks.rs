@@ -6,7 +6,9 @@
 mod support;
 
 use pgsluice::wire::{backend, frontend};
+use support::console::show;
 use support::crowd::{self, comparable};
+use support::seeded::{Seeded, from_env};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
 /// Clients at a time.
@@ -29,23 +31,6 @@ const TABLES: &str = "
     CREATE TABLE x (id int, v text);
     CREATE FUNCTION up() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE NOTICE 'saw %', NEW.id; NEW.v := upper(NEW.v); RETURN NEW; END$$;
     CREATE TRIGGER up BEFORE INSERT ON x FOR EACH ROW EXECUTE FUNCTION up()";
-
-/// SplitMix64.
-struct Seeded(u64);
-
-impl Seeded {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// One statement; `$1` and `$2` are what a row of a table has.
 #[derive(Debug, Clone)]
@@ -318,36 +303,18 @@ impl Side {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
-}
-
 fn console(proxy: &Proxy) -> Raw {
     Raw::login(proxy.port(), "pgsluice")
 }
 
 /// Sum of a column of SHOW COALESCE.
 fn counted(console: &mut Raw, column: &str) -> usize {
-    let messages = console.query("SHOW COALESCE");
-    let names = messages.iter().find(|m| m.tag == backend::ROW_DESCRIPTION).map(columns).unwrap_or_default();
-    let at = names.iter().position(|n| n == column).unwrap_or_else(|| panic!("no {column} in {names:?}"));
-    let rows = messages.iter().filter(|m| m.tag == backend::DATA_ROW);
-    rows.filter_map(|m| m.row()[at].as_deref()?.parse::<usize>().ok()).sum()
-}
-
-fn columns(description: &Message) -> Vec<String> {
-    let mut rest = &description.body[2..];
-    let mut names = Vec::new();
-    while let Some(end) = rest.iter().position(|b| *b == 0) {
-        names.push(String::from_utf8_lossy(&rest[..end]).into_owned());
-        rest = rest.get(end + 19..).unwrap_or_default();
-    }
-    names
+    show(console, "SHOW COALESCE").iter().filter_map(|row| row[column].parse::<usize>().ok()).sum()
 }
 
 /// Runs generated scripts on both sides.
 fn same_as_direct(settings: &str, deferred: bool) {
-    let (seed, cases) = (number("PGSLUICE_TEST_SEED", 5), number("PGSLUICE_TEST_BLOCKS", 210) as usize);
+    let (seed, cases) = (from_env("PGSLUICE_TEST_SEED", 5), from_env("PGSLUICE_TEST_BLOCKS", 210) as usize);
     println!("seed {seed}, {cases} cases");
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", settings);

@@ -9,6 +9,7 @@ mod support;
 
 use pgsluice::wire::frontend;
 use support::crowd::{self, comparable};
+use support::seeded::{Seeded, from_env};
 use support::{Message, PgOptions, Postgres, Proxy, Raw, Step};
 
 /// Clients at a time.
@@ -221,19 +222,6 @@ const SETTINGS: &[(&str, &str)] = &[
     ("SET SESSION AUTHORIZATION diff_columns", ""),
     ("SET extra_float_digits = 0", "SET bytea_output = escape"),
 ];
-
-/// SplitMix64.
-struct Seeded(u64);
-
-impl Seeded {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
-    }
-}
 
 /// The value that a literal means as a parameter: `None` when it has none. `Some(None)` is NULL.
 fn as_parameter(literal: &str) -> Option<Option<String>> {
@@ -471,10 +459,8 @@ impl Side {
 
 #[test]
 fn nobody_can_tell() {
-    let number =
-        |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (seed, cases) =
-        (number("PGSLUICE_TEST_SEED", 20_240_229), number("PGSLUICE_TEST_CASES", 510) as usize);
+        (from_env("PGSLUICE_TEST_SEED", 20_240_229), from_env("PGSLUICE_TEST_CASES", 510) as usize);
     println!("seed {seed}, {cases} cases");
     // Which of two errors a statement gets can depend on whether its plan is a generic one yet, and clients of pgsluice share
     // the statements that count towards that.

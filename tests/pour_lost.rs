@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pgsluice::wire::backend;
 use support::console::find;
+use support::seeded::from_env;
 use support::{Cut, Cutter, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 /// Clients at a time.
@@ -178,7 +179,7 @@ fn proxy_behind(cutter: &Cutter, pg: &Postgres, rest: &str) -> Proxy {
 
 /// How many cuts: `of` by itself, or PGSLUICE_TEST_CUTS (1000 ...).
 fn cuts(of: usize) -> usize {
-    std::env::var("PGSLUICE_TEST_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(of)
+    from_env("PGSLUICE_TEST_CUTS", of as u64) as usize
 }
 
 /// All cut points, evenly over both directions, of flushes of about so many bytes up and down.

@@ -5,35 +5,14 @@ mod support;
 
 use pgsluice::wire::{backend, frame, frontend};
 use support::crowd::{self, comparable};
+use support::pouring::{CLIENTS, ROUNDS, crowd_of, errors, number, tags};
 use support::{Message, Postgres, Proxy, Raw, Step};
-
-/// Clients at a time.
-const CLIENTS: usize = 8;
-
-/// Rounds in which a statement must have shared a transaction: the first ones are learnt from.
-const ROUNDS: usize = 40;
 
 /// Rounds that must not: more than are ever needed to learn.
 const NEVER: usize = 8;
 
-fn crowd_of(port: u16, database: &str) -> Vec<Raw> {
-    (0..CLIENTS).map(|_| Raw::login(port, database)).collect()
-}
-
-fn tags(messages: &[Message]) -> Vec<String> {
-    messages.iter().filter(|m| m.tag == backend::COMMAND_COMPLETE).map(Message::command).collect()
-}
-
-fn errors(messages: &[Message]) -> Vec<String> {
-    messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).map(Message::sqlstate).collect()
-}
-
 fn data(messages: &[Message]) -> Vec<Vec<Option<String>>> {
     messages.iter().filter(|m| m.tag == backend::DATA_ROW).map(Message::row).collect()
-}
-
-fn number(client: usize, round: usize, at: usize) -> usize {
-    round * 1_000_000 + client * 1000 + at
 }
 
 /// Have statements shared a transaction, of which each stored at most `rows` rows?
@@ -130,7 +109,7 @@ fn each_client_gets_its_own_row() {
     let proxy = Proxy::to(pg, "", "", "");
     for form in FORMS {
         let db = pg.fresh_database(&format!("CREATE TABLE t {TABLE}; CREATE TABLE other {TABLE}"));
-        let mut clients = crowd_of(proxy.port(), &db);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let mut given = Vec::new();
         let tail = "RETURNING id, \"t\".\"a\", b AS bee";
         until_shared(
@@ -193,7 +172,7 @@ fn pipelines_and_star() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
     let db = pg.fresh_database("CREATE TABLE t (a int, b text, n int GENERATED ALWAYS AS (a % 1000) STORED)");
-    let mut clients = crowd_of(proxy.port(), &db);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     // Three transactions in one write, the second of two statements.
     let pipeline = |first: usize| {
         let mut bytes = Vec::new();
@@ -244,7 +223,7 @@ fn one_of_many_wins_a_key() {
         (Form::Simple, "ON CONFLICT (a) DO NOTHING RETURNING b"),
     ] {
         let db = pg.fresh_database("CREATE TABLE t (a int UNIQUE, b text)");
-        let mut clients = crowd_of(proxy.port(), &db);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let (mut won, mut lost) = (0, 0);
         until_shared(
             pg,
@@ -290,7 +269,7 @@ fn a_row_that_fails_fails_alone() {
     for form in [Form::Simple, Form::Unnamed, Form::Named] {
         let table = "(a int CHECK (a <> 13), b text, UNIQUE (b) DEFERRABLE INITIALLY DEFERRED)";
         let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
-        let mut clients = crowd_of(proxy.port(), &db);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let tail = "RETURNING a";
         until_shared(
             pg,
@@ -342,7 +321,7 @@ fn a_key_in_doubt_holds_up_no_stranger() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
     let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
-    let mut clients = crowd_of(proxy.port(), &db);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     let insert =
         |a: usize| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x') ON CONFLICT DO NOTHING"));
     until_shared(
@@ -436,7 +415,7 @@ fn a_table_that_changed_is_an_error_to_who_prepared_before() {
     let table = "(a int, b text)";
     for described_by_us in [false, true] {
         let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
-        let mut clients = crowd_of(proxy.port(), &db);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let mut direct = Raw::login(pg.port(), &db);
         let sql = |table: &str| format!("INSERT INTO {table} (a, b) VALUES ($1, $2) RETURNING *");
         let execute = |a: usize| Step::execute("s", &[Some(&a.to_string()), Some("x")]);
@@ -551,8 +530,8 @@ fn what_must_be_alone_is_alone() {
     let proxy = Proxy::to(pg, "", "", "");
     for (setup, sql) in ALONE {
         let (through, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
-        let mut clients = crowd_of(proxy.port(), &through);
-        let mut direct = crowd_of(pg.port(), &twin);
+        let mut clients = crowd_of(proxy.port(), &through, CLIENTS);
+        let mut direct = crowd_of(pg.port(), &twin, CLIENTS);
         let scripts = vec![vec![Step::query(sql); NEVER]; CLIENTS];
         let sorted = |all: &[Vec<Message>]| {
             let mut all: Vec<_> = all.iter().map(|seen| comparable(seen)).collect();
@@ -575,7 +554,7 @@ fn it_can_be_switched_off() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     let proxy = Proxy::to(pg, "", "", "[coalesce]\nshare_transaction = false");
-    let mut clients = crowd_of(proxy.port(), &db);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     for r in 0..NEVER {
         let scripts: Vec<Vec<Step>> = (0..CLIENTS)
             .map(|c| vec![step(Form::Simple, "t", number(c, r, 0), "x", "RETURNING a", false); 4])
@@ -595,7 +574,7 @@ fn odd_conversations_go_as_they_are() {
     let table = "(a int, b text)";
     let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
     for tail in ["", "RETURNING a"] {
-        let mut clients = crowd_of(proxy.port(), &db);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let warm = |c: usize, r: usize| -> Vec<Step> {
             (0..4).map(|i| step(Form::Unnamed, "t", number(c, r, i), "x", tail, false)).collect()
         };

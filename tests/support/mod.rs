@@ -14,6 +14,7 @@ mod postgres;
 pub mod pouring;
 mod proxy;
 mod raw;
+pub mod seeded;
 
 pub use certs::Certs;
 pub use child::{free_port, poll};
