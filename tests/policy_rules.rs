@@ -279,6 +279,30 @@ fn a_reload_tightens_in_the_middle_of_a_transaction_at_the_next_message() {
 }
 
 #[test]
+fn a_reload_tightens_for_a_client_whose_login_waits_meanwhile() {
+    let (proxy, database) = with_policy("transaction", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    assert!(passed(&console.query(&format!("PAUSE {database}"))));
+    let (port, name) = (proxy.port(), database.clone());
+    let client = std::thread::spawn(move || Raw::login(port, &name));
+    // It waits for a server that says what to greet it with.
+    let waits = poll(PATIENCE, || {
+        let waiting = |row: &Vec<Option<String>>| {
+            row[0].as_deref() == Some(&*database) && row[3].as_deref() == Some("1")
+        };
+        console.rows("SHOW POOLS").iter().any(waiting).then_some(())
+    });
+    assert!(waits.is_some(), "nobody waits");
+    let tightened = "[policy]\nsimple_query = \"single\"";
+    reload(&proxy, &Proxy::config(Postgres::shared(), "pool_mode = \"transaction\"", "", tightened));
+    assert!(passed(&console.query(&format!("RESUME {database}"))));
+    let mut client = client.join().expect("logged in");
+    let messages = client.query("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)");
+    assert_eq!(error_in(&messages).sqlstate(), "42501", "{}", outline(&messages));
+    assert_eq!(rows_of_t(&database), "0");
+}
+
+#[test]
 fn a_reload_tightens_in_the_middle_of_a_pipeline() {
     let server = Postgres::shared();
     for mode in MODES {

@@ -151,7 +151,7 @@ impl Session {
         if self.deferred.is_some() {
             return true;
         }
-        let may = self.state.mode == PoolMode::Transaction && self.pool.settings.load().coalesce.defers();
+        let may = self.state.mode == PoolMode::Transaction && self.settings.coalesce.defers();
         may && self.may_pour() && self.begins_block()
     }
 
@@ -225,8 +225,7 @@ impl Session {
     /// Keeps the messages and their rows. False: there is no room for them.
     fn hold(&mut self, work: Work, scratch: &Scratch) -> bool {
         let bytes = work.received as usize;
-        let settings = self.pool.settings.load();
-        let coalesce = &settings.coalesce;
+        let coalesce = &Arc::clone(&self.settings).coalesce;
         if self.deferred.is_none() {
             let unnamed = self.state.names.lookup(b"").cloned();
             self.deferred = Some(Box::new(Deferred::new(&self.cx.lanes, unnamed)));

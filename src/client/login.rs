@@ -198,6 +198,8 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     let tls = stream.tls_version();
     let addrs = stream.addrs();
     let mut client = Conn::new(stream, &[]);
+    // Before the settings: a reload while this login waits for a server is then seen at the first message.
+    let generation = cx.generation.load(Ordering::Acquire);
     let settings = cx.settings.load_full();
     let key = PoolKey { database: startup.database.clone(), user: startup.user.clone() };
     let refuse = |client: Conn, error: Error| NotAdmitted { client, why: Box::new(Ok(error)) };
@@ -307,7 +309,6 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         audit: super::Auditor::new(&me, &cx.audit),
     };
     state.know(&reported);
-    let generation = cx.generation.load(Ordering::Acquire);
     let session = Box::new(Session {
         client,
         state,
@@ -315,6 +316,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         pool,
         cx: Arc::clone(cx),
         generation,
+        settings: governs,
         linked_at: Instant::now(),
         draining: false,
         pouring: None,
@@ -408,7 +410,7 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     if let Some(rest) = rest {
         pool.remember_welcome(&rest, &with_application_name(&reported, ""));
     }
-    server.release();
+    server.release(Instant::now());
     Ok(reported)
 }
 

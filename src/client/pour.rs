@@ -273,8 +273,7 @@ impl Session {
     }
 
     pub(super) fn may_pour(&self) -> bool {
-        let pool = self.pool.settings.load();
-        let coalesce = &pool.coalesce;
+        let coalesce = &self.settings.coalesce;
         let unseen = self.state.unseen && self.state.rules.reads_texts();
         if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() || unseen {
             return false;
@@ -317,7 +316,7 @@ impl Session {
     }
 
     fn look_at_query(&self, bytes: usize, text: &[u8], scratch: &mut Scratch) -> Look {
-        if !self.pool.settings.load().coalesce.group {
+        if !self.settings.coalesce.group {
             return Look::No;
         }
         if self.take_literals(text, false, scratch).is_none() {
@@ -449,7 +448,7 @@ impl Session {
                 break;
             }
         }
-        let group = self.pool.settings.load().coalesce.group;
+        let group = self.settings.coalesce.group;
         let found = found.filter(|found| group || found.statements > 1);
         Ok(found.map_or(Look::No, Look::Found))
     }
@@ -663,7 +662,7 @@ impl<'a> Walk<'a> {
     fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
         let one = scratch.statements == 1 && units_before == 0;
         let few = scratch.places.is_empty() || scratch.statements <= STATEMENTS_MAX;
-        !scratch.cuts.is_empty() && few && (one || self.session.pool.settings.load().coalesce.pipeline)
+        !scratch.cuts.is_empty() && few && (one || self.session.settings.coalesce.pipeline)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {

@@ -56,9 +56,9 @@ impl Session {
     }
 
     fn may_run(&self, server: &ServerConn) -> bool {
-        let settings = self.pool.settings.load();
-        settings.coalesce.pipeline
-            && settings.coalesce.mode == CoalesceMode::On
+        let coalesce = &self.settings.coalesce;
+        coalesce.pipeline
+            && coalesce.mode == CoalesceMode::On
             && self.state.std_strings
             && !(self.state.unseen && self.state.rules.reads_texts())
             && self.state.late.is_none()

@@ -24,7 +24,7 @@ use crate::limits::READ_BUFFER_BYTES;
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
-use crate::pool::{Checkout, Pool};
+use crate::pool::{self, Checkout, Pool};
 use crate::proto::prepared::Statement;
 use crate::server::ServerShared;
 use crate::server::internal::{Lost, Probe};
@@ -73,8 +73,9 @@ pub struct Session {
     pub(super) pool: Arc<Pool>,
     /// What it may use.
     pub(super) cx: Arc<Context>,
-    /// Reloads seen.
+    /// Reloads seen, and what governs the pool since the last one.
     pub(super) generation: usize,
+    pub(super) settings: Arc<pool::Settings>,
     /// When the server was linked.
     pub(super) linked_at: Instant,
     /// The process drains: it ends when no transaction is open.
@@ -310,9 +311,9 @@ impl Session {
             self.generation = generation;
             let settings = self.cx.settings.load();
             self.state.take_rules(super::rules(&settings, &self.me.pool, self.me.peer.map(|peer| peer.ip())));
-            let pool = self.pool.settings.load();
-            self.state.session_state = pool.session_state;
-            self.state.max_prepared = pool.max_prepared_statements;
+            self.settings = self.pool.settings.load_full();
+            self.state.session_state = self.settings.session_state;
+            self.state.max_prepared = self.settings.max_prepared_statements;
             self.state.message_max = settings.general.max_packet_size;
             self.busy_poll = settings.general.busy_poll;
             self.draining |= settings.database(&self.me.pool.database).is_none();
@@ -329,14 +330,12 @@ impl Session {
                     None => return Ok(None),
                 },
             };
-            let settings = self.pool.settings.load();
             let now = Instant::now();
-            if now.duration_since(server.idle_since) < settings.server_check_delay {
+            if now.duration_since(server.idle_since) < self.settings.server_check_delay {
                 break (server, now);
             }
             // Idle for long: whether it still answers is found before the client's own statement is at stake.
-            let query = settings.server_check_query.clone();
-            drop(settings);
+            let query = self.settings.server_check_query.clone();
             if Box::pin(server.simple(&query)).await.is_ok() {
                 break (server, Instant::now());
             }
@@ -612,11 +611,10 @@ impl Session {
             server.names.unnamed = None;
         }
         self.add_counts(now);
-        let settings = self.pool.settings.load();
-        if settings.server_reset_query_always {
-            tokio::spawn(reset(server, settings.server_reset_query.clone()));
+        if self.settings.server_reset_query_always {
+            tokio::spawn(reset(server, self.settings.server_reset_query.clone()));
         } else {
-            server.release();
+            server.release(now);
         }
     }
 
@@ -661,7 +659,7 @@ impl Session {
             // Not the operator's to leave out: what was bound to the connection goes.
             reset(server, "DISCARD ALL".into()).await;
         } else {
-            server.release();
+            server.release(Instant::now());
         }
     }
 
@@ -778,5 +776,5 @@ async fn reset(mut server: Checkout, query: String) {
         server.unvouched = None;
         server.vars = Arc::clone(&server.pool().shared().none);
     }
-    server.release();
+    server.release(Instant::now());
 }

@@ -244,7 +244,7 @@ impl Drop for Single {
     fn drop(&mut self) {
         let mut inner = lock(&self.lane.inner);
         inner.singles -= 1;
-        inner.lately += 1;
+        inner.away += 1;
         self.lane.flush_if_due(inner);
     }
 }
@@ -308,8 +308,8 @@ struct Inner {
     aloft: Vec<u64>,
     /// Rows under way as they were sent.
     singles: usize,
-    /// Units that ended since the last flush left.
-    lately: usize,
+    /// Sessions that were answered and are not back.
+    away: usize,
     /// Sessions that lately used the lane at the same time.
     expected: usize,
     failures: u32,
@@ -320,6 +320,13 @@ struct Inner {
     watched: u64,
     /// When the first row of the batch came.
     since: Instant,
+}
+
+impl Inner {
+    /// Those that stay away are not waited for much longer.
+    fn forget_some(&mut self) {
+        self.away -= self.away.div_ceil(8);
+    }
 }
 
 /// One lane.
@@ -446,7 +453,7 @@ impl Lane {
                 flying: 0,
                 aloft: Vec::new(),
                 singles: 0,
-                lately: 0,
+                away: 0,
                 expected: 0,
                 failures: 0,
                 pass_on: 0,
@@ -575,12 +582,13 @@ impl Lane {
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
+        inner.away = inner.away.saturating_sub(1);
         let alone = if inner.expected <= FEW { FEW } else { 1 };
         let idle = inner.flights == 0 && inner.singles < alone && inner.batch.is_empty();
         let enough = statements > 1 && rows >= self.copy_min_rows();
         if idle && self.settings.linger.is_zero() && !enough {
             if inner.singles == 0 {
-                inner.lately = 0;
+                inner.forget_some();
             }
             inner.singles += 1;
             drop(inner);
@@ -705,9 +713,9 @@ impl Lane {
         let as_many = Vec::with_capacity(inner.tickets.len());
         let tickets = std::mem::replace(&mut inner.tickets, as_many);
         // Slow to forget: a crowd once taken for small would leave in ever smaller batches.
-        let crowd = tickets.len() + inner.flying + inner.singles + inner.lately;
+        let crowd = tickets.len() + inner.flying + inner.singles + inner.away;
         inner.expected = crowd.max(inner.expected - inner.expected.div_ceil(8));
-        inner.lately = 0;
+        inner.forget_some();
         let number = inner.batches;
         inner.batches += 1;
         inner.flights += 1;
@@ -950,14 +958,14 @@ impl Lane {
             return Status::NotYet;
         };
         if only_value(life).is_none_or(|life| life != incarnation) {
-            server.release();
+            server.release(Instant::now());
             return Status::Known(Landed::Unknown);
         }
         let text = xid.to_string();
         let Ok(reply) = server.prepared(status_statement(), &[Some(text.as_bytes())], max).await else {
             return Status::NotYet;
         };
-        server.release();
+        server.release(Instant::now());
         match only_value(reply).as_deref() {
             Some(b"committed") => Status::Known(Landed::Committed),
             Some(b"aborted") => Status::Known(Landed::NotStored),
@@ -1321,7 +1329,7 @@ impl Flight {
                 return self.lost(server, guard, &reply, seen).await;
             }
             let moved = lane.take_mark(&mut server, guard, &reply);
-            server.release();
+            server.release(Instant::now());
             if !moved {
                 *notices = std::mem::take(&mut reply.notices);
                 return self.answered(batch, &reply, seen);
@@ -1447,7 +1455,7 @@ impl Flight {
         inner.flights -= 1;
         inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
-        inner.lately += units;
+        inner.away += units;
         self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }

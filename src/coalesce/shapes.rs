@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
@@ -685,7 +685,7 @@ impl Question {
         // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
         let spoilt = answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT);
         if !spoilt && server.is_reusable() {
-            server.release();
+            server.release(Instant::now());
         }
         let mut answer = answer.map_err(|refusal| refusal.of(as_written(&target)))?;
         answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;

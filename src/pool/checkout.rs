@@ -33,13 +33,13 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// Hot path. The connection is free: it goes to the first who waits, or is kept idle.
-    pub fn release(mut self) {
+    /// Hot path. The connection is free, which is `now`: it goes to the first who waits, or is kept idle.
+    pub fn release(mut self, now: Instant) {
         if let Some(server) = self.server.take() {
             if server.shared.cancels.load(Ordering::Acquire) > 0 {
                 tokio::spawn(settle_cancels(server, Arc::clone(&self.pool)));
             } else {
-                self.pool.give(server);
+                self.pool.give(server, now);
             }
         }
     }
@@ -79,7 +79,7 @@ impl Drop for Checkout {
 async fn settle_cancels(server: Box<ServerConn>, pool: Arc<Pool>) {
     let mut checkout = Checkout { server: Some(server), pool };
     if checkout.settle_cancels().await.is_ok() {
-        checkout.release();
+        checkout.release(Instant::now());
     }
 }
 
@@ -180,11 +180,11 @@ impl Pool {
     fn serve_waiters_from_idle(self: &Arc<Self>) {
         let server = {
             let mut inner = self.lock();
-            let session = self.settings.load().mode == PoolMode::Session;
+            let session = inner.settings.mode == PoolMode::Session;
             if inner.paused || session { None } else { inner.idle.pop() }
         };
         if let Some(server) = server {
-            self.give(server);
+            self.give(server, Instant::now());
         }
     }
 }
@@ -217,7 +217,7 @@ impl Drop for Handed<'_> {
         if let Some(mut rx) = self.rx.take() {
             rx.close();
             if let Ok(Ok(server)) = rx.try_recv() {
-                self.pool.give(server);
+                self.pool.give(server, Instant::now());
             }
         }
     }

@@ -133,7 +133,7 @@ struct Waiter {
     startup: Arc<VarSet>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     // Boxed: a connection moves between sessions, tasks and this list.
     #[expect(clippy::vec_box, reason = "what moves through the queue and out again is the box")]
@@ -145,6 +145,8 @@ struct Inner {
     total: usize,
     /// Everything that is connected, for the console.
     servers: Vec<Arc<ServerShared>>,
+    /// As the pool's: for those that hold the lock anyway.
+    settings: Arc<Settings>,
     paused: bool,
     /// Tries that failed in a row, and why the last one did.
     failures: u32,
@@ -152,12 +154,29 @@ struct Inner {
     retry_at: Option<Instant>,
 }
 
+impl Inner {
+    fn new(settings: Arc<Settings>, paused: bool) -> Self {
+        Self {
+            idle: Vec::new(),
+            waiters: VecDeque::new(),
+            connecting: 0,
+            total: 0,
+            servers: Vec::new(),
+            settings,
+            paused,
+            failures: 0,
+            last_error: None,
+            retry_at: None,
+        }
+    }
+}
+
 /// One pool.
 #[derive(Debug)]
 pub struct Pool {
     /// Which.
     pub key: PoolKey,
-    /// What governs it.
+    /// What governs it; changed by [`Pool::govern`] only.
     pub settings: ArcSwap<Settings>,
     /// Where and as whom connections log in.
     pub target: ArcSwap<Target>,
@@ -216,11 +235,11 @@ impl Pool {
         startup: Option<&Arc<VarSet>>,
         worker: usize,
     ) -> Option<Box<ServerConn>> {
-        let round_robin = self.settings.load().round_robin;
         let mut inner = self.lock();
         if inner.paused || !inner.waiters.is_empty() {
             return None;
         }
+        let round_robin = inner.settings.round_robin;
         let fits = |s: &ServerConn| startup.is_none_or(|startup| Arc::ptr_eq(&s.startup, startup));
         let mut best: Option<(usize, u8)> = None;
         for at in 0..inner.idle.len() {
@@ -252,55 +271,57 @@ impl Pool {
     }
 
     /// Hot path. A connection is free: to the first waiter, or idle.
-    fn give(self: &Arc<Self>, server: Box<ServerConn>) {
-        let expired = self.settings.load().server_lifetime < server.shared.connected.elapsed();
-        if expired {
+    fn give(self: &Arc<Self>, server: Box<ServerConn>, now: Instant) {
+        let inner = self.lock();
+        if inner.settings.server_lifetime < now.duration_since(server.shared.connected) {
+            drop(inner);
             return self.discard(server);
         }
-        self.give_young(server);
+        self.give_young(inner, server, now);
     }
 
     /// As [`Pool::give`]; one that has just logged in serves once, however short its life is to be.
-    fn give_young(self: &Arc<Self>, mut server: Box<ServerConn>) {
-        let settings = self.settings.load();
+    fn give_young(
+        self: &Arc<Self>,
+        mut inner: MutexGuard<'_, Inner>,
+        mut server: Box<ServerConn>,
+        now: Instant,
+    ) {
         if server.shared.close_needed.load(Ordering::Relaxed) || !server.is_reusable() {
-            drop(settings);
+            drop(inner);
             return self.discard(server);
         }
-        server.idle_since = Instant::now();
-        let mut inner = self.lock();
+        server.idle_since = now;
         while !inner.paused {
-            let Some(at) = Self::first_waiter(&inner, &server, &settings) else { break };
+            let Some(at) = Self::first_waiter(&inner, &server) else { break };
             let Some(waiter) = inner.waiters.remove(at) else { break };
-            self.stats.wait_time.fetch_add(waiter.since.elapsed().as_micros() as u64, Ordering::Relaxed);
+            let waited = now.duration_since(waiter.since).as_micros() as u64;
+            self.stats.wait_time.fetch_add(waited, Ordering::Relaxed);
             match waiter.tx.send(Ok(server)) {
                 Ok(()) => return,
                 Err(Ok(back)) => server = back,
                 Err(Err(_)) => return,
             }
         }
-        if inner.paused {
+        let settings = &inner.settings;
+        // Also when a reload made the pool smaller.
+        if inner.paused || inner.total > settings.size + settings.reserve_size {
             drop(inner);
             return self.discard(server);
         }
-        if inner.total > settings.size + settings.reserve_size {
-            // A reload made the pool smaller.
-            drop(inner);
-            return self.discard(server);
-        }
+        let has_siblings = settings.max_db_connections > 0 || settings.max_user_connections > 0;
         server.shared.client.store(0, Ordering::Relaxed);
         inner.idle.push(server);
         drop(inner);
         self.changed.notify_waiters();
-        if settings.max_db_connections > 0 || settings.max_user_connections > 0 {
-            drop(settings);
+        if has_siblings {
             self.shared.serve_siblings(&self.key);
         }
     }
 
     /// In session mode a connection logged in with other startup settings is of no use to a waiter.
-    fn first_waiter(inner: &Inner, server: &ServerConn, settings: &Settings) -> Option<usize> {
-        let any = settings.mode != PoolMode::Session;
+    fn first_waiter(inner: &Inner, server: &ServerConn) -> Option<usize> {
+        let any = inner.settings.mode != PoolMode::Session;
         inner.waiters.iter().position(|w| any || Arc::ptr_eq(&w.startup, &server.startup))
     }
 
@@ -334,7 +355,7 @@ impl Pool {
                 {
                     return;
                 }
-                let settings = self.settings.load();
+                let settings = Arc::clone(&inner.settings);
                 let waited = inner.waiters.front().map_or(Duration::ZERO, |w| w.since.elapsed());
                 let reserve = if settings.reserve_size > 0 && waited >= settings.reserve_timeout {
                     settings.reserve_size
@@ -464,7 +485,7 @@ impl Pool {
             inner.servers.push(Arc::clone(&server.shared));
         }
         self.remember_welcome(&server.startup, &server.reported);
-        self.give_young(server);
+        self.give_young(self.lock(), server, Instant::now());
         self.launch_if_needed();
     }
 
@@ -515,6 +536,13 @@ impl Pool {
     pub fn known_welcome(&self, vars: &Arc<VarSet>) -> Option<Arc<Reported>> {
         let known = self.welcome.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().find(|(k, _)| Arc::ptr_eq(k, vars)).map(|(_, r)| Arc::clone(r))
+    }
+
+    /// A reload.
+    pub fn govern(&self, settings: Settings) {
+        let settings = Arc::new(settings);
+        self.lock().settings = Arc::clone(&settings);
+        self.settings.store(settings);
     }
 
     /// What all pools share.

@@ -156,10 +156,11 @@ impl Pools {
         }
         let (settings, target) = make();
         let held = lock(&self.shared.held);
-        let inner = Inner { paused: held.is_paused(&key.database), ..Inner::default() };
+        let settings = Arc::new(settings);
+        let inner = Inner::new(Arc::clone(&settings), held.is_paused(&key.database));
         let pool = Arc::new(Pool {
             key: key.clone(),
-            settings: ArcSwap::from_pointee(settings),
+            settings: ArcSwap::new(settings),
             target: ArcSwap::from_pointee(target),
             stats: Stats::default(),
             welcome: Mutex::default(),

@@ -92,7 +92,7 @@ impl Proxy {
         self.auth.reload(&settings);
         self.cx.settings.store(Arc::new(settings));
         for Change { pool, settings, target, moved } in changes {
-            pool.settings.store(Arc::new(settings));
+            pool.govern(settings);
             pool.target.store(Arc::new(target));
             if moved {
                 pool.reconnect();
