@@ -342,7 +342,7 @@ impl Session {
         };
         if !server.has_vars(&self.state.want, self.me.id) {
             if !Box::pin(self.carry_settings(&mut server)).await? {
-                server.release();
+                server.release(Instant::now());
                 return Ok(None);
             }
             now = Instant::now();
