@@ -55,6 +55,20 @@ fn lying_lengths_in_every_message_end_their_own_session_only() {
 }
 
 #[test]
+fn who_begins_with_no_startup_packet_is_told_nothing() {
+    let server = Postgres::shared();
+    let proxy = Proxy::to(server, "", "", "");
+    for port in [server.port(), proxy.port()] {
+        // What a driver says that is closed before it has begun; another protocol; a length of nothing.
+        for bytes in [&b"X\0\0\0\x04"[..], b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\0"] {
+            let mut raw = Raw::connect(port);
+            raw.send(bytes);
+            assert_eq!(outline(&raw.read_until_closed()), "", "{bytes:?}");
+        }
+    }
+}
+
+#[test]
 fn unknown_and_misplaced_messages_are_named_and_end_the_session() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

@@ -258,6 +258,41 @@ fn old_connections_are_replaced() {
 }
 
 #[test]
+fn a_database_that_no_client_is_in_can_be_dropped_and_copied() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        let mut admin = Raw::login(proxy.port(), "postgres");
+        let (mut left, copy) = (server.fresh_database(""), format!("copy_{mode}"));
+        for said in [format!("CREATE DATABASE {copy} TEMPLATE @"), "DROP DATABASE @".into()] {
+            for _ in 0..2 {
+                let mut client = Raw::login(proxy.port(), &left);
+                assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+                client.terminate();
+                admin.rows(&said.replace('@', &left));
+                if said.starts_with("CREATE") {
+                    break;
+                }
+                left.clone_from(&copy);
+            }
+        }
+        let there = format!("SELECT FROM pg_database WHERE datname = '{copy}'");
+        assert_eq!(admin.rows(&there).len(), 0, "{mode}");
+    }
+}
+
+#[test]
+fn a_database_that_a_client_is_in_stays() {
+    let server = Postgres::shared();
+    let proxy = Proxy::to(server, "", "", "");
+    let database = server.fresh_database("");
+    let (mut admin, mut client) = (Raw::login(proxy.port(), "postgres"), Raw::login(proxy.port(), &database));
+    assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+    assert_eq!(admin.error(&format!("DROP DATABASE {database}")).sqlstate(), "55006");
+    assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+}
+
+#[test]
 fn the_reset_query_runs_between_clients_in_session_mode() {
     let server = Postgres::shared();
     let database = server.fresh_database("CREATE TABLE resets (n int)");

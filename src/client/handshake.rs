@@ -260,7 +260,16 @@ impl Line {
     async fn startup_packet(&mut self) -> Outcome<Vec<u8>> {
         let mut word = [0; 4];
         self.read(&mut word).await?;
-        let len = startup::length(word).map_err(startup::startup_error)?;
+        let len = match startup::length(word) {
+            Ok(len) => len,
+            Err(error) => {
+                // PostgreSQL says nothing to who does not speak the protocol.
+                if let Some(stream) = self.stream.take() {
+                    take_what_came(&stream);
+                }
+                return Err(startup::startup_error(error).into());
+            }
+        };
         Ok(std::mem::take(&mut *self.take(len - word.len()).await?))
     }
 

@@ -393,6 +393,7 @@ impl State {
             self.awaiting = true;
             return Ok(Taken::Later);
         }
+        self.make_way(text, server);
         let fold = match self.rule_query(text, &server.pipeline) {
             Ruling::Pass => false,
             Ruling::Fold => true,
@@ -425,6 +426,13 @@ impl State {
         }
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
+    }
+
+    /// See [`Shared::make_way`].
+    fn make_way(&self, text: &[u8], server: &ServerConn) {
+        if crate::sql::database::is_about_a_database(text) {
+            self.shared.make_way(text, &server.shared.target);
+        }
     }
 
     /// What a text that is run now may do to the session's state, as far as that is followed.
@@ -561,6 +569,7 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let parse = f::Parse::decode(body)?;
+        self.make_way(parse.query, server);
         match self.rule_parse(parse.query, &server.pipeline) {
             Ruling::Wait => return Ok(Taken::Later),
             Ruling::Refuse(error) => {

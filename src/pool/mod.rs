@@ -152,6 +152,8 @@ struct Inner {
     failures: u32,
     last_error: Option<Arc<ConnectError>>,
     retry_at: Option<Instant>,
+    /// Somebody waits until then for the database to be empty.
+    vacate_until: Option<Instant>,
 }
 
 impl Inner {
@@ -200,6 +202,9 @@ const PREPARED_OF_OURS: usize = 8;
 
 /// Welcomes remembered for one pool.
 const WELCOMES_MAX: usize = 64;
+
+/// As long as PostgreSQL waits for others to leave a database.
+const VACATE: Duration = Duration::from_secs(5);
 
 /// The first pause after a failed login.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -640,9 +645,24 @@ impl Pool {
         }
     }
 
+    /// Somebody drops, renames or copies the database: if no client is in it, none of our connections keeps it busy.
+    /// `clients`: those who may stay. PostgreSQL looks again for five seconds, and so do we.
+    pub fn vacate(self: &Arc<Self>, clients: usize) {
+        self.lock().vacate_until = Some(Instant::now() + VACATE);
+        self.vacate_if_unused(clients);
+    }
+
+    fn vacate_if_unused(self: &Arc<Self>, clients: usize) {
+        let wanted = self.lock().vacate_until.is_some_and(|until| Instant::now() < until);
+        if wanted && self.clients.load(Ordering::Relaxed) <= clients {
+            self.reconnect();
+        }
+    }
+
     /// Once a second: what is too old or idle too long closes, `min_pool_size` is kept, stalled waits go on.
     pub fn maintain(self: &Arc<Self>) {
         let settings = self.settings.load_full();
+        self.vacate_if_unused(0);
         let stale = {
             let mut inner = self.lock();
             inner.waiters.retain(|w| !w.tx.is_closed());

@@ -65,6 +65,20 @@ impl Shared {
         self.custom_settings.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
+    /// A CREATE, ALTER or DROP DATABASE is about to be sent over a connection of `by`: idle connections of the same role
+    /// make way for it, as those of a client that left are closed directly. Those of other roles are not its to close.
+    pub fn make_way(&self, text: &[u8], by: &Target) {
+        let pools: Vec<Arc<Pool>> =
+            self.pools.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for pool in pools {
+            let target = pool.target.load();
+            let same = target.user == by.user && target.hosts == by.hosts && target.port == by.port;
+            if same && crate::sql::database::wants_empty(text, target.dbname.as_bytes()) {
+                pool.vacate(usize::from(target.dbname == by.dbname));
+            }
+        }
+    }
+
     /// A connection of `of` became idle: those who wait in a pool that shares a limit with it may have its place.
     pub(super) fn serve_siblings(&self, of: &PoolKey) {
         let pools: Vec<Arc<Pool>> = {
