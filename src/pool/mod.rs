@@ -169,6 +169,7 @@ impl Inner {
             failures: 0,
             last_error: None,
             retry_at: None,
+            vacate_until: None,
         }
     }
 }
