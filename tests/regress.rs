@@ -1,8 +1,13 @@
-//! PostgreSQL's own regression statements, sent by psql direct and through pgsluice: the output of every file must be
-//! the same, but for the files and causes listed here.
+//! PostgreSQL's own regression suite, direct and through pgsluice.
 //!
-//! `make regress` brings the statements (they are not ours to keep) and runs this. By hand: `PGSLUICE_REGRESS` is the
-//! directory `src/test/regress` of PostgreSQL's sources; `PGSLUICE_REGRESS_FILES` chooses files.
+//! Once with its statements sent by psql one file after the other, each way: the output of every file must be the same,
+//! but for the files and causes listed here. And once as its own program `pg_regress` runs it, twenty files at a time,
+//! against the outputs that PostgreSQL's developers expect, pouring on.
+//!
+//! `make regress` brings the suite (it is not ours to keep), builds what it needs and runs this; with another server where
+//! `PGSLUICE_TEST_PG_BIN` says so. By hand: `PGSLUICE_REGRESS` is a directory with the suite (`src/test/regress` of
+//! PostgreSQL's sources), `pg_regress`, and the shared libraries; `PGSLUICE_REGRESS_FILES` chooses files. What was
+//! answered is kept under the target directory (`tmp/regress`).
 
 mod support;
 
@@ -10,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use support::{PgOptions, Postgres, Proxy, client_program};
 
@@ -47,6 +53,14 @@ const KNOWN: &[Known] = &[
     known("with", "single", "", "several results of one statement"),
 ];
 
+/// Why this file may differ, if it may.
+fn why(file: &str, level: &str, mode: &str) -> Option<&'static str> {
+    let fits = |k: &&Known| {
+        k.file == file && (k.level.is_empty() || k.level == level) && (k.mode.is_empty() || k.mode == mode)
+    };
+    KNOWN.iter().find(fits).map(|known| known.why)
+}
+
 /// One way to the server.
 struct Way {
     name: String,
@@ -72,31 +86,81 @@ fn files(regress: &Path) -> Vec<String> {
         .collect()
 }
 
+/// A server of its own with an empty database `regression`, what stands before it, and the suite where the server can
+/// read its data and write its results.
+struct Site {
+    pg: Postgres,
+    proxy: Option<Proxy>,
+    place: PathBuf,
+}
+
+impl Site {
+    fn start(way: &Way, regress: &Path, conf: &str, general: &str) -> Self {
+        let pg = Postgres::start(PgOptions { conf: conf.into(), ..PgOptions::default() });
+        let place = pg.socket_dir().join("regress");
+        support::child::run(Command::new("cp").arg("-aL").arg(regress).arg(&place));
+        for made in ["results", "testtablespace"] {
+            let _ = fs::create_dir(place.join(made));
+        }
+        support::child::run(Command::new("chmod").args(["-R", "a+rwX"]).arg(&place));
+        let proxy = (way.level != "direct").then(|| {
+            let quiet = "log_connections = false\nlog_disconnections = false";
+            let general = format!("pool_mode = \"{}\"\n{quiet}\n{general}", way.mode);
+            let policy = format!("[policy]\nsimple_query = \"{}\"\nfunction_call = \"allow\"", way.level);
+            Proxy::to(&pg, &general, "", &policy)
+        });
+        pg.psql("postgres", "CREATE DATABASE regression TEMPLATE template0");
+        Self { pg, proxy, place }
+    }
+
+    fn port(&self) -> u16 {
+        self.proxy.as_ref().map_or(self.pg.port(), Proxy::port)
+    }
+
+    /// What was built of the suite finds what it links with.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "1200"]).arg(program).current_dir(&self.place);
+        command.envs(["PG_ABS_SRCDIR", "PG_ABS_BUILDDIR", "PG_LIBDIR"].map(|name| (name, &self.place)));
+        command.env("LD_LIBRARY_PATH", &self.place).env("PG_DLSUFFIX", ".so");
+        command.env("LC_ALL", "C").env_remove("PGOPTIONS");
+        command
+    }
+
+    /// Output and errors in the order in which they came, statements among them.
+    fn psql(&self, file: &str) -> String {
+        let (sql, out) = (self.place.join("sql").join(format!("{file}.sql")), self.place.join("out"));
+        let written = File::create(&out).expect("output file");
+        let mut command = self.command(&built_or_installed(&self.place, "psql"));
+        command.args(["-X", "-a", "-d", "regression", "-h", "127.0.0.1", "-U", "postgres"]);
+        command.args(["-p", &self.port().to_string()]);
+        command.args(["-v", "HIDE_TABLEAM=on", "-v", "HIDE_TOAST_COMPRESSION=on"]);
+        command.stdin(File::open(sql).expect("statements"));
+        command.stdout(written.try_clone().expect("output file")).stderr(Stdio::from(written));
+        let status = command.status().expect("run psql");
+        let output = String::from_utf8_lossy(&fs::read(&out).expect("output")).into_owned();
+        let output: String = output.lines().map(|line| without_large_object(line) + "\n").collect();
+        output.replace(&self.pg.socket_dir().display().to_string(), "DIR") + &format!("psql: {status}\n")
+    }
+}
+
+/// The program of the suite's own version, where it was built, or the one that is installed here.
+fn built_or_installed(place: &Path, name: &str) -> PathBuf {
+    let built = place.join(name);
+    if built.exists() { built } else { client_program(name) }
+}
+
+/// Ids of large objects count on with everything that is made on the server, temporary schemas too.
+fn without_large_object(line: &str) -> String {
+    let made = ["lo_import ", "lo_unlink "].into_iter().find(|made| line.starts_with(made));
+    made.map_or_else(|| line.to_owned(), |made| format!("{made}N"))
+}
+
 fn run(way: &Way, regress: &Path, files: &[String]) -> Outcome {
-    let pg = Postgres::start(PgOptions { conf: CONF.into(), ..PgOptions::default() });
-    // Where the server can read the data and write its results.
-    let place = pg.socket_dir().join("regress");
-    support::child::run(Command::new("cp").arg("-a").arg(regress).arg(&place));
-    for made in ["results", "testtablespace"] {
-        let _ = fs::create_dir(place.join(made));
-    }
-    support::child::run(Command::new("chmod").args(["-R", "a+rwX"]).arg(&place));
-    let proxy = (way.level != "direct").then(|| {
-        let general = format!(
-            "pool_mode = \"{}\"\ndefault_pool_size = 5\nlog_connections = false\nlog_disconnections = false",
-            way.mode
-        );
-        Proxy::to(&pg, &general, "", &format!("[policy]\nsimple_query = \"{}\"", way.level))
-    });
-    pg.psql("postgres", "CREATE DATABASE regression TEMPLATE template0");
-    let port = proxy.as_ref().map_or(pg.port(), Proxy::port);
-    let mut outputs = BTreeMap::new();
-    for file in files {
-        let output = psql(port, &place, file);
-        outputs.insert(file.clone(), output.replace(&pg.socket_dir().display().to_string(), "DIR"));
-    }
+    let site = Site::start(way, regress, CONF, "default_pool_size = 5");
+    let outputs: BTreeMap<_, _> = files.iter().map(|file| (file.clone(), site.psql(file))).collect();
     keep(way, &outputs);
-    Outcome { outputs, statements: proxy.map_or(0, |proxy| statements(&proxy)) }
+    Outcome { outputs, statements: site.proxy.map_or(0, |proxy| statements(&proxy)) }
 }
 
 /// For who looks into a difference.
@@ -106,27 +170,6 @@ fn keep(way: &Way, outputs: &BTreeMap<String, String>) {
     for (file, output) in outputs {
         fs::write(dir.join(format!("{file}.out")), output).expect("write an output");
     }
-}
-
-/// Output and errors in the order in which they came, statements among them.
-fn psql(port: u16, place: &Path, file: &str) -> String {
-    let (sql, out) = (place.join("sql").join(format!("{file}.sql")), place.join("out"));
-    let written = File::create(&out).expect("output file");
-    let mut command = Command::new("timeout");
-    command.args(["--kill-after=5", "600"]).arg(client_program("psql")).args([
-        "-X",
-        "-a",
-        "-d",
-        "regression",
-    ]);
-    command.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port.to_string()]);
-    command.args(["-v", "HIDE_TABLEAM=on", "-v", "HIDE_TOAST_COMPRESSION=on"]).current_dir(place);
-    command.envs([("PG_ABS_SRCDIR", place), ("PG_ABS_BUILDDIR", place), ("PG_LIBDIR", place)]);
-    command.env("PG_DLSUFFIX", ".so").env("LC_ALL", "C").env_remove("PGOPTIONS");
-    command.stdin(File::open(sql).expect("statements"));
-    command.stdout(written.try_clone().expect("output file")).stderr(Stdio::from(written));
-    let status = command.status().expect("run psql");
-    String::from_utf8_lossy(&fs::read(&out).expect("output")).into_owned() + &format!("psql: {status}\n")
 }
 
 /// `total_query_count` of the database.
@@ -148,11 +191,18 @@ fn difference(direct: &str, through: &str) -> (usize, String) {
     (count, lines.take(24).map(|l| format!("    {:.160}\n", l)).collect())
 }
 
+fn suite() -> PathBuf {
+    std::env::var_os("PGSLUICE_REGRESS").map(PathBuf::from).expect("PGSLUICE_REGRESS: run `make regress`")
+}
+
+/// One test after the other: each keeps the machine busy.
+static TURN: Mutex<()> = Mutex::new(());
+
 #[test]
 #[ignore = "needs PostgreSQL's sources and minutes: make regress"]
 fn the_regression_suite_cannot_tell() {
-    let regress = std::env::var_os("PGSLUICE_REGRESS").map(PathBuf::from);
-    let regress = regress.expect("PGSLUICE_REGRESS: run `make regress`");
+    let _turn = TURN.lock();
+    let regress = suite();
     let files = files(&regress);
     assert!(!files.is_empty(), "no statements in {}", regress.display());
     let mut ways = vec![("direct", ""), ("direct", "")];
@@ -182,13 +232,8 @@ fn the_regression_suite_cannot_tell() {
         println!("{}: {} statements, {} files differ", way.name, outcome.statements, differ.len());
         for file in differ {
             let (count, first) = difference(&direct[file], &outcome.outputs[file]);
-            let fits = |k: &&Known| {
-                k.file == file
-                    && (k.level.is_empty() || k.level == way.level)
-                    && (k.mode.is_empty() || k.mode == way.mode)
-            };
-            match KNOWN.iter().find(fits) {
-                Some(known) => println!("  {file}: {count} lines: {}", known.why),
+            match why(file, way.level, way.mode) {
+                Some(why) => println!("  {file}: {count} lines: {why}"),
                 None => {
                     surprises += 1;
                     println!("  {file}: {count} lines, and nobody knows why:\n{first}");
@@ -197,4 +242,83 @@ fn the_regression_suite_cannot_tell() {
         }
     }
     assert_eq!(surprises, 0, "files differ and nobody knows why");
+}
+
+/// `pg_regress` runs the files as their schedule says, many at a time, and compares with the expected outputs. Returns
+/// the files that failed, and how many there were.
+fn pg_regress(way: &Way, regress: &Path) -> (Vec<String>, usize) {
+    let site = Site::start(way, regress, "", "default_pool_size = 20");
+    for setting in [
+        "lc_messages TO 'C'",
+        "lc_monetary TO 'C'",
+        "lc_numeric TO 'C'",
+        "lc_time TO 'C'",
+        "bytea_output TO 'hex'",
+        "timezone_abbreviations TO 'Default'",
+    ] {
+        site.pg.psql("postgres", &format!("ALTER DATABASE regression SET {setting}"));
+    }
+    let psql = built_or_installed(&site.place, "psql");
+    let mut command = site.command(&site.place.join("pg_regress"));
+    command.args(["--use-existing", "--host=127.0.0.1", "--user=postgres", "--dbname=regression"]);
+    command.args(["--inputdir=.", "--outputdir=.", "--schedule=parallel_schedule", "--max-connections=20"]);
+    command.arg(format!("--port={}", site.port())).arg(format!("--dlpath={}", site.place.display()));
+    command.arg(format!("--bindir={}", psql.parent().expect("a directory").display()));
+    let output = command.output().expect("run pg_regress");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let diffs = fs::read_to_string(site.place.join("regression.diffs")).unwrap_or_default();
+    keep(way, &BTreeMap::from([("pg_regress".to_owned(), format!("{said}{diffs}"))]));
+    let results: Vec<(bool, String)> = said.lines().filter_map(result).collect();
+    let failed = results.iter().filter(|(ok, _)| !ok).map(|(_, file)| file.clone()).collect();
+    (failed, results.len())
+}
+
+/// What a line of `pg_regress` says: `test boolean ... ok  120 ms`, or from version 16 on `not ok 3 + boolean 120 ms`.
+fn result(line: &str) -> Option<(bool, String)> {
+    if let Some((file, verdict)) = line.split_once(" ... ") {
+        let file = file.split_whitespace().next_back()?;
+        return Some((verdict.trim_start().starts_with("ok"), file.to_owned()));
+    }
+    let (ok, rest) = match line.strip_prefix("not ok ") {
+        Some(rest) => (false, rest),
+        None => (true, line.strip_prefix("ok ")?),
+    };
+    Some((ok, rest.split_whitespace().nth(2)?.to_owned()))
+}
+
+#[test]
+fn lines_of_pg_regress_are_understood() {
+    for (line, want) in [
+        ("test tablespace                   ... ok           80 ms", Some((true, "tablespace"))),
+        ("     triggers                     ... FAILED     3136 ms", Some((false, "triggers"))),
+        ("ok 1         - test_setup                                218 ms", Some((true, "test_setup"))),
+        ("not ok 40    + triggers                                 1200 ms", Some((false, "triggers"))),
+        ("# parallel group (20 tests):  char int4", None),
+    ] {
+        assert_eq!(result(line), want.map(|(ok, file)| (ok, file.to_owned())), "{line}");
+    }
+}
+
+#[test]
+#[ignore = "needs PostgreSQL's sources and minutes: make regress"]
+fn pg_regress_cannot_tell() {
+    let _turn = TURN.lock();
+    let regress = suite();
+    let way = |level, mode| Way { name: format!("pg_regress {level} {mode}"), level, mode };
+    let (direct, count) = pg_regress(&way("direct", ""), &regress);
+    assert!(count > 100, "pg_regress did not run: see tmp/regress");
+    println!("pg_regress: {count} files, {} of them fail direct: {direct:?}", direct.len());
+    let mut surprises = Vec::new();
+    for mode in ["session", "transaction"] {
+        let (failed, ran) = pg_regress(&way("allow", mode), &regress);
+        assert_eq!(ran, count);
+        let failed: Vec<_> = failed.into_iter().filter(|file| !direct.contains(file)).collect();
+        println!("{mode}: {} files fail", failed.len());
+        for file in failed {
+            let why = why(&file, "allow", mode);
+            println!("  {file}: {}", why.unwrap_or("nobody knows why"));
+            surprises.extend(why.is_none().then_some(file));
+        }
+    }
+    assert!(surprises.is_empty(), "files fail and nobody knows why: {surprises:?}");
 }

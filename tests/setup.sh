@@ -91,33 +91,62 @@ setup_seeds() {
     install_missing
 }
 
-# PostgreSQL's own regression statements, from the source package of the server that is installed here; nothing of it
-# is installed, and apt's own lists are left alone. The last line says where they are.
+# PostgreSQL's own regression suite, from the source package of the server that is installed here, with what is built of
+# it: psql, pg_regress and the suite's C functions. Nothing of it is installed, and apt's own lists are left alone. The
+# last line says where it is.
 setup_regress() {
+    need build-essential has cc
     need dpkg-dev has dpkg-source
     need bzip2 has bzip2
+    need bison has bison
+    need flex has flex
+    need perl has perl
     install_missing
     major=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -printf '%f\n' | sort -n | tail -n1)
     version=$(dpkg-query -W -f '${Version}' "postgresql-$major")
-    out=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}/regress
-    if [ ! -f "$out/$version.done" ]; then
-        apt=$out/apt
+    target=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}
+    mkdir -p "$target"
+    out=$(cd "$target" && pwd)/regress
+    if [ ! -f "$out/$version.built" ]; then
         rm -rf "$out"
-        mkdir -p "$apt/parts" "$apt/lists/partial" "$apt/cache/archives/partial"
-        cat /etc/apt/sources.list.d/debian*.sources 2>/dev/null | sed 's/^Types:.*/Types: deb-src/' >"$apt/parts/src.sources"
-        sed -n 's/^deb /deb-src /p' /etc/apt/sources.list 2>/dev/null >"$apt/parts/src.list" || true
-        set -- -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/parts" \
-            -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=
-        (cd "$apt" && apt-get "$@" update && apt-get "$@" source --download-only "postgresql-$major=$version") || {
+        mkdir -p "$out/source" "$out/regress"
+        regress_source || {
             echo "setup: no source package of PostgreSQL $version to be had; unpack one and set PGSLUICE_REGRESS" >&2
             exit 1
         }
-        tar xf "$apt"/*.orig.tar.* -C "$out" --strip-components=3 --wildcards '*/src/test/regress/*'
-        rm -rf "$apt"
-        touch "$out/$version.done"
+        regress_build >"$out/build.log" 2>&1 || { echo "setup: see $out/build.log" >&2; exit 1; }
+        rm -rf "$out/source"
+        touch "$out/$version.built"
     fi
     echo "$out/regress"
 }
+
+regress_source() {
+    apt=$out/apt
+    mkdir -p "$apt/parts" "$apt/lists/partial" "$apt/cache/archives/partial"
+    cat /etc/apt/sources.list.d/debian*.sources 2>/dev/null | sed 's/^Types:.*/Types: deb-src/' >"$apt/parts/src.sources"
+    sed -n 's/^deb /deb-src /p' /etc/apt/sources.list 2>/dev/null >"$apt/parts/src.list" || true
+    set -- -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/parts" \
+        -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=
+    (cd "$apt" && apt-get "$@" update && apt-get "$@" source --download-only "postgresql-$major=$version") || return 1
+    tar xf "$apt"/*.orig.tar.* -C "$out/source" --strip-components=1
+    rm -rf "$apt"
+}
+
+regress_build() (
+    set -e
+    mkdir "$out/source/build"
+    cd "$out/source/build"
+    ../configure --without-readline --without-icu --without-zlib
+    make -C src/backend generated-headers
+    make -j2 -C src/interfaces/libpq
+    make -j2 -C src/bin/psql
+    make -j2 -C src/test/regress pg_regress regress.so
+    make -C contrib/spi refint.so autoinc.so
+    cp -a ../src/test/regress/. "$out/regress"
+    cp src/bin/psql/psql src/interfaces/libpq/libpq.so.5 src/test/regress/pg_regress "$out/regress"
+    cp src/test/regress/regress.so contrib/spi/refint.so contrib/spi/autoinc.so "$out/regress"
+)
 
 case "${1:-}" in
 base) setup_base ;;
