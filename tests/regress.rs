@@ -68,6 +68,10 @@ struct Way {
     mode: &'static str,
 }
 
+/// `simple_query` and `pool_mode` of those that are compared with direct.
+const THROUGH: [(&str, &str); 4] =
+    [("allow", "session"), ("allow", "transaction"), ("single", "session"), ("single", "transaction")];
+
 /// What came of it: the outputs by file, and how many statements the proxy passed.
 struct Outcome {
     outputs: BTreeMap<String, String>,
@@ -206,7 +210,7 @@ fn the_regression_suite_cannot_tell() {
     let files = files(&regress);
     assert!(!files.is_empty(), "no statements in {}", regress.display());
     let mut ways = vec![("direct", ""), ("direct", "")];
-    ways.extend(["allow", "single"].into_iter().flat_map(|l| ["session", "transaction"].map(|m| (l, m))));
+    ways.extend(THROUGH);
     let ways: Vec<Way> =
         ways.into_iter().map(|(level, mode)| Way { name: format!("{level} {mode}"), level, mode }).collect();
     let mut outcomes = Vec::new();
@@ -309,13 +313,13 @@ fn pg_regress_cannot_tell() {
     assert!(count > 100, "pg_regress did not run: see tmp/regress");
     println!("pg_regress: {count} files, {} of them fail direct: {direct:?}", direct.len());
     let mut surprises = Vec::new();
-    for mode in ["session", "transaction"] {
-        let (failed, ran) = pg_regress(&way("allow", mode), &regress);
+    for (level, mode) in THROUGH {
+        let (failed, ran) = pg_regress(&way(level, mode), &regress);
         assert_eq!(ran, count);
         let failed: Vec<_> = failed.into_iter().filter(|file| !direct.contains(file)).collect();
-        println!("{mode}: {} files fail", failed.len());
+        println!("{level} {mode}: {} files fail", failed.len());
         for file in failed {
-            let why = why(&file, "allow", mode);
+            let why = why(&file, level, mode);
             println!("  {file}: {}", why.unwrap_or("nobody knows why"));
             surprises.extend(why.is_none().then_some(file));
         }
