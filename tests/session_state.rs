@@ -235,6 +235,26 @@ fn a_literal_means_what_it_means_under_the_clients_own_settings() {
 }
 
 #[test]
+fn settings_of_one_transaction_and_the_seed_are_not_carried() {
+    let sets =
+        ["SET seed = 0.5", "SET transaction_isolation = 'serializable'", "SET transaction_deferrable = off"];
+    for set in sets {
+        let (_, proxy, database) = one_connection("");
+        let (mut a, mut other) = two(&proxy, &database);
+        a.rows(set);
+        for _ in 0..2 {
+            for raw in [&mut other, &mut a] {
+                assert_eq!(
+                    raw.value("SHOW transaction_isolation").as_deref(),
+                    Some("read committed"),
+                    "{set}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_statement_does_not_run_where_its_settings_cannot_be_set() {
     let make = "CREATE TEXT SEARCH CONFIGURATION gone (COPY = simple)";
     for extended in [false, true] {

@@ -423,7 +423,7 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// One row: settings as pairs, role and session_user as JSON (in hexadecimal digits of UTF-8, whatever the client's
-/// encoding is), then a flag for each kind of state that is bound to the connection. Every name is qualified: it runs
+/// encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back), then a flag for each kind of state that is bound to the connection. Every name is qualified: it runs
 /// under the client's search_path.
 pub fn probe_statement() -> &'static Arc<Statement> {
     static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
@@ -436,8 +436,7 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
                   SELECT s.name, s.setting
                     FROM pg_catalog.pg_settings s
                    WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
-                     AND s.name OPERATOR(pg_catalog.<>) 'session_authorization'::pg_catalog.text
-                     AND s.name OPERATOR(pg_catalog.<>) 'role'::pg_catalog.text
+                     AND s.name OPERATOR(pg_catalog.<>) ALL ('{session_authorization,role,seed,transaction_isolation,transaction_read_only,transaction_deferrable}'::pg_catalog.text[])
                   UNION
                   SELECT n.name, pg_catalog.current_setting(n.name, true)
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
