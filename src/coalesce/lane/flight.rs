@@ -1,0 +1,437 @@
+//! A batch under way.
+//!
+//! Owns: which rows go again and which run singly when a COPY fails, and how a transaction ended whose connection was lost at
+//! its commit. Every ticket is resolved, once; `Inserted` only after the server confirmed the COMMIT. Never: decides when to leave.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::flush::Guard;
+use super::ticket::{Outcome, Ticket, count_work};
+use super::{Lane, lock};
+use crate::coalesce::batch::{Cargo, copy_context, line_of_error};
+use crate::coalesce::catalog;
+use crate::coalesce::evidence::{FlushOutcome, Seen};
+use crate::pool::Checkout;
+use crate::proto::prepared::Statement;
+use crate::server::internal::Reply;
+use crate::sql::effects::Effects;
+use crate::wire::backend::{self, ErrorFields};
+
+/// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
+const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
+
+/// Between two such questions.
+const IN_DOUBT_PAUSE: Duration = Duration::from_millis(5);
+
+/// COPYs that a row is in, at most, before it runs singly.
+const TRIES: usize = 3;
+
+/// A lane keeps the buffers of its batches, one for each flight and one that fills, unless they grew beyond this.
+const BUFFER_KEPT: usize = 64 << 10;
+
+impl Lane {
+    /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
+    /// which server it is connected to. False: it can't be used, and is closed.
+    async fn make_ready(&self, server: &mut Checkout) -> bool {
+        let max = self.max_prepared();
+        if !matches!(server.settle_vars(&self.vars, max, 0).await, Ok(None)) {
+            return false;
+        }
+        if server.incarnation.is_none() {
+            let Ok(reply) = server.prepared(incarnation_statement(), &[], max).await else { return false };
+            server.incarnation = Some(only_value(reply).unwrap_or_default().into());
+        }
+        true
+    }
+
+    /// A connection was lost at the commit of transaction `xid`: asks the server how that ended, for a while.
+    ///
+    /// Believed is only the same life of the same server: after a crash it hands out ids again, and a stranger's
+    /// commit would be taken for ours.
+    async fn in_doubt(&self, xid: u64, incarnation: &[u8]) -> Landed {
+        let asked = async {
+            loop {
+                match self.ask_status(xid, incarnation).await {
+                    Status::Known(landed) => return landed,
+                    Status::NotYet => tokio::time::sleep(IN_DOUBT_PAUSE).await,
+                }
+            }
+        };
+        tokio::time::timeout(IN_DOUBT_MAX, asked).await.unwrap_or(Landed::Unknown)
+    }
+
+    async fn ask_status(&self, xid: u64, incarnation: &[u8]) -> Status {
+        let Ok(mut server) = self.pool.checkout(&self.vars, None).await else { return Status::NotYet };
+        let max = self.max_prepared();
+        let Ok(life) = server.prepared(incarnation_statement(), &[], max).await else {
+            return Status::NotYet;
+        };
+        if only_value(life).is_none_or(|life| life != incarnation) {
+            server.release(Instant::now());
+            return Status::Known(Landed::Unknown);
+        }
+        let text = xid.to_string();
+        let Ok(reply) = server.prepared(status_statement(), &[Some(text.as_bytes())], max).await else {
+            return Status::NotYet;
+        };
+        server.release(Instant::now());
+        match only_value(reply).as_deref() {
+            Some(b"committed") => Status::Known(Landed::Committed),
+            Some(b"aborted") => Status::Known(Landed::NotStored),
+            Some(b"in progress") => Status::NotYet,
+            _ => Status::Known(Landed::Unknown),
+        }
+    }
+}
+
+/// A batch under way and the tickets it answers for, one for each unit. Dropped with tickets left (the process ends), they
+/// are unknown.
+pub(super) struct Flight {
+    pub(super) lane: Arc<Lane>,
+    pub(super) number: u64,
+    pub(super) tickets: Vec<Arc<Ticket>>,
+    pub(super) units: usize,
+    /// How long its first row waited before it left.
+    pub(super) waited: Duration,
+    /// When the COPY under way began.
+    pub(super) left: Instant,
+    /// One of its COPYs committed; one failed.
+    pub(super) landed: bool,
+    pub(super) failed: bool,
+    /// What the server answered to statements that are no COPY.
+    pub(super) answers: Vec<u8>,
+}
+
+/// What came of one COPY.
+enum Landed {
+    Committed,
+    /// Rolled back, and perhaps by whose row.
+    Failed(Option<usize>),
+    /// Not stored, for a reason that is nobody's row.
+    NotStored,
+    Unknown,
+}
+
+/// What the server says of a transaction in doubt.
+enum Status {
+    Known(Landed),
+    NotYet,
+}
+
+/// The one value of the last row.
+fn only_value(mut reply: Reply) -> Option<Vec<u8>> {
+    if reply.error.is_some() {
+        return None;
+    }
+    reply.rows.pop()?.pop().flatten()
+}
+
+fn incarnation_statement() -> &'static Arc<Statement> {
+    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
+    CELL.get_or_init(|| Statement::new(catalog::INCARNATION_SQL.as_bytes(), &[], Effects::NONE))
+}
+
+fn status_statement() -> &'static Arc<Statement> {
+    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
+    CELL.get_or_init(|| Statement::new(catalog::STATUS_SQL.as_bytes(), &[], Effects::NONE))
+}
+
+impl Flight {
+    /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in
+    /// halves and quarters. What fails then runs singly. So a batch costs at most two, or seven COPYs more than its rows do.
+    pub(super) async fn fly(mut self, batch: Cargo) {
+        if batch.rows() < self.lane.copy_min_rows() {
+            return self.hand_back(&batch);
+        }
+        // The front of the tickets are those of the last one here.
+        let mut batches = vec![(batch, TRIES)];
+        while let Some((batch, tries)) = batches.pop() {
+            match self.land(&batch).await {
+                Landed::Committed => self.committed(batch),
+                Landed::Failed(Some(unit)) if tries == TRIES && batch.units() > 1 => {
+                    self.lane.stats.isolated.fetch_add(1, Ordering::Relaxed);
+                    self.lane.stats.fallbacks.fetch_add(batch.unit_rows(unit) as u64, Ordering::Relaxed);
+                    self.tickets.remove(unit).resolve(Outcome::RunSingly);
+                    batches.push((batch.without(unit), tries - 1));
+                }
+                Landed::Failed(None)
+                    if tries > 1 && batch.units() >= 2 * self.lane.settings.copy_min_rows =>
+                {
+                    let half = batch.units() / 2;
+                    batches.push((batch.select(half..batch.units()), tries - 1));
+                    batches.push((batch.select(0..half), tries - 1));
+                }
+                Landed::Failed(_) | Landed::NotStored => self.hand_back(&batch),
+                Landed::Unknown => self.unknown(&batch),
+            }
+            self.left = Instant::now();
+        }
+    }
+
+    /// One COPY: sent, and what came of it; remembered for the console.
+    async fn land(&mut self, batch: &Cargo) -> Landed {
+        let mut seen = Seen::default();
+        let mut notices = Vec::new();
+        let landed = self.send(batch, &mut seen, &mut notices).await;
+        if let Landed::Failed(Some(unit)) = landed {
+            seen.guilty = self.tickets.get(unit).map(|ticket| ticket.client);
+        }
+        if matches!(landed, Landed::Committed) && !notices.is_empty() {
+            self.pass_on(batch, &notices);
+        }
+        let (stats, took) = (&self.lane.stats, self.left.elapsed());
+        if matches!(landed, Landed::Committed) {
+            self.landed = true;
+            stats.batch_rows.record(batch.rows() as u64);
+            stats.flush_time.record(took.as_micros() as u64);
+            stats.wait.record(self.waited.as_micros() as u64);
+            self.count(batch.units(), took);
+        } else if seen.outcome != FlushOutcome::NotSent {
+            self.failed = true;
+            stats.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        if matches!(seen.outcome, FlushOutcome::SettledCommitted | FlushOutcome::SettledAborted) {
+            stats.resolved.fetch_add(batch.units() as u64, Ordering::Relaxed);
+        }
+        let clients = self.tickets[..batch.units()].iter().map(|ticket| ticket.client);
+        self.lane.remember(batch, seen, self.waited, took, clients);
+        landed
+    }
+
+    /// What was committed counts in the pool as if each client had had a server.
+    fn count(&self, units: usize, took: Duration) {
+        let mut sums = [0; 6];
+        for ticket in &self.tickets[..units] {
+            sums.iter_mut().zip(ticket.work()).for_each(|(sum, n)| *sum += n);
+        }
+        let [.., sent] = &mut sums;
+        *sent += self.answers.len() as u64;
+        let time = took.as_micros() as u64 * units as u64;
+        let stats = &self.lane.pool.stats;
+        count_work(stats, sums);
+        for (to, n) in
+            [(&stats.xact_time, time), (&stats.query_time, time), (&stats.server_assignment_count, 1)]
+        {
+            to.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    /// A notice that names a row is its client's; any other (a warning of the COMMIT) is everybody's.
+    fn pass_on(&self, batch: &Cargo, notices: &[Vec<u8>]) {
+        self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
+        for body in notices {
+            let fields = ErrorFields::new(body);
+            // Of which COPY: a table of that name may stand there twice, and then nobody knows whose row it is.
+            let mut owners = self.lane.legs.iter().zip(batch.parts()).filter_map(|(leg, part)| {
+                let line = line_of_error(&fields, &leg.plan.relname)?;
+                Some((part.line_owner(line)?, &*leg.plan.relname))
+            });
+            let owner = owners.next().filter(|_| owners.next().is_none());
+            let (tickets, relname) = match owner {
+                Some((unit, relname)) => (&self.tickets[unit..=unit], Some(relname)),
+                None => (&self.tickets[..batch.units()], None),
+            };
+            for ticket in tickets {
+                put_notice(&mut lock(&ticket.notices), &fields, relname);
+                ticket.noticed.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    async fn send(&mut self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
+        let lane = &Arc::clone(&self.lane);
+        // A mark that moved says only that the full guard has to look.
+        for _ in 0..2 {
+            let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
+            if !lane.make_ready(&mut server).await {
+                return Landed::NotStored;
+            }
+            let guard = lane.put_flush(&mut server, batch);
+            let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
+            let mut reply = Reply { raw_left: statements, ..Reply::default() };
+            let finished = server.finish_into(&mut reply).await;
+            self.answers = std::mem::take(&mut reply.raw);
+            seen.server_pid = Some(server.shared.pid);
+            seen.xid = guard.xid(&reply, 0);
+            let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
+            seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
+            if finished.is_err() {
+                return self.lost(server, guard, &reply, seen).await;
+            }
+            let moved = lane.take_mark(&mut server, guard, &reply);
+            server.release(Instant::now());
+            if !moved {
+                *notices = std::mem::take(&mut reply.notices);
+                return self.answered(batch, &reply, seen);
+            }
+            lane.count_dead(batch);
+        }
+        seen.outcome = FlushOutcome::TableChanged;
+        Landed::NotStored
+    }
+
+    fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
+        let lane = &self.lane;
+        match &reply.error {
+            None if reply.raw_left == 0 && lane.copied(batch, &reply.tags) => {
+                seen.outcome = FlushOutcome::Committed;
+                Landed::Committed
+            }
+            // The server says it copied another number of rows, and has committed: nothing can be promised.
+            None => {
+                seen.outcome = FlushOutcome::Unknown;
+                Landed::Unknown
+            }
+            Some(error) => {
+                lane.count_dead(batch);
+                let fields = ErrorFields::new(error);
+                if catalog::is_guard_error(&fields) {
+                    lane.forget_shapes();
+                    seen.outcome = FlushOutcome::TableChanged;
+                    return Landed::NotStored;
+                }
+                let mut owner = lane.guilty(batch, &fields, reply, 0);
+                let state = fields.sqlstate();
+                let otherwise = match lane.is_pipelined() {
+                    false => owner.is_none() && state.starts_with(b"42"),
+                    true => state.starts_with(b"42") || state == b"0A000",
+                };
+                if otherwise {
+                    // No such table or column, or no privilege for it: not what was planned for either.
+                    lane.forget_shapes();
+                    owner = None;
+                }
+                seen.outcome = if owner.is_some() { FlushOutcome::RowFailed } else { FlushOutcome::Failed };
+                // A row that violates something is looked for; a lock, a full disk or an administrator is nobody's row.
+                match owner {
+                    None if !state.starts_with(b"22") && !state.starts_with(b"23") => Landed::NotStored,
+                    owner => Landed::Failed(owner),
+                }
+            }
+        }
+    }
+
+    /// The connection is gone. Stored is nothing if the Sync never left whole, or if the server said why it ends the
+    /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
+    /// was read.
+    async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply, seen: &mut Seen) -> Landed {
+        let tags = guard.tags(self.lane.legs.len()) + self.lane.copies();
+        let guard_answered = reply.tags.len() >= tags;
+        if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
+            seen.outcome = FlushOutcome::Lost;
+            return Landed::NotStored;
+        }
+        let incarnation = server.incarnation.clone().filter(|life| !life.is_empty());
+        drop(server);
+        seen.outcome = FlushOutcome::Unknown;
+        let (Some(xid), Some(incarnation)) = (seen.xid, incarnation) else { return Landed::Unknown };
+        let landed = self.lane.in_doubt(xid, &incarnation).await;
+        seen.outcome = match landed {
+            Landed::Committed => FlushOutcome::SettledCommitted,
+            Landed::Failed(_) | Landed::NotStored => FlushOutcome::SettledAborted,
+            Landed::Unknown => return landed,
+        };
+        landed
+    }
+
+    fn committed(&mut self, mut batch: Cargo) {
+        self.lane.count(&batch);
+        let units = batch.units();
+        if let [part] = batch.parts()
+            && self.lane.is_pipelined()
+        {
+            for (ticket, answer) in self.tickets.iter().zip(part.answers(&self.answers)) {
+                lock(&ticket.answer).extend_from_slice(answer);
+            }
+        }
+        batch.clear();
+        if batch.capacity() <= BUFFER_KEPT {
+            lock(&self.lane.inner).flown.push(batch);
+        }
+        self.resolve(units, Outcome::Inserted);
+    }
+
+    fn hand_back(&mut self, batch: &Cargo) {
+        self.lane.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+        self.resolve(batch.units(), Outcome::RunSingly);
+    }
+
+    fn unknown(&mut self, batch: &Cargo) {
+        self.lane.stats.unknown.fetch_add(batch.units() as u64, Ordering::Relaxed);
+        self.resolve(batch.units(), Outcome::Unknown);
+    }
+
+    /// The first `units` sessions hear. The flight is over before the last ones do, so that they find the lane as it is.
+    fn resolve(&mut self, units: usize, outcome: Outcome) {
+        if units == self.tickets.len() {
+            self.end();
+        }
+        for ticket in self.tickets.drain(..units) {
+            ticket.resolve(outcome);
+        }
+    }
+
+    fn end(&mut self) {
+        let units = std::mem::take(&mut self.units);
+        if units == 0 {
+            return;
+        }
+        let mut inner = lock(&self.lane.inner);
+        if self.landed {
+            inner.failures = 0;
+        } else if self.failed {
+            Lane::failed(&mut inner);
+        }
+        inner.flights -= 1;
+        inner.aloft.retain(|number| *number != self.number);
+        inner.flying -= units;
+        inner.away += units;
+        self.lane.landed.notify_waiters();
+        self.lane.flush_if_due(inner);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.resolve(self.tickets.len(), Outcome::Unknown);
+    }
+}
+
+/// A notice as the row's own INSERT would have brought it: without the lines of its context that speak of the COPY, if
+/// `relname` is given.
+fn put_notice(out: &mut Vec<u8>, fields: &ErrorFields<'_>, relname: Option<&str>) {
+    crate::wire::frame::put(out, backend::NOTICE_RESPONSE, |out| {
+        for (kind, value) in fields.clone() {
+            let copy = relname.filter(|_| kind == b'W').and_then(|relname| copy_context(value, relname));
+            let value = match copy {
+                Some(0) => continue,
+                Some(at) => &value[..at - 1],
+                None => value,
+            };
+            out.push(kind);
+            crate::wire::frame::put_cstr(out, value);
+        }
+        out.push(0);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_loses_what_its_context_says_of_the_copy() {
+        let notice = |context: &str, relname: Option<&str>| {
+            let body = [b"SNOTICE\0Mword is too long\0", context.as_bytes(), b"\0"].concat();
+            let mut out = Vec::new();
+            put_notice(&mut out, &ErrorFields::new(&body), relname);
+            String::from_utf8_lossy(&out[5..]).replace('\0', "|")
+        };
+        assert_eq!(notice("WCOPY t, line 2\0", Some("t")), "SNOTICE|Mword is too long||");
+        let nested = "Wsomething\nCOPY t, line 2, column a: \"x\ny\"\0";
+        assert_eq!(notice(nested, Some("t")), "SNOTICE|Mword is too long|Wsomething||");
+        assert_eq!(notice("Welsewhere\0", None), "SNOTICE|Mword is too long|Welsewhere||");
+    }
+}

@@ -1,0 +1,289 @@
+//! What is said to the server in one round trip: the rows, and the guard that verifies what they were planned for.
+//!
+//! Owns: the messages of a flush and of a run inside a client's own block, the guard and its mark. Never: waits for an answer.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::{Lane, Leg};
+use crate::coalesce::batch::{Cargo, Cut, Form};
+use crate::coalesce::catalog;
+use crate::coalesce::evidence::{FlushOutcome, Seen};
+use crate::coalesce::shapes::guard_statement;
+use crate::pool::Checkout;
+use crate::proto::pipeline::{Action, Kind};
+use crate::proto::prepared::Statement;
+use crate::server::internal::Reply;
+use crate::sql::effects::Effects;
+use crate::wire::backend::ErrorFields;
+use crate::wire::frontend as f;
+
+impl Lane {
+    /// Appends everything of one round trip that stores a client's rows in its own transaction on its own connection. `None`:
+    /// the rows are not those of this lane, and nothing was appended.
+    pub fn put_run(
+        &self,
+        server: &mut Checkout,
+        encoded: &[u8],
+        cuts: &[Cut],
+        opening: Opening,
+    ) -> Option<Flown> {
+        let mut batch = self.empty();
+        if !batch.push_unit(encoded, cuts) {
+            return None;
+        }
+        let max = self.max_prepared();
+        server.conn.prepare_out();
+        for text in opening.before() {
+            put_plain(server, text, max);
+        }
+        let guard = self.put_rows(server, &batch);
+        for text in opening.after() {
+            put_plain(server, text, max);
+        }
+        f::put_empty(&mut server.conn.out, f::SYNC);
+        server.pipeline.push(Kind::Sync, Action::Own, false);
+        Some(Flown { batch, guard, opening, left: Instant::now() })
+    }
+
+    /// Did it store all of them? Counts it, and remembers it as that of `client`.
+    pub fn run_succeeded(&self, server: &mut Checkout, flown: Flown, reply: &Reply, client: u64) -> bool {
+        let Flown { batch, guard, opening, left } = flown;
+        self.take_mark(server, guard, reply);
+        let took = left.elapsed();
+        let before = opening.before().len();
+        let error = reply.error.as_deref().map(ErrorFields::new);
+        let stored = error.is_none() && self.copied(&batch, reply.tags.get(before..).unwrap_or_default());
+        let changed = error.as_ref().is_some_and(catalog::is_guard_error);
+        let guilty = error.as_ref().and_then(|error| self.guilty(&batch, error, reply, before));
+        let outcome = match (stored, changed, guilty) {
+            (true, ..) => FlushOutcome::InBlock,
+            (_, true, _) => FlushOutcome::TableChanged,
+            (.., Some(_)) => FlushOutcome::RowFailed,
+            (.., None) => FlushOutcome::Failed,
+        };
+        if stored {
+            self.count(&batch);
+            self.stats.batch_rows.record(batch.rows() as u64);
+            self.stats.flush_time.record(took.as_micros() as u64);
+        } else {
+            self.stats.failures.fetch_add(1, Ordering::Relaxed);
+            self.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+            self.count_dead(&batch);
+            if changed && guard != Guard::Sentinel {
+                self.forget_shapes();
+            }
+        }
+        let seen = Seen {
+            outcome,
+            server_pid: Some(server.shared.pid),
+            xid: guard.xid(reply, opening.rows()),
+            sqlstate: error.map(|error| String::from_utf8_lossy(error.sqlstate()).into_owned()),
+            guilty: guilty.map(|_| client),
+        };
+        self.remember(&batch, seen, Duration::ZERO, took, std::iter::once(client));
+        stored
+    }
+
+    /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
+    pub(super) fn take_mark(&self, server: &mut Checkout, guard: Guard, reply: &Reply) -> bool {
+        let Some(sentinel) = &self.sentinel else { return false };
+        let guard_failed =
+            reply.error.as_ref().is_some_and(|e| catalog::is_guard_error(&ErrorFields::new(e)));
+        match guard {
+            Guard::Full => false,
+            Guard::FullWithMark => {
+                let row = reply.rows.last().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
+                let mark = row.as_deref().and_then(catalog::decode_sentinel).map(|(_, mark)| mark);
+                server.set_mark(sentinel.id, mark.filter(|_| reply.error.is_none()));
+                false
+            }
+            Guard::Sentinel => {
+                if guard_failed {
+                    server.set_mark(sentinel.id, None);
+                }
+                guard_failed
+            }
+        }
+    }
+
+    /// Appends COPY, its rows and its end, for each table, or the INSERTs; and a guard. Where the cheap guard has a mark from an
+    /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark.
+    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
+        let max = self.max_prepared();
+        server.conn.prepare_out();
+        let mark = self.sentinel.as_ref().and_then(|s| server.mark(s.id).map(str::to_owned));
+        let guard = match (&self.sentinel, &mark) {
+            (Some(_), Some(_)) => Guard::Sentinel,
+            (Some(_), None) => Guard::FullWithMark,
+            (None, _) => Guard::Full,
+        };
+        for (leg, part) in self.legs.iter().zip(batch.parts()) {
+            server.ensure_own(&leg.statement, max);
+            match leg.form {
+                Form::Copy(_) => {
+                    put_own(server, &leg.statement, &[]);
+                    part.put_copy(&mut server.conn.out);
+                    server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+                }
+                Form::Pipelined => {
+                    server.conn.out.extend_from_slice(part.bytes());
+                    (0..part.rows()).for_each(|_| expect_own(server));
+                }
+            }
+        }
+        let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
+        if guard != Guard::Sentinel {
+            server.ensure_own(guard_statement(), max);
+            for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
+                let params = [relid, &plan.name_as_written, &plan.fingerprint];
+                put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
+            }
+        }
+        if let Some(sentinel) = &self.sentinel {
+            server.ensure_own(sentinel, max);
+            let mut params = vec![mark.as_deref().map(str::as_bytes)];
+            for (leg, relid) in self.legs.iter().zip(&relids) {
+                params.extend([Some(leg.plan.name_as_written.as_bytes()), Some(relid.as_bytes())]);
+            }
+            put_own(server, sentinel, &params);
+        }
+        guard
+    }
+
+    /// Everything of one round trip, in one write.
+    pub(super) fn put_flush(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
+        let guard = self.put_rows(server, batch);
+        // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
+        // commit is then a question that the server can answer.
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        f::put_empty(&mut server.conn.out, f::SYNC);
+        server.pipeline.push(Kind::Sync, Action::Own, false);
+        guard
+    }
+}
+
+/// Appends Bind and Execute of a statement of ours.
+fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>]) {
+    f::put_bind_text(&mut server.conn.out, statement.server_name.as_bytes(), params);
+    f::put_execute(&mut server.conn.out, b"", 0);
+    expect_own(server);
+}
+
+/// The answers to Bind and Execute.
+fn expect_own(server: &mut Checkout) {
+    server.pipeline.push(Kind::Bind, Action::Own, false);
+    server.pipeline.push(Kind::Execute, Action::Own, false);
+}
+
+/// Appends Bind and Execute of a text of ours without parameters.
+fn put_plain(server: &mut Checkout, text: &OnceText, max: usize) {
+    let statement = text.cell.get_or_init(|| Statement::new(text.text.as_bytes(), &[], Effects::NONE));
+    server.ensure_own(statement, max);
+    put_own(server, statement, &[]);
+}
+
+/// A text and the statement that it becomes.
+#[derive(Debug)]
+struct OnceText {
+    text: &'static str,
+    cell: OnceLock<Arc<Statement>>,
+}
+
+impl OnceText {
+    const fn new(text: &'static str) -> Self {
+        Self { text, cell: OnceLock::new() }
+    }
+}
+
+/// What stands around a run of rows in a client's own block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// The client's own BEGIN, a plain one, which is not answered yet.
+    Begin,
+    /// A savepoint of ours: the block was open before.
+    Savepoint,
+}
+
+impl Opening {
+    fn before(self) -> &'static [OnceText] {
+        static BEGIN: [OnceText; 1] = [OnceText::new("BEGIN")];
+        // An older snapshot than the COPY's would show the guard an older table.
+        static SAVEPOINT: [OnceText; 2] = [
+            OnceText::new("SAVEPOINT pgsluice_run"),
+            OnceText::new(
+                "SELECT CASE WHEN pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+  THEN 1 ELSE pg_catalog.concat('pgsluice: ', pg_catalog.current_setting('transaction_isolation'))::pg_catalog.int4 END",
+            ),
+        ];
+        match self {
+            Self::Begin => &BEGIN,
+            Self::Savepoint => &SAVEPOINT,
+        }
+    }
+
+    fn after(self) -> &'static [OnceText] {
+        static RELEASE: [OnceText; 1] = [OnceText::new("RELEASE SAVEPOINT pgsluice_run")];
+        match self {
+            Self::Begin => &[],
+            Self::Savepoint => &RELEASE,
+        }
+    }
+
+    /// Rows that what stands before it answers.
+    fn rows(self) -> usize {
+        match self {
+            Self::Begin => 0,
+            Self::Savepoint => 1,
+        }
+    }
+
+    /// What puts the block back as it was.
+    pub fn undo(self) -> &'static str {
+        match self {
+            Self::Begin => "ROLLBACK",
+            Self::Savepoint => "ROLLBACK TO SAVEPOINT pgsluice_run; RELEASE SAVEPOINT pgsluice_run",
+        }
+    }
+}
+
+/// A run on its way.
+#[derive(Debug)]
+pub struct Flown {
+    batch: Cargo,
+    guard: Guard,
+    opening: Opening,
+    left: Instant,
+}
+
+/// What verifies the table inside a flush's transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// The fingerprint.
+    Full,
+    /// The fingerprint, and the sentinel's mark is taken for the next flush.
+    FullWithMark,
+    /// The sentinel alone.
+    Sentinel,
+}
+
+impl Guard {
+    /// Command tags of its own for so many tables, before the Sync is obeyed.
+    pub(super) fn tags(self, legs: usize) -> usize {
+        match self {
+            Self::Full => legs,
+            Self::FullWithMark => legs + 1,
+            Self::Sentinel => 1,
+        }
+    }
+
+    /// The transaction's id, once the guard has answered behind so many rows.
+    pub(super) fn xid(self, reply: &Reply, before: usize) -> Option<u64> {
+        let row: Vec<Option<&[u8]>> = reply.rows.get(before)?.iter().map(Option::as_deref).collect();
+        match self {
+            Self::Full | Self::FullWithMark => catalog::decode_guard(&row),
+            Self::Sentinel => catalog::decode_sentinel(&row).map(|(xid, _)| xid),
+        }
+    }
+}
