@@ -571,15 +571,17 @@ fn is_surely_one(text: &[u8], lexing: Lexing) -> bool {
     lexing.encoding_safe
 }
 
-/// Hot path. One of the bare commands that drivers send all day, in letters, digits and spaces only, so that
-/// nothing in it can be read in two ways: `BEGIN`, `COMMIT`, `ROLLBACK TO a` ...
+/// Hot path. One of the bare commands that drivers send all day, and that nobody can read in two ways: `BEGIN`, `COMMIT`,
+/// `START TRANSACTION`, `ROLLBACK WORK` ... Each of them is what the parser would read, too.
 fn is_plain_control(text: &[u8]) -> bool {
-    let text = text.strip_suffix(b";").unwrap_or(text);
-    let Some(first) = text.split(|&b| b == b' ').next() else { return false };
-    let words: [&[u8]; 8] =
-        [b"begin", b"start", b"commit", b"end", b"rollback", b"abort", b"savepoint", b"release"];
-    words.iter().any(|word| first.eq_ignore_ascii_case(word))
-        && text.iter().all(|&b| b.is_ascii_alphanumeric() || b == b' ' || b == b'_')
+    let mut words = text.strip_suffix(b";").unwrap_or(text).split(|&b| b == b' ');
+    let (Some(first), second, None) = (words.next(), words.next(), words.next()) else { return false };
+    let is = |word: &[u8], known: &[&str]| known.iter().any(|k| word.eq_ignore_ascii_case(k.as_bytes()));
+    match second {
+        Some(second) if is(first, &["start"]) => is(second, &["transaction"]),
+        Some(second) if !is(second, &["work", "transaction"]) => false,
+        _ => is(first, &["begin", "commit", "end", "rollback", "abort"]),
+    }
 }
 
 #[cfg(test)]
