@@ -710,9 +710,8 @@ fn rows_held_up_by_a_locked_table_are_their_own_sessions_again() {
 /// While one row waits in its own session, the others wait in the batch for as long as a flush may wait for a lock.
 const LONG_BATCH: &str = "[coalesce]\nlock_timeout = \"800ms\"\nflush_timeout = \"900ms\"";
 
-#[test]
-fn a_cancelled_row_of_a_batch_is_not_stored() {
-    let pg = Postgres::shared();
+/// Of five clients the first waits for the holder's lock in its own session, three behind it; the fifth has said nothing.
+fn four_of_five_wait(pg: &'static Postgres) -> (String, Proxy, Raw, Vec<Raw>) {
     let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
     let proxy = Proxy::to(pg, "", "", LONG_BATCH);
     let mut clients = warmed(pg, &proxy, &db, 5);
@@ -724,6 +723,13 @@ fn a_cancelled_row_of_a_batch_is_not_stored() {
     for (i, client) in clients.iter_mut().enumerate().take(4).skip(1) {
         send_insert(client, i);
     }
+    (db, proxy, holder, clients)
+}
+
+#[test]
+fn a_cancelled_row_of_a_batch_is_not_stored() {
+    let pg = Postgres::shared();
+    let (db, proxy, mut holder, mut clients) = four_of_five_wait(pg);
     // A pipeline of which the first transaction alone is cancelled.
     let pipeline = pipeline("t", 10, 3, true, |_| {});
     clients[4].send(&pipeline.bytes);
@@ -758,17 +764,7 @@ fn a_cancelled_row_of_a_batch_is_not_stored() {
 #[test]
 fn rows_of_a_client_that_left_are_stored_as_directly() {
     let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
-    let proxy = Proxy::to(pg, "", "", LONG_BATCH);
-    let mut clients = warmed(pg, &proxy, &db, 5);
-    let mut holder = Raw::login(pg.port(), &db);
-    holder.rows("BEGIN");
-    holder.rows("LOCK TABLE t");
-    send_insert(&mut clients[0], 0);
-    waiting(pg, &db, 1);
-    for (i, client) in clients.iter_mut().enumerate().take(4).skip(1) {
-        send_insert(client, i);
-    }
+    let (db, _proxy, mut holder, mut clients) = four_of_five_wait(pg);
     // Without its Sync it is no transaction: nothing may be stored of it.
     let half = pipeline("t", 10, 3, false, |_| {});
     clients[4].send(&half.bytes[..half.bytes.len() - 5]);

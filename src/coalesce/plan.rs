@@ -293,6 +293,18 @@ pub fn plan_params(
     param_oids: &[Oid],
     context: Context,
 ) -> Result<InsertPlan, Reason> {
+    build_params(table, target, (text, items), param_oids, context, param_rule)
+}
+
+/// The scanner and the parser must have seen the same statement: the list of one is that of the other.
+fn build_params(
+    table: &Table,
+    target: &InsertTarget,
+    (text, items): (&[u8], &[Item]),
+    param_oids: &[Oid],
+    context: Context,
+    rule: impl Fn(usize, Oid, &Column) -> Result<ParamRule, Reason>,
+) -> Result<InsertPlan, Reason> {
     let classes_agree =
         items.len() == target.items.len() && items.iter().zip(&target.items).all(|(i, c)| i.class == *c);
     if !classes_agree || !each_once(&target.items, param_oids.len()) {
@@ -302,7 +314,7 @@ pub fn plan_params(
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Param(number) => {
             let index = usize::from(number) - 1;
-            param_rule(index, param_oids[index], column).map(ItemRule::Param)
+            rule(index, param_oids[index], column).map(ItemRule::Param)
         }
         class => fixed_literal(class, text, items[at], column),
     })
@@ -341,18 +353,8 @@ pub fn plan_params_together(
     param_oids: &[Oid],
     context: Context,
 ) -> Result<InsertPlan, Reason> {
-    if items.len() != target.items.len() || !each_once(&target.items, param_oids.len()) {
-        return Err(Reason::ParameterList);
-    }
     may_be_returned(table, target)?;
-    build(table, target, param_oids.len(), context, |at, class, column| match class {
-        Class::Default => Ok(ItemRule::LeftOut),
-        Class::Param(number) => {
-            let index = usize::from(number) - 1;
-            param_as_sent(index, param_oids[index], column).map(ItemRule::Param)
-        }
-        class => fixed_literal(class, text, items[at], column),
-    })
+    build_params(table, target, (text, items), param_oids, context, param_as_sent)
 }
 
 /// The server itself takes the value to the column; only a user's own cast could do more than that.
