@@ -1198,13 +1198,20 @@ fn startup_packets_that_lie() {
             with(3 << 16, &[b"user\0ann\0", name, b"\0", value, b"\0\0"].concat())
         };
         let large = "x".repeat(STARTUP_BYTES_MAX - 30);
+        // Who does not even give a length that can be true does not speak the protocol, and is told nothing.
+        for (what, bytes) in [
+            ("length 0", vec![0; 8]),
+            ("length 4", vec![0, 0, 0, 4]),
+            ("length 2^31", vec![0x80, 0, 0, 0]),
+            ("length 2^32-1", vec![0xff; 4]),
+            ("length beyond the bound", (STARTUP_BYTES_MAX as u32 + 1).to_be_bytes().to_vec()),
+            ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        ] {
+            let (heard, closed, seen) = heard(&door, bytes, Vec::new()).await;
+            assert_eq!((heard.len(), closed), (0, true), "{what}");
+            assert!(matches!(seen, Err(LoginError::Refused(error)) if error.sqlstate() == "08P01"), "{what}");
+        }
         for (what, bytes, want) in [
-            ("length 0", vec![0; 8], "08P01"),
-            ("length 4", vec![0, 0, 0, 4], "08P01"),
-            ("length 2^31", vec![0x80, 0, 0, 0], "08P01"),
-            ("length 2^32-1", vec![0xff; 4], "08P01"),
-            ("length beyond the bound", (STARTUP_BYTES_MAX as u32 + 1).to_be_bytes().to_vec(), "08P01"),
-            ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec(), "08P01"),
             ("protocol 2", with(2 << 16, b"\0"), "0A000"),
             ("nobody", with(3 << 16, b"\0"), "28000"),
             ("no terminator", with(3 << 16, b"user\0ann\0"), "08P01"),
