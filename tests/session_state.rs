@@ -373,7 +373,8 @@ fn a_listening_client_keeps_its_connection_until_it_stops() {
 fn an_advisory_lock_keeps_the_connection_until_it_is_given_back() {
     let held = |raw: &mut Raw| {
         assert_eq!(
-            raw.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").as_deref(),
+            raw.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+                .as_deref(),
             Some("1")
         );
     };
