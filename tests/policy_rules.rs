@@ -279,6 +279,17 @@ fn a_reload_tightens_in_the_middle_of_a_transaction_at_the_next_message() {
 }
 
 #[test]
+fn a_drop_database_that_is_refused_closes_no_connection() {
+    let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"no_ddl\"");
+    let other = Postgres::shared().fresh_database("");
+    let process = || Raw::login(proxy.port(), &other).value("SELECT pg_backend_pid()");
+    let before = process();
+    let mut raw = Raw::login(proxy.port(), &database);
+    is_refused(&mut raw, &format!("DROP DATABASE {other}"), "statements");
+    assert_eq!(process(), before, "what stood idle there is there");
+}
+
+#[test]
 fn a_reload_tightens_for_a_client_whose_login_waits_meanwhile() {
     let (proxy, database) = with_policy("transaction", "");
     let mut console = Raw::login(proxy.port(), "pgsluice");

@@ -393,7 +393,6 @@ impl State {
             self.awaiting = true;
             return Ok(Taken::Later);
         }
-        self.make_way(text, server);
         let fold = match self.rule_query(text, &server.pipeline) {
             Ruling::Pass => false,
             Ruling::Fold => true,
@@ -404,6 +403,7 @@ impl State {
             }
         };
         self.counts.queries += 1;
+        self.make_way(text, server);
         self.names.forget_unnamed();
         server.names.unnamed = None;
         let found = self.effects_of(text);
@@ -428,7 +428,7 @@ impl State {
         Ok(Taken::Forward)
     }
 
-    /// See [`Shared::make_way`].
+    /// See [`Shared::make_way`]. For a text that the rules let pass: one that is refused moves nobody.
     fn make_way(&self, text: &[u8], server: &ServerConn) {
         if crate::sql::database::is_about_a_database(text) {
             self.shared.make_way(text, &server.shared.target);
@@ -569,7 +569,6 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let parse = f::Parse::decode(body)?;
-        self.make_way(parse.query, server);
         match self.rule_parse(parse.query, &server.pipeline) {
             Ruling::Wait => return Ok(Taken::Later),
             Ruling::Refuse(error) => {
@@ -579,6 +578,7 @@ impl State {
             Ruling::Pass | Ruling::Fold => {}
         }
         self.counts.client_parses += 1;
+        self.make_way(parse.query, server);
         if !self.tracks(parse.name) {
             self.counts.server_parses += 1;
             // Names pass untouched, but what a text may do still counts.
