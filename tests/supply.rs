@@ -77,6 +77,7 @@ const DOUBLES: &[&str] = &[
 /// Native code that is linked in.
 const NATIVE: &[&str] = &["aws-lc-rs", "aws-lc-sys", "clang-sys", "prettyplease"];
 
+/// The only source a locked dependency may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// One package that ends up in the product, or helps to build it.
@@ -216,6 +217,8 @@ fn everything_comes_from_one_registry() {
     assert!(others.is_empty(), "{others:?}");
     let lock =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock")).expect("Cargo.lock");
+    let mut elsewhere = lock.lines().filter_map(|line| line.strip_prefix("source = "));
+    assert_eq!(elsewhere.find(|source| source.trim_matches('"') != REGISTRY), None);
     let (sources, checksums) = (lock.matches("\nsource = ").count(), lock.matches("\nchecksum = ").count());
     assert_eq!(sources, checksums, "each has a checksum");
 }
