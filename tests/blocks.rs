@@ -5,8 +5,10 @@
 
 mod support;
 
+use std::collections::{HashMap, HashSet};
+
 use pgsluice::wire::{backend, frontend};
-use support::console::show;
+use support::console::{Row, show};
 use support::crowd::{self, comparable};
 use support::seeded::{Seeded, from_env};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
@@ -505,18 +507,29 @@ fn runs_inside_a_block_leave_as_copy() {
     }
 }
 
+/// Does no server know of the blocks that clients of the database have begun?
+fn nothing_is_open(pg: &Postgres, db: &str) -> bool {
+    let open =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
+    pg.psql(db, open).trim() == "0"
+}
+
+/// Is this INSERT answered before a server hears of it?
+fn holds(pg: &Postgres, db: &str, client: &mut Raw, insert: &Step) -> bool {
+    client.rows("BEGIN");
+    client.send(&insert.bytes);
+    client.read_until_ready();
+    let held = nothing_is_open(pg, db);
+    client.query("ROLLBACK");
+    held
+}
+
 /// A deferring session that has learnt the tables.
 fn deferring(pg: &Postgres, proxy: &Proxy, db: &str) -> Raw {
     let mut client = Raw::login(proxy.port(), db);
-    let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
-    for table in ["a", "b", "p", "c", "u"] {
-        let learnt = poll(PATIENCE, || {
-            client.rows("BEGIN");
-            client.query(&format!("INSERT INTO {table} (id, v) VALUES (1, 'learn')"));
-            let held = pg.psql(db, busy).trim() == "0";
-            client.query("ROLLBACK");
-            held.then_some(())
-        });
+    for table in ["a", "b", "p", "c", "u", "n"] {
+        let insert = Step::query(&format!("INSERT INTO {table} (id, v) VALUES (1, 'learn')"));
+        let learnt = poll(PATIENCE, || holds(pg, db, &mut client, &insert).then_some(()));
         assert!(learnt.is_some(), "{table} is never deferred");
     }
     client
@@ -533,14 +546,12 @@ fn a_deferred_block_is_nowhere_until_it_leaves() {
     let proxy = Proxy::to(pg, "", "", DEFERRED);
     let mut client = deferring(pg, &proxy, &db);
     let there = |n: usize| assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), n.to_string());
-    let busy =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
     // Kept to the COMMIT.
     assert_eq!(status(&client.query("BEGIN")), 'T');
     for id in 0..5 {
         assert_eq!(status(&client.query(&format!("INSERT INTO a (id, v) VALUES ({id}, 'x')"))), 'T');
     }
-    assert_eq!(pg.psql(&db, busy).trim(), "0");
+    assert!(nothing_is_open(pg, &db));
     there(0);
     assert_eq!(status(&client.query("COMMIT")), 'I');
     there(5);
@@ -688,8 +699,222 @@ fn a_deferred_block_is_bounded() {
     for id in 0..20 {
         assert_eq!(status(&client.query(&format!("INSERT INTO a (id, v) VALUES ({id}, '{long}')"))), 'T');
     }
-    let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
-    assert_eq!(pg.psql(&db, busy).trim(), "1", "what is too much has left");
+    assert!(!nothing_is_open(pg, &db), "what is too much has left");
     assert_eq!(status(&client.query("COMMIT")), 'I');
     assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), "20");
+}
+
+/// The tables of a transaction of twelve INSERTs, each of which notes when its row came.
+fn noting_tables() -> String {
+    let columns = "(id serial PRIMARY KEY, c1 text, c2 text, c3 text, c4 text, c5 text, c6 text, c7 text, \
+                   c8 timestamp DEFAULT now())";
+    (1..=12).map(|n| format!("CREATE TABLE t{n} {columns};")).collect()
+}
+
+/// The server's clock (microseconds), then a block that notes its name in every table, then the clock again.
+fn noted_block(style: Style, name: &str) -> Vec<Step> {
+    let clock = || Step::query("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
+    let step = |sql: &str, params: &[Option<&str>]| match style {
+        Style::Extended => Step::extended(sql, params),
+        _ => Step::query(sql),
+    };
+    let insert = |n: usize| {
+        let into = format!("INSERT INTO t{n} (c1, c2, c3, c4, c5, c6, c7) VALUES");
+        match style {
+            Style::Extended => {
+                let test = Some("test");
+                let values = [Some(name), test, test, test, test, test, test];
+                Step::extended(&format!("{into} ($1, $2, $3, $4, $5, $6, $7)"), &values)
+            }
+            _ => Step::query(&format!("{into} ('{name}', 'test', 'test', 'test', 'test', 'test', 'test')")),
+        }
+    };
+    let mut steps = vec![clock(), step("BEGIN", &[])];
+    steps.extend((1..=12).map(insert));
+    steps.extend([step("COMMIT", &[]), clock()]);
+    steps
+}
+
+/// The name of a client's block.
+fn noted_name(client: usize, n: usize) -> String {
+    format!("{client}_{n}")
+}
+
+/// What is known of one block.
+struct Noted {
+    name: String,
+    time: u64,
+    transaction: String,
+}
+
+/// The blocks of the twelve tables, each of which has one time and one transaction.
+fn noted(pg: &Postgres, db: &str) -> Vec<Noted> {
+    let all: Vec<_> = (1..=12).map(|n| format!("SELECT c1, c8, xmin::text AS x FROM t{n}")).collect();
+    let sql = format!(
+        "SELECT c1, count(*), count(DISTINCT c8), count(DISTINCT x), \
+                (extract(epoch FROM min(c8)::timestamptz) * 1000000)::bigint, min(x) \
+         FROM ({}) AS t GROUP BY c1",
+        all.join(" UNION ALL ")
+    );
+    let noted = |line: &str| {
+        let [name, rows, times, transactions, time, transaction] = line.split('|').collect::<Vec<_>>()[..]
+        else {
+            panic!("{line}");
+        };
+        assert_eq!((rows, times, transactions), ("12", "1", "1"), "{name}");
+        Noted { name: name.into(), time: time.parse().expect("a time"), transaction: transaction.into() }
+    };
+    pg.psql(db, &sql).lines().map(noted).collect()
+}
+
+/// Do two of them share a transaction?
+fn some_share(noted: &[Noted]) -> bool {
+    let transactions: HashSet<_> = noted.iter().map(|block| &block.transaction).collect();
+    transactions.len() < noted.len()
+}
+
+/// No two blocks of a client have one time, or one transaction; those of a transaction have its time.
+fn have_times_of_their_own(noted: &[Noted]) {
+    let (mut of_transactions, mut seen) = (HashMap::new(), HashSet::new());
+    for Noted { name, time, transaction } in noted {
+        let client = name.split('_').next().expect("a client");
+        assert!(seen.insert((client, time.to_string())), "{name}: the time of another block");
+        assert!(seen.insert((client, format!("transaction {transaction}"))), "{name}");
+        assert_eq!(of_transactions.entry(transaction).or_insert(time), &time, "{name}: not its flush's");
+    }
+}
+
+/// Rows of the committed flushes of all twelve tables.
+fn flushes_of_twelve(proxy: &Proxy) -> Vec<usize> {
+    let flushes = show(&mut console(proxy), "SHOW COALESCE_FLUSHES");
+    let of_twelve = |row: &&Row| row["table"].contains("t12") && row["outcome"] == "committed";
+    flushes.iter().filter(of_twelve).map(|row| row["rows"].parse().expect("rows")).collect()
+}
+
+/// A table that notes when its rows came: those of a block have one time as ever, between BEGIN and the answer to COMMIT.
+#[test]
+fn the_time_of_a_deferred_block_is_its_own() {
+    for style in [Style::Simple, Style::Extended] {
+        let pg = Postgres::shared();
+        let db = pg.fresh_database(&noting_tables());
+        let proxy = Proxy::to(pg, "", "", DEFERRED);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| Raw::login(proxy.port(), &db)).collect();
+        let mut seen = HashMap::new();
+        let poured = (0..40).any(|r| {
+            let name = |c: usize, i: usize| noted_name(c, r * 3 + i);
+            let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+                .map(|c| (0..3).flat_map(|i| noted_block(style, &name(c, i))).collect())
+                .collect();
+            for (c, messages) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+                let failed = messages.iter().any(|m| m.tag == backend::ERROR_RESPONSE);
+                assert!(!failed, "{}", comparable(messages));
+                let clocks = messages.iter().filter(|m| m.tag == backend::DATA_ROW);
+                let clocks: Vec<u64> =
+                    clocks.map(|m| m.row()[0].as_deref().expect("a time").parse().expect("a time")).collect();
+                assert_eq!(clocks.len(), 6);
+                seen.extend((0..3).map(|i| (name(c, i), (clocks[2 * i], clocks[2 * i + 1]))));
+            }
+            let noted = noted(pg, &db);
+            assert_eq!(noted.len(), seen.len());
+            some_share(&noted)
+        });
+        assert!(poured, "{style:?}: no two blocks shared a flush");
+        let noted = noted(pg, &db);
+        have_times_of_their_own(&noted);
+        for Noted { name, time, .. } in &noted {
+            let (before, after) = seen[name];
+            assert!((before..=after).contains(time), "{name}: {before} {time} {after}");
+        }
+        let rows = flushes_of_twelve(&proxy);
+        println!("{style:?}: flushes of {rows:?} rows");
+        assert!(rows.iter().any(|rows| *rows >= 24), "{style:?}: {rows:?}");
+    }
+}
+
+/// Blocks of one client that came together leave one after the other, deferred or not.
+#[test]
+fn successive_blocks_in_one_write_have_times_of_their_own() {
+    for (settings, style) in
+        [("", Style::Simple), ("", Style::Extended), (DEFERRED, Style::Simple), (DEFERRED, Style::Extended)]
+    {
+        let pg = Postgres::shared();
+        let db = pg.fresh_database(&noting_tables());
+        let proxy = Proxy::to(pg, "", "", settings);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| Raw::login(proxy.port(), &db)).collect();
+        let poured = (0..40).any(|r| {
+            // Without the clocks.
+            let block = |c, i| noted_block(style, &noted_name(c, r * 3 + i)).drain(1..15).collect::<Vec<_>>();
+            let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+                .map(|c| {
+                    let all: Vec<_> = (0..3).flat_map(|i| block(c, i)).collect();
+                    let bytes = all.iter().flat_map(|step| step.bytes.clone()).collect();
+                    vec![Step { bytes, ready: all.len() }]
+                })
+                .collect();
+            for messages in crowd::run(&mut clients, &scripts, false) {
+                let failed = messages.iter().any(|m| m.tag == backend::ERROR_RESPONSE);
+                assert!(!failed, "{}", comparable(&messages));
+            }
+            let noted = noted(pg, &db);
+            assert_eq!(noted.len(), CLIENTS * (r + 1) * 3);
+            have_times_of_their_own(&noted);
+            some_share(&noted)
+        });
+        assert!(poured, "{settings:?} {style:?}: no two blocks shared a flush");
+    }
+}
+
+/// Whatever makes a block leave runs in the transaction that its rows are stored in.
+#[test]
+fn a_block_that_leaves_early_has_one_time() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let insert = |client: &mut Raw, id: usize| {
+        assert_eq!(status(&client.query(&format!("INSERT INTO n (id, v) VALUES ({id}, 'x')"))), 'T');
+    };
+    for other in [
+        "SELECT now()",
+        "SAVEPOINT s",
+        "SELECT 1 / 1",
+        "UPDATE n SET v = 'y'",
+        "INSERT INTO n (id, v) VALUES (7, 'x') RETURNING t",
+        "INSERT INTO n (id, v, t) VALUES (7, 'x', now())",
+        "INSERT INTO n (id, v, t) VALUES (7, 'x', 'now')",
+        "INSERT INTO x (id, v) VALUES (7, 'x')",
+    ] {
+        client.query("BEGIN");
+        (0..3).for_each(|id| insert(&mut client, id));
+        assert!(nothing_is_open(pg, &db), "{other}: nothing makes it leave yet");
+        assert_eq!(status(&client.query(other)), 'T', "{other}");
+        assert!(!nothing_is_open(pg, &db), "{other}: it has left");
+        (3..6).for_each(|id| insert(&mut client, id));
+        let times = "SELECT count(DISTINCT t) || ' ' || bool_and(t = now()) FROM n";
+        assert_eq!(client.value(times).as_deref(), Some("1 true"), "{other}");
+        assert_eq!(status(&client.query("COMMIT")), 'I');
+        assert_eq!(
+            pg.psql(&db, "SELECT count(DISTINCT t), count(DISTINCT v) FROM n WHERE v = 'x'").trim(),
+            "1|1"
+        );
+        pg.psql(&db, "TRUNCATE n, x");
+    }
+}
+
+/// Whoever writes a word like `'today'` means the day on which it is written.
+#[test]
+fn words_for_times_are_not_deferred() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let literal = |t: &str| Step::query(&format!("INSERT INTO n (id, v, t) VALUES (1, 'x', '{t}')"));
+    let parameter = |t: &str| Step::extended("INSERT INTO n (id, v, t) VALUES (1, 'x', $1)", &[Some(t)]);
+    for with in [&literal as &dyn Fn(&str) -> Step, &parameter] {
+        let learnt = poll(PATIENCE, || holds(pg, &db, &mut client, &with("2026-01-01")).then_some(()));
+        assert!(learnt.is_some(), "a plain time is never deferred");
+        for word in ["now", "today", "tomorrow", "yesterday", "tomorrow 12:00"] {
+            assert!(!holds(pg, &db, &mut client, &with(word)), "{word}");
+        }
+    }
 }

@@ -24,10 +24,11 @@ use super::session::{Session, unnamed_statement};
 use super::state::Fault;
 use crate::cancel::ClientState;
 use crate::coalesce::batch::{
-    encode_literals, encode_params, format_of, put_bound, put_literals_bound, put_row_description,
+    RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound, put_row_description,
     statement_end,
 };
 use crate::coalesce::lane::{Lane, Offer, Outcome, STATEMENTS_MAX, Single, Ticket, Work};
+use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::shapes::{LEGS_MAX, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::error::Error;
@@ -232,6 +233,26 @@ pub(super) enum Unnamed {
     Set(Arc<Statement>),
 }
 
+/// Do rows take the time of their transaction, and who says so?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum OwnTime {
+    No,
+    /// A column that is left out: `now()` and its kin.
+    Default,
+    /// A value: `'now'`, `'today'`, perhaps.
+    Value,
+}
+
+impl OwnTime {
+    fn of(plan: &InsertPlan, info: RowInfo) -> Self {
+        match (info.own_time, plan.one_row_per_client) {
+            (true, _) => Self::Value,
+            (false, true) => Self::Default,
+            (false, false) => Self::No,
+        }
+    }
+}
+
 /// How far recognising got.
 enum Look {
     Found(Found),
@@ -335,14 +356,13 @@ impl Session {
         })
     }
 
-    /// Appends the rows of an INSERT of literals, and its answers up to CommandComplete; whether they mean their transaction's
-    /// time.
+    /// Appends the rows of an INSERT of literals, and its answers up to CommandComplete.
     fn take_literals(
         &self,
         text: &[u8],
         in_block: bool,
         scratch: &mut Scratch,
-    ) -> Option<(Arc<Ready>, bool)> {
+    ) -> Option<(Arc<Ready>, OwnTime)> {
         if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
             return None;
         }
@@ -362,7 +382,7 @@ impl Session {
     }
 
     /// The one row of a text of literals that is not a COPY's.
-    fn bind_row(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, bool)> {
+    fn bind_row(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
         let Scratch { lifted, rows, answers, places, .. } = scratch;
         let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
         let ready = self.cx.lanes.find(&self.pool, &self.state.want, source)?;
@@ -374,14 +394,14 @@ impl Session {
         }
         places.push(answers.len());
         let pushed = scratch.push_rows(&together.lane, 1);
-        let own_time = info.own_time || ready.plan.one_row_per_client;
+        let own_time = OwnTime::of(&ready.plan, info);
         pushed.then_some((ready, own_time))
     }
 
     /// All rows of a text of literals, when one lane takes them.
-    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, bool)> {
+    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
         let Scratch { lifted, shape, rows, .. } = scratch;
-        let (mut ready, mut own_time) = (None::<Arc<Ready>>, false);
+        let (mut ready, mut own_time) = (None::<Arc<Ready>>, OwnTime::No);
         for row in 0..lifted.rows {
             if !lifted.is_like_before(row) {
                 let shape: &[u8] = if row == 0 {
@@ -404,7 +424,7 @@ impl Session {
             }
             let plan = &ready.as_ref()?.plan;
             let info = encode_literals(plan, text, lifted.row(row), rows).ok()?;
-            own_time |= info.own_time || plan.one_row_per_client;
+            own_time = own_time.max(OwnTime::of(plan, info));
         }
         let (ready, rows) = (ready?, lifted.rows);
         let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, rows);
@@ -428,7 +448,7 @@ impl Session {
                 }
             }
             let units_before = found.as_ref().map_or(0, |f| f.units);
-            let alone = walk.own_time || scratch.lanes.len() > 1 || walk.had_block;
+            let alone = walk.own_time != OwnTime::No || scratch.lanes.len() > 1 || walk.had_block;
             // Its own transaction would have had a time of its own; and those before it are of one table.
             if (units_before > 0 && alone) || !walk.may_take(scratch, units_before) {
                 scratch.back_to(&before);
@@ -608,7 +628,7 @@ pub(super) struct Walk<'a> {
     /// The Parse that set it, and the name that `bound` was found by: drivers send the same again and again.
     parsed: Option<&'a [u8]>,
     named: Option<&'a [u8]>,
-    own_time: bool,
+    own_time: OwnTime,
 }
 
 /// A stretch of extended messages, from one rest to the next.
@@ -642,7 +662,7 @@ impl<'a> Walk<'a> {
             unnamed: Unnamed::Kept,
             parsed: None,
             named: None,
-            own_time: false,
+            own_time: OwnTime::No,
         }
     }
 
@@ -697,10 +717,11 @@ impl<'a> Walk<'a> {
     }
 
     /// May rows of this plan be taken here?
-    fn takes(&mut self, ready: &Ready, own_time: bool) -> bool {
-        self.own_time |= own_time;
-        // What is deferred is stored at another time.
-        self.tier == Tier::Pipeline || (ready.deferred && !own_time)
+    fn takes(&mut self, ready: &Ready, own_time: OwnTime) -> bool {
+        self.own_time = self.own_time.max(own_time);
+        // What is deferred is stored at another time. A table that notes when its rows came may note that one; whoever writes
+        // `'today'` means the day on which he does.
+        self.tier == Tier::Pipeline || (ready.deferred && own_time != OwnTime::Value)
     }
 
     /// Hot path. Reads up to the next Query or Sync.
@@ -867,13 +888,13 @@ impl<'a> Walk<'a> {
             let name = &together.statement.server_name;
             let info = put_bound(&ready.plan, name, body, bind, &mut scratch.rows).ok()?;
             f::put_execute(&mut scratch.rows, b"", 0);
-            let own_time = info.own_time || ready.plan.one_row_per_client;
+            let own_time = OwnTime::of(&ready.plan, info);
             return (scratch.push_rows(&together.lane, 1) && self.takes(&ready, own_time)).then_some(1);
         }
         let format = format_of(&ready.plan, bind, rows)?;
         let lane = ready.lane(format)?;
         let info = encode_params(&ready.plan, bind, rows, format, &mut scratch.rows).ok()?;
-        let own_time = info.own_time || ready.plan.one_row_per_client;
+        let own_time = OwnTime::of(&ready.plan, info);
         (scratch.push_rows(lane, rows) && self.takes(&ready, own_time)).then_some(rows)
     }
 
