@@ -347,6 +347,8 @@ pub struct User {
     pub client_idle_timeout: Option<Duration>,
     /// `[users.NAME.policy]`
     pub policy: Policy,
+    /// `[users.NAME.coalesce]`
+    pub coalesce: UserCoalesce,
 }
 
 /// When a server connection goes back to the pool.
@@ -661,6 +663,24 @@ impl Coalesce {
     pub fn defers(&self) -> bool {
         self.deferred || self.tables.values().any(|table| table.deferred == Some(true))
     }
+
+    /// What holds for the clients of a user. A `false` wins over a `true`, whether it is said of the user or of a table;
+    /// what either says wins over what is said of the database.
+    pub fn for_user(&self, user: &UserCoalesce) -> Self {
+        let mut own = self.clone();
+        own.deferred = user.deferred.unwrap_or(self.deferred);
+        if user.deferred == Some(false) {
+            own.tables.values_mut().for_each(|table| table.deferred = Some(false));
+        }
+        own
+    }
+}
+
+/// `[users.NAME.coalesce]`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct UserCoalesce {
+    /// Overrides the database's.
+    pub deferred: Option<bool>,
 }
 
 /// `[databases.NAME.coalesce.tables."schema.table"]`.

@@ -8,7 +8,7 @@ mod support;
 use std::collections::{HashMap, HashSet};
 
 use pgsluice::wire::{backend, frontend};
-use support::console::{Row, show};
+use support::console::{Row, show, tell};
 use support::crowd::{self, comparable};
 use support::seeded::{Seeded, from_env};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
@@ -917,4 +917,67 @@ fn words_for_times_are_not_deferred() {
             assert!(!holds(pg, &db, &mut client, &with(word)), "{word}");
         }
     }
+}
+
+/// `coalesce.deferred` in general, of a user and of a table; `None`: not said.
+fn deferral_config(pg: &Postgres, general: bool, user: Option<bool>, table: Option<bool>) -> String {
+    let mut rest = format!("[coalesce]\ndeferred = {general}\n");
+    if let Some(user) = user {
+        rest += &format!("[users.postgres.coalesce]\ndeferred = {user}\n");
+    }
+    if let Some(table) = table {
+        rest += &format!("[coalesce.tables.\"public.a\"]\ndeferred = {table}\n");
+    }
+    Proxy::config(pg, "", "", &rest)
+}
+
+/// A block of INSERTs, all of it in one write.
+fn pipeline_into_a() -> Vec<u8> {
+    let mut script = vec![Statement::Other("BEGIN".into())];
+    script.extend((0..4).map(|id| Statement::Insert("a", id, "x")));
+    script.push(Statement::Other("COMMIT".into()));
+    steps(Style::OneSync, &script).remove(0).bytes
+}
+
+/// Of a user's word and a table's the one that says no holds, then the one that says yes, then what holds for all; sessions
+/// learn of it while they last.
+#[test]
+fn deferral_is_asked_for_by_user_and_by_table() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE a (id int, v text)");
+    let proxy = Proxy::start(&deferral_config(pg, false, None, None));
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), &db);
+    let sql = "INSERT INTO a (id, v) VALUES ($1, $2)";
+    let insert = Step::extended(sql, &[Some("1"), Some("x")]);
+    // The table is known again after a RELOAD when a pipeline is poured.
+    let mut held_with = |config: &str| {
+        proxy.write_config(config);
+        tell(&mut console, "RELOAD");
+        let learnt = poll(PATIENCE, || {
+            let before = counted(&mut console, "flushes");
+            client.send(&pipeline_into_a());
+            assert_eq!(status(&client.read_until_ready()), 'I');
+            (counted(&mut console, "flushes") > before).then_some(())
+        });
+        assert!(learnt.is_some(), "never poured");
+        holds(pg, &db, &mut client, &insert)
+    };
+    let said = [None, Some(true), Some(false)];
+    for (general, user, table) in [false, true]
+        .into_iter()
+        .flat_map(|general| said.map(|user| (general, user)))
+        .flat_map(|(general, user)| said.map(|table| (general, user, table)))
+    {
+        let expected = match (user, table) {
+            (Some(false), _) | (_, Some(false)) => false,
+            (Some(true), _) | (_, Some(true)) => true,
+            (None, None) => general,
+        };
+        let held = held_with(&deferral_config(pg, general, user, table));
+        assert_eq!(held, expected, "in general {general}, user {user:?}, table {table:?}");
+    }
+    // It is no other user's.
+    let others = deferral_config(pg, false, Some(true), None).replace("users.postgres.", "users.other.");
+    assert!(!held_with(&others));
 }

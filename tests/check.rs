@@ -103,6 +103,32 @@ fn file_of(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, file)
 }
 
+#[test]
+fn what_a_user_says_of_deferral_is_printed_and_checked() {
+    let config = |said: &str| {
+        file_of(&format!(
+            "[general]\nauth_type = \"trust\"\n[databases.app]\nhost = \"a\"\n[users.ledger.coalesce]\n{said}\n"
+        ))
+    };
+    let (_dir, file) = config("deferred = false");
+    let output = pgsluice(&["check", "-c"], &file);
+    assert!(output.status.success(), "{output:?}");
+    let effective = text(&output.stdout);
+    assert!(effective.contains("\n[users.\"ledger\".coalesce]\ndeferred = false\n"), "{effective}");
+    for (said, why) in [
+        ("defer = true", "6: users.ledger.coalesce.defer: unknown key"),
+        (
+            "max_rows = 5",
+            "6: users.ledger.coalesce.max_rows: unknown key in this section; it belongs in [coalesce]",
+        ),
+    ] {
+        let (_dir, file) = config(said);
+        let output = pgsluice(&["check", "-c"], &file);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains(&format!("pgsluice.toml:{why}")), "{output:?}");
+    }
+}
+
 /// The block of rules that a line is in.
 fn rules_for<'a>(overview: &'a str, line: &str) -> &'a str {
     let block = overview.split("\n\n").find(|block| block.lines().any(|l| l.trim() == line));

@@ -144,7 +144,10 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         server_check_delay: general.server_check_delay,
         server_check_query: general.server_check_query.clone(),
         round_robin: general.server_round_robin,
-        coalesce: database.coalesce.clone(),
+        coalesce: match user {
+            Some(user) => database.coalesce.for_user(&user.coalesce),
+            None => database.coalesce.clone(),
+        },
     }
 }
 

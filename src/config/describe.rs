@@ -9,7 +9,7 @@ use super::userlist;
 use super::value::quote;
 use super::words::word;
 use crate::settings::{
-    Coalesce, CoalesceTable, Database, General, HbaRule, HbaTransport, Policy, Settings, User,
+    Coalesce, CoalesceTable, Database, General, HbaRule, HbaTransport, Policy, Settings, User, UserCoalesce,
 };
 
 /// Everything that is effective, as commented TOML: what differs from its default says so.
@@ -105,6 +105,10 @@ fn describe_user(out: &mut String, name: &str, user: &User) {
     let _ = writeln!(out, "\n[{path}]");
     entries(out, table::USER, user, None);
     policy(out, &format!("{path}.policy"), &user.policy);
+    if user.coalesce != UserCoalesce::default() {
+        let _ = writeln!(out, "\n[{path}.coalesce]");
+        entries(out, table::USER_COALESCE, &user.coalesce, None);
+    }
 }
 
 fn userlist(out: &mut String, settings: &Settings) {

@@ -80,7 +80,7 @@ pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {
         Section::General => GENERAL,
         Section::Database => DATABASE,
         Section::User => USER,
-        Section::Policy | Section::Coalesce | Section::CoalesceTable => return None,
+        Section::UserCoalesce | Section::Policy | Section::Coalesce | Section::CoalesceTable => return None,
     };
     table.iter().find(|(key, _)| *key == name).map(|(_, because)| *because)
 }

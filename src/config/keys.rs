@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::table::{COALESCE, COALESCE_TABLE, DATABASE, GENERAL, POLICY, USER};
+use super::table::{COALESCE, COALESCE_TABLE, DATABASE, GENERAL, POLICY, USER, USER_COALESCE};
 use super::value::Raw;
-use crate::settings::{Coalesce, CoalesceTable, Database, General, Policy, Settings, User};
+use crate::settings::{Coalesce, CoalesceTable, Database, General, Policy, Settings, User, UserCoalesce};
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +19,8 @@ pub enum Section {
     Database,
     /// `[users.NAME]`
     User,
+    /// `[users.NAME.coalesce]`
+    UserCoalesce,
     /// `[policy]`, `[databases.NAME.policy]`, `[users.NAME.policy]`, `[networks.NAME.policy]`
     Policy,
     /// `[coalesce]`, `[databases.NAME.coalesce]`
@@ -29,8 +31,15 @@ pub enum Section {
 
 impl Section {
     /// Every section.
-    pub const ALL: [Self; 6] =
-        [Self::General, Self::Database, Self::User, Self::Policy, Self::Coalesce, Self::CoalesceTable];
+    pub const ALL: [Self; 7] = [
+        Self::General,
+        Self::Database,
+        Self::User,
+        Self::UserCoalesce,
+        Self::Policy,
+        Self::Coalesce,
+        Self::CoalesceTable,
+    ];
 
     /// Its name in messages and headings.
     pub fn path(self) -> &'static str {
@@ -38,6 +47,7 @@ impl Section {
             Self::General => "general",
             Self::Database => "databases.NAME",
             Self::User => "users.NAME",
+            Self::UserCoalesce => "users.NAME.coalesce",
             Self::Policy => "policy",
             Self::Coalesce => "coalesce",
             Self::CoalesceTable => "coalesce.tables.\"schema.table\"",
@@ -144,6 +154,7 @@ static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     all.extend(rows(Section::Policy, POLICY, &default_policy()));
     all.extend(rows(Section::Coalesce, COALESCE, &Coalesce::default()));
     all.extend(rows(Section::CoalesceTable, COALESCE_TABLE, &CoalesceTable::default()));
+    all.extend(rows(Section::UserCoalesce, USER_COALESCE, &UserCoalesce::default()));
     all
 });
 
@@ -186,7 +197,9 @@ pub(super) fn hint(section: Section, name: &str) -> String {
     if let Some(because) = super::ignored::because(section, name) {
         return format!("is PgBouncer's and has no effect here, because {because}; remove it");
     }
-    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+    let below = |key: &&Key| key.section.path().starts_with(section.path());
+    let same_name = || KEYS.iter().filter(|key| key.name == name);
+    if let Some(key) = same_name().find(below).or_else(|| same_name().next()) {
         return format!("unknown key in this section; it belongs in [{}]", key.section.path());
     }
     let near = KEYS

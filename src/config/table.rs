@@ -10,7 +10,7 @@ use super::words::{Level, one_of};
 use crate::limits;
 use crate::settings::{
     AllowListMode, AuthType, Coalesce, CoalesceMode, CoalesceTable, Database, Enforce, General, LogFormat,
-    Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements, Switch, User,
+    Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements, Switch, User, UserCoalesce,
 };
 
 macro_rules! table {
@@ -267,6 +267,13 @@ table! {
         "overrides [general]";
     "", RELOAD, client_idle_timeout = client_idle_timeout: Maybe(TIMEOUT),
         "overrides [general]";
+}
+
+table! {
+    /// `[users.NAME.coalesce]`
+    USER_COALESCE: UserCoalesce;
+    "", RELOAD, deferred = deferred: Maybe(Flag),
+        "overrides deferred for this user; of what is said of a user and of a table, false wins";
 }
 
 table! {

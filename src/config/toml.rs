@@ -8,7 +8,7 @@ use super::keys::{self, Entry, Section};
 use super::table;
 use super::value::Raw;
 use super::{At, Draft, hba, join};
-use crate::settings::{Coalesce, CoalesceTable, Network, Policy, User};
+use crate::settings::{Coalesce, CoalesceTable, Network, Policy, User, UserCoalesce};
 
 type Item<'i> = ::toml::Spanned<DeValue<'i>>;
 
@@ -162,6 +162,7 @@ impl Reader<'_> {
             let at = self.at(key.span().start);
             match key.get_ref().as_ref() {
                 "policy" => self.policy(&mut user.policy, &join(path, "policy"), item),
+                "coalesce" => self.user_coalesce(&mut user.coalesce, &join(path, "coalesce"), item),
                 "password" => self.draft.problem(
                     &at,
                     &join(path, "password"),
@@ -171,6 +172,23 @@ impl Reader<'_> {
             }
         }
         self.draft.settings.users.insert(name.to_owned(), std::sync::Arc::new(user));
+    }
+
+    fn user_coalesce(&mut self, coalesce: &mut UserCoalesce, path: &str, item: &Item<'_>) {
+        let Some(table) = self.table(path, item) else { return };
+        for (key, item) in table {
+            let at = self.at(key.span().start);
+            match key.get_ref().as_ref() {
+                "tables" => self.draft.problem(
+                    &at,
+                    &join(path, "tables"),
+                    "tables are set for all users, under [coalesce] or [databases.NAME.coalesce]",
+                ),
+                key => {
+                    self.set((table::USER_COALESCE, Section::UserCoalesce), coalesce, path, &at, key, item);
+                }
+            }
+        }
     }
 
     fn network(&mut self, name: &str, path: &str, item: &Item<'_>) {

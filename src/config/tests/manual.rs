@@ -63,6 +63,7 @@ fn sample_settings(sample: &str) -> Vec<(Section, String, String, bool)> {
             section = match name.split(['.', ']']).next() {
                 Some("general") => Section::General,
                 Some("databases") => Section::Database,
+                Some("users") if name.contains(".coalesce") => Section::UserCoalesce,
                 Some("users") => Section::User,
                 Some("policy") => Section::Policy,
                 Some("coalesce") if name.contains(".tables.") => Section::CoalesceTable,

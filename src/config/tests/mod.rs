@@ -174,6 +174,10 @@ deferred = true
 mode = "on"
 [databases.other]
 host = "127.0.0.1"
+[users.app.coalesce]
+deferred = true
+[users.ledger.coalesce]
+deferred = false
 "#,
     );
     let app = &settings.databases["app"].coalesce;
@@ -183,6 +187,16 @@ host = "127.0.0.1"
     assert_eq!(app.tables["public.audit"], audit);
     assert_eq!(app.tables["public.events"].mode, Some(CoalesceMode::On));
     assert_eq!(settings.databases["other"].coalesce, settings.coalesce);
+    // What a user says is laid over what a database does.
+    assert!(!app.deferred && app.defers());
+    let with = |deferred| app.for_user(&UserCoalesce { deferred });
+    assert_eq!(with(None), *app);
+    let eager = with(Some(true));
+    assert_eq!((eager.deferred, &eager.tables, eager.max_rows), (true, &app.tables, 500));
+    let patient = with(Some(false));
+    assert!(!patient.defers() && patient.tables["public.audit"].mode == Some(CoalesceMode::Off));
+    let users = ["app", "ledger"].map(|user| settings.users[user].coalesce.deferred);
+    assert_eq!(users, [Some(true), Some(false)]);
 }
 
 #[test]
@@ -263,6 +277,22 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("[databases]\napp = 1\n", 4, "databases.app", "expected the section [databases.app]"),
         ("[database.app]\nhost = \"a\"\n", 3, "database", "did you mean [databases]?"),
         ("[users.app]\npassword = \"x\"\n", 4, "users.app.password", "auth_file"),
+        ("[users.app]\ndeferred = true\n", 4, "users.app.deferred", "belongs in [users.NAME.coalesce]"),
+        ("[users.app.coalesce]\nmode = \"off\"\n", 4, "users.app.coalesce.mode", "belongs in [coalesce]"),
+        ("[users.app.coalesce]\ndefered = true\n", 4, "users.app.coalesce.defered", "did you mean deferred?"),
+        (
+            "[users.app.coalesce]\ndeferred = \"late\"\n",
+            4,
+            "users.app.coalesce.deferred",
+            "expected true or false",
+        ),
+        (
+            "[users.app.coalesce.tables.\"public.audit\"]\ndeferred = true\n",
+            3,
+            "users.app.coalesce.tables",
+            "under [coalesce] or [databases.NAME.coalesce]",
+        ),
+        ("[users.app]\ncoalesce = true\n", 4, "users.app.coalesce", "the section [users.app.coalesce]"),
         ("[policy]\nsimple_query = \"none\"\n", 4, "policy.simple_query", "allow, single, control, deny"),
         ("[policy]\nfunction_cal = \"deny\"\n", 4, "policy.function_cal", "did you mean function_call?"),
         ("[coalesce]\ncopy_min_rows = 1\n", 4, "coalesce.copy_min_rows", "from 2 to"),
@@ -511,6 +541,8 @@ query_wait_timeout = 3
 policy.enforce = "report"
 [users.app]
 pool_size = 3
+[users.app.coalesce]
+deferred = false
 [users.app.policy]
 allow_list = "learn"
 allow_list_file = "list.txt"
@@ -533,6 +565,7 @@ sql_prepare = "deny"
         described.contains("[networks.\"10.0.0.0/8\".policy]\nstatements = \"read_only\"\n"),
         "{described}"
     );
+    assert!(described.contains("\n[users.\"app\".coalesce]\ndeferred = false\n"), "{described}");
     assert!(described.contains("# password is set (in clear), not shown"), "{described}");
     assert!(described.contains("# users with a secret: 1 in clear, 1 scram-sha-256"), "{described}");
     std::fs::write(dir.path().join("b.toml"), &described).expect("a file");
