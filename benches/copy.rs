@@ -12,21 +12,19 @@ use pgsluice::wire::copy::{self, CopyFormat};
 use pgsluice::wire::frontend::Bind;
 
 /// A table of (int4, text, timestamptz, numeric).
-fn table() -> Table {
-    let column = |n: i16, oid: u32, name: &str| {
+fn mixed() -> Table {
+    table(&[(23, "int4"), (25, "text"), (1184, "timestamptz"), (1700, "numeric")])
+}
+
+fn table(types: &[(u32, &str)]) -> Table {
+    let column = |(n, (oid, name)): (usize, &(u32, &str))| {
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
              "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
              "may_insert": true, "domain_null_check": false, "has_default": false, "default_whys": []}}"#
         )
     };
-    let columns = [
-        column(1, 23, "int4"),
-        column(2, 25, "text"),
-        column(3, 1184, "timestamptz"),
-        column(4, 1700, "numeric"),
-    ]
-    .join(", ");
+    let columns = (1..).zip(types).map(column).collect::<Vec<_>>().join(", ");
     let answer = format!(
         r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "user": "u",
          "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
@@ -39,7 +37,7 @@ fn target(items: &[Class]) -> InsertTarget {
 }
 
 fn literals() -> (InsertPlan, Vec<u8>, Vec<Item>) {
-    let values = [
+    let values = vec![
         (Class::Integer, "123456".to_owned()),
         (
             Class::String,
@@ -48,6 +46,14 @@ fn literals() -> (InsertPlan, Vec<u8>, Vec<Item>) {
         (Class::String, "'2024-02-29 12:34:56.789+00'".to_owned()),
         (Class::Decimal, "19.99".to_owned()),
     ];
+    planned(&mixed(), values)
+}
+
+fn integers() -> (InsertPlan, Vec<u8>, Vec<Item>) {
+    planned(&table(&[(23, "int4"); 10]), vec![(Class::Integer, "123456".to_owned()); 10])
+}
+
+fn planned(table: &Table, values: Vec<(Class, String)>) -> (InsertPlan, Vec<u8>, Vec<Item>) {
     let (mut text, mut items) = (Vec::new(), Vec::new());
     for (class, value) in values {
         let start = text.len();
@@ -55,7 +61,7 @@ fn literals() -> (InsertPlan, Vec<u8>, Vec<Item>) {
         items.push(Item { class, start, end: text.len() });
     }
     let classes: Vec<Class> = items.iter().map(|i| i.class).collect();
-    let plan = plan_literals(&table(), &target(&classes), Context::Pooled).expect("plan");
+    let plan = plan_literals(table, &target(&classes), Context::Pooled).expect("plan");
     (plan, text, items)
 }
 
@@ -73,7 +79,7 @@ fn bind(formats: u16, values: &[&[u8]]) -> Vec<u8> {
 fn params() -> InsertPlan {
     let classes: Vec<Class> = (1..=4).map(Class::Param).collect();
     let items: Vec<Item> = classes.iter().map(|&class| Item { class, start: 0, end: 0 }).collect();
-    plan_params(&table(), &target(&classes), b"", &items, &[23, 25, 1184, 1700], Context::Pooled)
+    plan_params(&mixed(), &target(&classes), b"", &items, &[23, 25, 1184, 1700], Context::Pooled)
         .expect("plan")
 }
 
@@ -81,13 +87,14 @@ fn rows(c: &mut Criterion) {
     let mut group = c.benchmark_group("row");
     group.throughput(Throughput::Elements(1));
     let mut out = Vec::with_capacity(1 << 16);
-    let (plan, text, items) = literals();
-    group.bench_function("literals", |b| {
-        b.iter(|| {
-            out.clear();
-            encode_literals(&plan, &text, &items, &mut out)
+    for (name, (plan, text, items)) in [("literals", literals()), ("ten integers", integers())] {
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                out.clear();
+                encode_literals(&plan, &text, &items, &mut out)
+            });
         });
-    });
+    }
     let plan = params();
     let long =
         b"a plain value of eighty bytes, with one tab\tand one backslash \\ in it, as texts have".as_slice();

@@ -7,6 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pgsluice::policy::texts::Readings;
 use pgsluice::policy::{self, Lexing, Rules};
 use pgsluice::settings::{Policy, SimpleQuery};
+use pgsluice::sql::again::Memo;
 use pgsluice::sql::effects::effects;
 use pgsluice::sql::insert::{Lifted, lift, quick_reject};
 use pgsluice::sql::meaning;
@@ -14,6 +15,9 @@ use pgsluice::sql::meaning;
 const SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = 12345;";
 const INSERT: &str =
     "INSERT INTO pgbench_history (tid, bid, aid, delta, note) VALUES (1, -2, 3, 4.5, 'it''s')";
+
+const INTEGERS: &str =
+    "INSERT INTO batch VALUES (7, 123456, 123456, 123456, 123456, 123456, 123456, 123456, 123456, 123456);";
 
 fn long_select() -> String {
     let columns: Vec<String> = (0..200).map(|i| format!("coalesce(t.column_{i}, 'none') AS c{i}")).collect();
@@ -43,10 +47,15 @@ fn texts(c: &mut Criterion) {
     group.finish();
 
     let mut group = c.benchmark_group("lift");
-    let mut lifted = Lifted::new();
-    for (name, text) in [("insert", INSERT), ("insert 5 kB", &long_insert)] {
+    let (mut lifted, mut memo) = (Lifted::new(), Memo::default());
+    for (name, text) in [("insert", INSERT), ("ten integers", INTEGERS), ("insert 5 kB", &long_insert)] {
         group.throughput(Throughput::Bytes(text.len() as u64));
         group.bench_function(name, |b| b.iter(|| lift(black_box(text.as_bytes()), &mut lifted).is_ok()));
+        memo.keep((), text.as_bytes(), &lifted, ());
+        assert!(memo.find(&(), text.as_bytes()).is_some());
+        group.bench_function(format!("{name}, again"), |b| {
+            b.iter(|| memo.find(&(), black_box(text.as_bytes())).is_some());
+        });
     }
     group.finish();
 

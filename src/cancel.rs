@@ -139,7 +139,11 @@ impl ClientShared {
     /// The one door for a client's state.
     pub fn set_state(&self, state: ClientState, now: Instant) {
         self.state.store(state as u8, Ordering::Relaxed);
-        self.since.store(now.duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
+        self.since.store(self.millis(now), Ordering::Relaxed);
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        now.duration_since(self.connected).as_millis() as u64
     }
 
     /// Hot path. Its state inside a stretch with one server connection, without the time; `turns` and `xact_turns`
@@ -148,6 +152,11 @@ impl ClientShared {
         self.state.store(state as u8, Ordering::Relaxed);
         self.turns.store(turns, Ordering::Relaxed);
         self.xact_turns.store(xact_turns, Ordering::Relaxed);
+    }
+
+    /// Hot path. It is idle again, without the time: it has been what it was since its transaction began.
+    pub fn rest(&self) {
+        self.state.store(ClientState::Idle as u8, Ordering::Relaxed);
     }
 
     /// For the janitor, called again and again: what it does, for how long at least it has done that, and for how long
@@ -174,9 +183,12 @@ impl ClientShared {
         ClientState::from_u8(self.state.load(Ordering::Relaxed))
     }
 
-    /// A transaction begins.
-    pub fn begin(&self, now: Instant) {
-        self.xact_since.store(now.duration_since(self.connected).as_millis() as u64, Ordering::Relaxed);
+    /// Hot path. A transaction begins, in this state.
+    pub fn begin(&self, state: ClientState, now: Instant) {
+        let millis = self.millis(now);
+        self.state.store(state as u8, Ordering::Relaxed);
+        self.since.store(millis, Ordering::Relaxed);
+        self.xact_since.store(millis, Ordering::Relaxed);
     }
 
     /// How long it does that, and how long its transaction runs.
@@ -215,7 +227,7 @@ impl ClientShared {
     /// Takes a cancel request, if one was told, and nothing else.
     pub fn take_cancel(&self) -> bool {
         let cancel = Signal::Cancel as u8;
-        self.signals.fetch_and(!cancel, Ordering::AcqRel) & cancel != 0
+        self.is_cancelled() && self.signals.fetch_and(!cancel, Ordering::AcqRel) & cancel != 0
     }
 
     /// Takes one signal, if it was told.

@@ -29,7 +29,7 @@ use crate::coalesce::batch::{
 };
 use crate::coalesce::lane::{Lane, Offer, Outcome, STATEMENTS_MAX, Single, Ticket, Work};
 use crate::coalesce::plan::InsertPlan;
-use crate::coalesce::shapes::{LEGS_MAX, Together};
+use crate::coalesce::shapes::{LEGS_MAX, Recent, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::error::Error;
 use crate::limits::HELD_BYTES_MAX;
@@ -130,6 +130,7 @@ pub(super) enum Poured {
 /// Scratch of one thread: nothing is allocated for a message.
 #[derive(Default)]
 pub(super) struct Scratch {
+    recent: Recent,
     lifted: Lifted,
     shape: Vec<u8>,
     /// Encoded rows, and where those for each of `lanes` end.
@@ -343,7 +344,7 @@ impl Session {
         if self.take_literals(text, false, scratch).is_none() {
             return Look::No;
         }
-        let Some(lane) = scratch.lanes.last().cloned() else { return Look::No };
+        let Some(lane) = scratch.lanes.pop() else { return Look::No };
         b::put_ready_for_query(&mut scratch.answers, TransactionStatus::Idle);
         Look::Found(Found {
             lane,
@@ -365,6 +366,13 @@ impl Session {
     ) -> Option<(Arc<Ready>, OwnTime)> {
         if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
             return None;
+        }
+        if let Some((ready, items)) = scratch.recent.find(&self.pool, &self.state.want, text) {
+            let info = encode_literals(&ready.plan, text, items, &mut scratch.rows).ok()?;
+            put_inserted(&mut scratch.answers, 1);
+            let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, 1);
+            let own_time = OwnTime::of(&ready.plan, info);
+            return pushed.then_some((ready, own_time));
         }
         let lifted = lift(text, &mut scratch.lifted).map(|()| scratch.lifted.tail.plain());
         match lifted {
@@ -400,7 +408,7 @@ impl Session {
 
     /// All rows of a text of literals, when one lane takes them.
     fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
-        let Scratch { lifted, shape, rows, .. } = scratch;
+        let Scratch { recent, lifted, shape, rows, .. } = scratch;
         let (mut ready, mut own_time) = (None::<Arc<Ready>>, OwnTime::No);
         for row in 0..lifted.rows {
             if !lifted.is_like_before(row) {
@@ -411,11 +419,9 @@ impl Session {
                     lifted.put_shape(row, shape);
                     shape
                 };
-                let found = self.cx.lanes.find(
-                    &self.pool,
-                    &self.state.want,
-                    Source::Literals { shape, lifted, text, row },
-                )?;
+                let (pool, vars) = (&self.pool, &self.state.want);
+                let source = Source::Literals { shape, lifted, text, row };
+                let found = self.cx.lanes.find_and_keep(recent, pool, vars, source)?;
                 let before = ready.replace(found);
                 let lane = |ready: &Arc<Ready>| ready.lane(CopyFormat::Text).map(Arc::as_ptr);
                 if before.is_some_and(|before| lane(&before) != ready.as_ref().and_then(lane)) {
@@ -481,10 +487,8 @@ impl Session {
         answers: Answers,
         ticket: &Arc<Ticket>,
     ) -> Result<Poured, Fault> {
-        let now = Instant::now();
-        self.me.set_state(ClientState::Coalescing, now);
-        self.me.begin(now);
-        let me = Arc::clone(&self.me);
+        self.me.begin(ClientState::Coalescing, Instant::now());
+        let me = &self.me;
         // A request to cancel rows that are already on their way is void when they are stored, which is known within
         // `flush_timeout`: to pass it on would undo the rows of others.
         let outcome = std::future::poll_fn(|cx| match ticket.poll(cx) {
@@ -500,7 +504,7 @@ impl Session {
             self.obey(false)?;
             return Err(Fault::Client(Error::killed()));
         };
-        self.me.set_state(ClientState::Idle, Instant::now());
+        self.me.rest();
         // A request that came too late is void; one for rows that are not stored after all is not.
         let cancelled = self.me.take_cancel();
         let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));

@@ -373,8 +373,7 @@ impl Session {
     /// Hot path. The server is ours from here on, which is `now`.
     fn linked(&mut self, server: &mut Checkout, now: Instant) {
         self.linked_at = now;
-        self.me.set_state(ClientState::Active, now);
-        self.me.begin(now);
+        self.me.begin(ClientState::Active, now);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.report_pending, self.state.awaiting) = (false, false);

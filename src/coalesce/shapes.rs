@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -21,8 +21,9 @@ use crate::proto::prepared::{NO_ROWS, Statement};
 use crate::proto::vars::VarSet;
 use crate::server::internal::{Lost, Reply};
 use crate::settings::{CoalesceMode, CoalesceTable};
+use crate::sql::again::Memo;
 use crate::sql::effects::Effects;
-use crate::sql::insert::{Lifted, NotPourable, lift, table_named};
+use crate::sql::insert::{Item, Lifted, NotPourable, lift, table_named};
 use crate::sql::meaning;
 use crate::wire::backend::row_shape;
 use crate::wire::copy::CopyFormat;
@@ -202,6 +203,32 @@ impl Shape {
     }
 }
 
+/// The shapes that one thread found lately, for INSERTs of literals that begin as theirs did ([`Memo`]).
+///
+/// A shape lives as long as the table of shapes holds it, and what is known of it is looked at anew each time: what is
+/// forgotten, refused or gone there is not found here.
+#[derive(Debug, Default)]
+pub struct Recent(Memo<(usize, u64), Weak<Shape>>);
+
+impl Recent {
+    /// Hot path. The plan that [`Lanes::find`] would give for `text`, and its items; `None` says nothing.
+    pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<(Arc<Ready>, &[Item])> {
+        let (shape, items) = self.0.find(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
+        let shape = shape.upgrade()?;
+        let Known::Yes(ready) = &**shape.known.load() else { return None };
+        // A lane keeps its pool: no other one can be where that was.
+        ready.lane(CopyFormat::Text).filter(|lane| Arc::ptr_eq(&lane.pool, pool))?;
+        shape.seen.fetch_add(1, Ordering::Relaxed);
+        Some((Arc::clone(ready), items))
+    }
+
+    fn keep(&mut self, shape: &Arc<Shape>, source: Source<'_>) {
+        if let Source::Literals { lifted, text, .. } = source {
+            self.0.keep((shape.pool, shape.class), text, lifted, Arc::downgrade(shape));
+        }
+    }
+}
+
 /// A row of SHOW COALESCE_TABLES.
 #[derive(Debug, Clone)]
 pub struct ShapeView {
@@ -328,6 +355,28 @@ impl Lanes {
         vars: &Arc<VarSet>,
         source: Source<'_>,
     ) -> Option<Arc<Ready>> {
+        Some(self.find_shape(pool, vars, source)?.1)
+    }
+
+    /// As [`Lanes::find`], to be found again by the beginning of its text.
+    pub fn find_and_keep(
+        self: &Arc<Self>,
+        recent: &mut Recent,
+        pool: &Arc<Pool>,
+        vars: &Arc<VarSet>,
+        source: Source<'_>,
+    ) -> Option<Arc<Ready>> {
+        let (shape, ready) = self.find_shape(pool, vars, source)?;
+        recent.keep(&shape, source);
+        Some(ready)
+    }
+
+    fn find_shape(
+        self: &Arc<Self>,
+        pool: &Arc<Pool>,
+        vars: &Arc<VarSet>,
+        source: Source<'_>,
+    ) -> Option<(Arc<Shape>, Arc<Ready>)> {
         let key = source.key();
         if key.1.len() > TEXT_BYTES_MAX {
             return None;
@@ -337,9 +386,9 @@ impl Lanes {
         let hash = self.hasher.hash_one((pool_id, class, key));
         let shape = self.shape(hash, pool, class, key);
         shape.seen.fetch_add(1, Ordering::Relaxed);
-        let known = shape.known.load();
-        match &**known {
-            Known::Yes(ready) => Some(Arc::clone(ready)),
+        let known = shape.known.load_full();
+        match &*known {
+            Known::Yes(ready) => Some((shape, Arc::clone(ready))),
             Known::Asking | Known::No => None,
             Known::Nothing => {
                 shape.known.store(Arc::new(Known::Asking));

@@ -8,8 +8,12 @@ use std::cell::Cell;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Waits on a worker that are slept through after two sessions got into each other's way, or the core was lost.
+/// Waits on a worker that are slept through after two sessions got into each other's way, or the core was lost; doubled each time
+/// that happens again, up to [`CROWDED_MAX`]: in a crowd the one that looks holds up nobody, but costs CPU for nothing.
 const CROWDED: u32 = 256;
+
+/// See [`CROWDED`].
+const CROWDED_MAX: u32 = 1 << 13;
 
 /// A look that comes so late means that somebody else had the core: it is needed elsewhere.
 const CORE_LOST: Duration = Duration::from_millis(1);
@@ -24,10 +28,16 @@ struct Worker {
     turns: u32,
     /// Waits that are still slept through.
     asleep: u32,
+    /// As many as the next time.
+    crowded: u32,
+}
+
+impl Worker {
+    const NEW: Self = Self { turns: 0, asleep: 0, crowded: CROWDED };
 }
 
 thread_local! {
-    static WORKER: Cell<Worker> = const { Cell::new(Worker { turns: 0, asleep: 0 }) };
+    static WORKER: Cell<Worker> = const { Cell::new(Worker::NEW) };
 }
 
 /// A session's waits.
@@ -84,7 +94,8 @@ impl BusyWait {
             Wait::Looking { began, looked, turns } => {
                 let now = Instant::now();
                 if turns != worker.turns || now.duration_since(looked) > CORE_LOST {
-                    worker.asleep = CROWDED;
+                    worker.asleep = worker.crowded;
+                    worker.crowded = worker.crowded.saturating_mul(2).min(CROWDED_MAX);
                     Wait::Asleep
                 } else if now.duration_since(began) > limit {
                     self.vain = self.vain.saturating_mul(2).clamp(1, VAIN_MAX);
@@ -99,12 +110,14 @@ impl BusyWait {
 
     /// Hot path. What was waited for is here.
     pub fn over(&mut self) {
+        let mut worker = WORKER.get();
         if matches!(self.wait, Wait::Looking { .. }) {
             self.vain = 0;
+            worker.crowded = CROWDED;
         }
         self.wait = Wait::None;
-        let worker = WORKER.get();
-        WORKER.set(Worker { turns: worker.turns.wrapping_add(1), ..worker });
+        worker.turns = worker.turns.wrapping_add(1);
+        WORKER.set(worker);
     }
 }
 
@@ -129,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_session_alone_looks_until_it_gets_something() {
-        let (mut wait, mut worker) = (BusyWait::default(), Worker { turns: 0, asleep: 0 });
+        let (mut wait, mut worker) = (BusyWait::default(), Worker::NEW);
         assert!(looks(&mut wait, &mut worker, LIMIT));
         wait.over();
         assert!(looks(&mut wait, &mut worker, LIMIT));
@@ -137,21 +150,31 @@ mod tests {
 
     #[test]
     fn who_is_not_alone_sleeps_and_so_do_the_next() {
-        let (mut wait, mut worker) = (BusyWait::default(), Worker { turns: 0, asleep: 0 });
+        let (mut wait, mut worker) = (BusyWait::default(), Worker::NEW);
         assert!(looks(&mut wait, &mut worker, LIMIT));
-        worker.turns += 1;
-        assert!(!looks(&mut wait, &mut worker, LIMIT));
-        for _ in 0..CROWDED {
-            wait.over();
+        // Once more, and it is twice as many.
+        for sleeps in [CROWDED, 2 * CROWDED, 4 * CROWDED] {
+            worker.turns += 1;
             assert!(!looks(&mut wait, &mut worker, LIMIT));
+            for _ in 0..sleeps {
+                wait.over();
+                assert!(!looks(&mut wait, &mut worker, LIMIT));
+            }
+            wait.over();
+            assert!(looks(&mut wait, &mut worker, LIMIT));
         }
-        wait.over();
-        assert!(looks(&mut wait, &mut worker, LIMIT));
+        for _ in 0..10 {
+            worker.turns += 1;
+            assert!(!looks(&mut wait, &mut worker, LIMIT));
+            assert!(worker.asleep <= CROWDED_MAX);
+            (wait.wait, worker.asleep) = (Wait::None, 0);
+            assert!(looks(&mut wait, &mut worker, LIMIT));
+        }
     }
 
     #[test]
     fn waits_in_vain_become_rare() {
-        let (mut wait, mut worker) = (BusyWait::default(), Worker { turns: 0, asleep: 0 });
+        let (mut wait, mut worker) = (BusyWait::default(), Worker::NEW);
         let mut looked = 0;
         for _ in 0..1000 {
             // Nothing is faster than no time at all.

@@ -126,7 +126,9 @@ pub struct Lifted {
     pub rows: usize,
     /// What stands behind them.
     pub tail: Tail,
-    /// Where the first row's items stand in the shape.
+    /// Where the first row's items begin in the text: behind its parenthesis.
+    pub(super) head: usize,
+    /// Where they stand in the shape.
     row: Range<usize>,
 }
 
@@ -315,7 +317,7 @@ pub fn quick_reject(text: &[u8]) -> bool {
 pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     out.shape.clear();
     out.items.clear();
-    (out.rows, out.tail, out.row) = (0, Tail::default(), 0..0);
+    (out.rows, out.tail, out.head, out.row) = (0, Tail::default(), 0, 0..0);
     if quick_reject(text) {
         return Err(NotPourable::NotInsert);
     }
@@ -520,11 +522,13 @@ impl<'a> Lift<'a, '_> {
     }
 
     fn row(&mut self) -> Result<(), NotPourable> {
-        let open = self.next();
-        if !self.is_byte(open, b'(') {
+        let Some(open) = self.next().filter(|&open| self.is_byte(Some(open), b'(')) else {
             return Err(NotPourable::Syntax);
-        }
+        };
         let begin = self.out.items.len();
+        if begin == 0 {
+            self.out.head = open.end;
+        }
         loop {
             let item = self.item()?;
             self.out.items.push(item);

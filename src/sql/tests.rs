@@ -3,6 +3,7 @@
 use pg_query::protobuf::Token as T;
 use proptest::prelude::*;
 
+use super::again::Memo;
 use super::effects::effects;
 use super::insert::{Lifted, lift, quick_reject};
 use super::meaning;
@@ -235,6 +236,113 @@ fn each_row_alone_is_the_same_statement(
     Ok(())
 }
 
+/// What follows the head of an INSERT, plain and hostile.
+fn behind_a_head() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "1",
+        "007",
+        "-2",
+        "- 3",
+        "--",
+        "4.5",
+        "-0.0",
+        "6.",
+        ".7",
+        "8e9",
+        "0x1F",
+        "1_0",
+        "1..2",
+        "9a",
+        "$1",
+        "'a'",
+        "'b''c'",
+        "''",
+        "'",
+        "'\\'",
+        "'d\n'",
+        "\n'e'",
+        "E'f'",
+        "N'g'",
+        "U&'h'",
+        "b'1'",
+        "$$",
+        "$$i$$",
+        "'j)'",
+        "'\u{0b}'",
+        "'\u{e9}'",
+        "NULL",
+        "null",
+        "True",
+        "false",
+        "DEFAULT",
+        "nul",
+        "nulls",
+        "true$",
+        "k",
+        "\"l\"",
+        "now()",
+        ",",
+        ",",
+        ",",
+        ",",
+        ", ",
+        " ",
+        "\n",
+        "\t",
+        "\u{0c}",
+        "\u{0b}",
+        "\u{a0}",
+        "/* m */",
+        "/*",
+        "*/",
+        "-- n\n",
+        ")",
+        ")",
+        ")",
+        " ) ; ",
+        "), (",
+        ";",
+        ";;",
+        "(",
+        "+",
+        "::text",
+        " RETURNING a",
+        " ON CONFLICT DO NOTHING",
+        "; SELECT 1",
+        "[",
+        "]",
+        ".",
+        "=",
+        "\\",
+    ]);
+    prop::collection::vec(piece, 0..10).prop_map(|all| all.concat())
+}
+
+/// Rows that are mostly plain.
+fn plain_row() -> impl Strategy<Value = String> {
+    let item = prop::sample::select(vec![
+        "1", "-22", "4.5", "-0.0", "'a'", "'b''c'", "'\\)'", "NULL", "true", "False", "default", " 7 ",
+        "\n'd'\t", "E'e'", "1e5",
+    ]);
+    let end = prop::sample::select(vec![")", ")", ");", " ) ;; ", ") -- c", "), (1)", ") RETURNING *", ""]);
+    (prop::collection::vec(item, 0..4), end).prop_map(|(items, end)| items.join(",") + end)
+}
+
+/// What a memo that has seen `first` finds for `next` is what the lift finds.
+fn found_again_as_lifted(first: &[u8], next: &[u8]) -> Result<bool, TestCaseError> {
+    let (mut memo, mut lifted) = (Memo::default(), Lifted::new());
+    if lift(first, &mut lifted).is_err() {
+        return Ok(false);
+    }
+    let shape = lifted.shape.clone();
+    memo.keep((), first, &lifted, ());
+    let Some(((), items)) = memo.find(&(), next) else { return Ok(false) };
+    prop_assert_eq!(lift(next, &mut lifted), Ok(()));
+    prop_assert_eq!((&lifted.items[..], lifted.rows), (items, 1));
+    prop_assert_eq!((&lifted.shape, lifted.tail.is_plain()), (&shape, true));
+    Ok(true)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -290,5 +398,52 @@ proptest! {
         {
             prop_assert!(effects(text.as_bytes(), true).touches_session(), "{}", text);
         }
+    }
+
+    /// Behind a head that was lifted, whatever stands there.
+    #[test]
+    fn the_quick_way_finds_what_the_lift_finds(first in insert(), row in plain_row(), wild in behind_a_head(), at: prop::sample::Index) {
+        let heads = first.match_indices('(').map(|(open, _)| &first[..=open]);
+        for head in heads {
+            for rest in [&row, &wild] {
+                let next = format!("{head}{rest}");
+                found_again_as_lifted(first.as_bytes(), next.as_bytes())?;
+                found_again_as_lifted(next.as_bytes(), first.as_bytes())?;
+            }
+            // A plain row with something in it.
+            let (before, after) = row.split_at(row.floor_char_boundary(at.index(row.len() + 1)));
+            let (plain, next) = (format!("{head}{row}"), format!("{head}{before}{wild}{after}"));
+            found_again_as_lifted(plain.as_bytes(), next.as_bytes())?;
+            found_again_as_lifted(next.as_bytes(), plain.as_bytes())?;
+        }
+    }
+
+    /// Anywhere in the text, any byte.
+    #[test]
+    fn the_quick_way_is_not_deceived_by_any_byte(
+        columns in prop::sample::select(vec!["", " (a, b)", "(\"(\",b)", " /* ( */"]),
+        row in plain_row(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let first = format!("INSERT INTO t{columns} VALUES ({row}").into_bytes();
+        let mut next = first.clone();
+        for (at, byte) in changes {
+            let at = at.index(next.len());
+            next[at] = byte;
+            found_again_as_lifted(&first, &next)?;
+            found_again_as_lifted(&next, &first)?;
+        }
+    }
+
+    /// It is a way at all.
+    #[test]
+    fn plain_rows_are_found_again(row in plain_row()) {
+        let text = format!("INSERT INTO t VALUES ({row}");
+        let mut lifted = Lifted::new();
+        let plain = lift(text.as_bytes(), &mut lifted).is_ok()
+            && lifted.rows == 1
+            && lifted.tail.is_plain()
+            && !text.contains("--");
+        prop_assert_eq!(found_again_as_lifted(text.as_bytes(), text.as_bytes())?, plain, "{}", text);
     }
 }

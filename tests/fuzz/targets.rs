@@ -17,6 +17,7 @@ use pgsluice::net::tls::common_name;
 use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
 use pgsluice::settings::{Policy, Settings, SimpleQuery, Statements};
+use pgsluice::sql::again::Memo;
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::sql::{custom, effects, meaning, scan, verbs};
@@ -245,8 +246,14 @@ pub(crate) fn configuration(data: &[u8]) {
     }
 }
 
-/// A statement's text: the scanner, what it may do to the session, the literals of an INSERT.
+/// A statement's text: the scanner, what it may do to the session, the literals of an INSERT. With a zero byte in it: two
+/// texts, the second perhaps with the head of the first.
 pub(crate) fn sql_texts(data: &[u8]) {
+    let mut texts = data.splitn(2, |b| *b == 0);
+    let first = texts.next().unwrap_or_default();
+    let second = texts.next().unwrap_or(first);
+    found_again(first, second);
+    found_again(second, first);
     for std_strings in [true, false] {
         let mut at = 0;
         for token in scan::scan(data, std_strings) {
@@ -272,6 +279,21 @@ pub(crate) fn sql_texts(data: &[u8]) {
         lifted.put_statement(data, 0, &mut alone);
         assert!(lift(&alone, &mut again).is_ok(), "one row without comments is the same statement");
         assert_eq!((&again.shape, again.rows, again.tail), (&lifted.shape, 1, lifted.tail));
+    }
+}
+
+/// What is remembered of the first INSERT finds in the second what lifting it does.
+fn found_again(first: &[u8], second: &[u8]) {
+    let (mut memo, mut lifted) = (Memo::default(), Lifted::new());
+    if lift(first, &mut lifted).is_err() {
+        return;
+    }
+    let shape = lifted.shape.clone();
+    memo.keep((), first, &lifted, ());
+    if let Some(((), items)) = memo.find(&(), second) {
+        assert_eq!(lift(second, &mut lifted), Ok(()), "what is found again is lifted");
+        assert_eq!((&lifted.shape, &lifted.items[..], lifted.rows), (&shape, items, 1));
+        assert!(lifted.tail.is_plain());
     }
 }
 
