@@ -899,6 +899,68 @@ fn a_spelling_that_comes_to_mean_another_table_goes_there() {
     assert_eq!((here("public.t", 0), here("s.t", 1)), ("t".into(), "t".into()));
 }
 
+/// On one worker, which knows a text by its beginning: the database, the session's settings and the literals' kinds decide
+/// what it means.
+#[test]
+fn the_same_text_is_another_statement_for_another_session() {
+    let pg = Postgres::shared();
+    let (db, other) = (
+        pg.fresh_database(
+            "CREATE TABLE t (a int, b text); CREATE SCHEMA s; CREATE TABLE s.t (a int, b text)",
+        ),
+        pg.fresh_database("CREATE TABLE t (a int, b text)"),
+    );
+    let proxy = Proxy::to(pg, "workers = 1", "", "");
+    let places = [(&db, "public.t"), (&db, "s.t"), (&other, "public.t")];
+    let mut clients: Vec<Raw> = Vec::new();
+    for c in 0..3 * CLIENTS {
+        let (database, table) = places[c % 3];
+        let mut client = Raw::login(proxy.port(), database);
+        if table == "s.t" {
+            client.rows("SET search_path = s, public");
+        }
+        clients.push(client);
+    }
+    // Every literal that there may be in the place of the text, and what INSERT makes of it.
+    let kinds = [
+        ("'x'", "x"),
+        ("NULL", "-"),
+        ("DEFAULT", "-"),
+        ("'it''s '", "it's "),
+        ("'\\'", "\\"),
+        ("E'\\x41'", "A"),
+    ];
+    let numbers = |c: usize, r: usize| (0..kinds.len()).map(move |i| number(c, r, i));
+    let mut sent = 0;
+    let all_poured = (0..ROUNDS).any(|round| {
+        let script = |c| {
+            let insert = |(a, (literal, _)): (usize, &(&str, &str))| {
+                Step::query(&format!("INSERT INTO t VALUES ({a}, {literal})"))
+            };
+            numbers(c, round).zip(&kinds).map(insert).collect::<Vec<_>>()
+        };
+        let scripts: Vec<_> = (0..clients.len()).map(script).collect();
+        for seen in crowd::run(&mut clients, &scripts, false) {
+            assert_eq!(tags(&seen), ["INSERT 0 1"; 6], "{}", comparable(&seen));
+        }
+        sent += CLIENTS * kinds.len();
+        let seen = places.map(|(database, table)| rows_and_commands(pg, database, table));
+        assert!(seen.iter().all(|(rows, _)| *rows == sent), "{seen:?}, sent {sent} to each");
+        seen.iter().all(|(rows, commands)| commands < rows)
+    });
+    assert!(all_poured, "not each of the tables was poured into");
+    for (at, (database, table)) in places.into_iter().enumerate() {
+        let wrong = kinds.iter().enumerate().map(|(i, (_, b))| {
+            let b = b.replace('\'', "''");
+            format!("(a % 1000 = {i} AND coalesce(b, '-') <> '{b}')")
+        });
+        let wrong = wrong.collect::<Vec<_>>().join(" OR ");
+        let strangers = format!("a / 1000 % 1000 % 3 <> {at}");
+        let found = pg.psql(database, &format!("SELECT * FROM {table} WHERE {strangers} OR {wrong}"));
+        assert_eq!(found.trim(), "", "{table}");
+    }
+}
+
 #[test]
 fn a_role_that_is_gone_never_lends_its_rows_to_the_login() {
     let pg = Postgres::shared();

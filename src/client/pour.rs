@@ -367,6 +367,7 @@ impl Session {
         if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
             return None;
         }
+        // What `lift` and `find` would come to, if it came by lately.
         if let Some((ready, items)) = scratch.recent.find(&self.pool, &self.state.want, text) {
             let info = encode_literals(&ready.plan, text, items, &mut scratch.rows).ok()?;
             put_inserted(&mut scratch.answers, 1);

@@ -13,8 +13,8 @@
 //!
 //! Why that is enough: no token of a head looks behind its `(`, and the lexer keeps nothing but its place, so whatever follows
 //! a head is lifted from the same state as before, with the same shape so far. The rest of the shape is the classes, and they are
-//! compared. In the row each item ends where the lexer ends it: a comma, a parenthesis or a blank follows it, which no number,
-//! word or string goes on with, and what continues a string (a quote on another line) is neither comma nor parenthesis.
+//! compared. In the row each item ends where the lexer ends it: what comes next is a comma or a parenthesis, perhaps behind blanks.
+//! No number or word goes on with one of these, nor a string, which only a quote on another line would continue.
 //! The tests and the fuzz target `sql` hold both ways against each other.
 
 use std::hash::Hash;
@@ -146,17 +146,16 @@ fn read_row(text: &[u8], mut at: usize, items: &mut Vec<Item>) -> bool {
     }
 }
 
-/// The item at `start` and where it ends, if what follows lets it end there.
+/// The item at `start`, and where it ends if nothing that it could go on with follows.
 #[inline]
 fn plain_item(text: &[u8], start: usize) -> Option<(Class, usize)> {
-    let (class, end) = match *text.get(start)? {
-        b'0'..=b'9' => number(text, start, Class::Integer, Class::Decimal)?,
-        b'-' => number(text, start + 1, Class::SignedInteger, Class::SignedDecimal)?,
-        b'\'' => (Class::String, string_end(text, start)?),
-        byte if byte.is_ascii_alphabetic() => word(text, start)?,
-        _ => return None,
-    };
-    text.get(end).is_some_and(|&b| matches!(b, b',' | b')') || is_blank(b)).then_some((class, end))
+    match *text.get(start)? {
+        b'0'..=b'9' => number(text, start, Class::Integer, Class::Decimal),
+        b'-' => number(text, start + 1, Class::SignedInteger, Class::SignedDecimal),
+        b'\'' => string_end(text, start).map(|end| (Class::String, end)),
+        byte if byte.is_ascii_alphabetic() => word(text, start),
+        _ => None,
+    }
 }
 
 /// `digits` or `digits.digits`.
@@ -310,6 +309,15 @@ mod tests {
             "INSERT INTO t (a) /* VALUES ( */ VALUES (1)",
         ] {
             assert_eq!(found(first, first), None, "{first}");
+        }
+        for (first, next) in [
+            ("INSERT INTO t VALUES (1), (2)", "INSERT INTO t VALUES (1, 2)"),
+            ("INSERT INTO t /* VALUES ( */ VALUES (1)", "INSERT INTO t /* VALUES (1)"),
+            ("INSERT INTO t (a) /* VALUES ( */ VALUES (1)", "INSERT INTO t (a) /* VALUES (1)"),
+            ("INSERT INTO t VALUES (1.5)", "INSERT INTO t VALUES (1.)"),
+            ("INSERT INTO t VALUES (-1.5)", "INSERT INTO t VALUES (-.5)"),
+        ] {
+            assert_eq!(found(first, next), None, "{next}");
         }
         assert_eq!(found(THREE, THREE), None, "a third parenthesis is not looked for");
         let text = "INSERT INTO t(a)VALUES(1)";

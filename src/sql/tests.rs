@@ -328,6 +328,16 @@ fn plain_row() -> impl Strategy<Value = String> {
     (prop::collection::vec(item, 0..4), end).prop_map(|(items, end)| items.join(",") + end)
 }
 
+/// One byte in the place of another, or none: mostly one that means something.
+fn change() -> impl Strategy<Value = Vec<u8>> {
+    let telling = prop::sample::select(b" \t\n\x0b\x0c,.;()'\"-+/*\\0179aeExX_$:[]=\xa0\xe9".to_vec());
+    prop_oneof![
+        4 => telling.prop_map(|byte| vec![byte]),
+        2 => any::<u8>().prop_map(|byte| vec![byte]),
+        1 => Just(Vec::new()),
+    ]
+}
+
 /// What a memo that has seen `first` finds for `next` is what the lift finds.
 fn found_again_as_lifted(first: &[u8], next: &[u8]) -> Result<bool, TestCaseError> {
     let (mut memo, mut lifted) = (Memo::default(), Lifted::new());
@@ -402,34 +412,49 @@ proptest! {
 
     /// Behind a head that was lifted, whatever stands there.
     #[test]
-    fn the_quick_way_finds_what_the_lift_finds(first in insert(), row in plain_row(), wild in behind_a_head(), at: prop::sample::Index) {
-        let heads = first.match_indices('(').map(|(open, _)| &first[..=open]);
-        for head in heads {
-            for rest in [&row, &wild] {
-                let next = format!("{head}{rest}");
-                found_again_as_lifted(first.as_bytes(), next.as_bytes())?;
-                found_again_as_lifted(next.as_bytes(), first.as_bytes())?;
-            }
-            // A plain row with something in it.
+    fn the_quick_way_finds_what_the_lift_finds(
+        first in insert(),
+        rows in (plain_row(), plain_row()),
+        wild in behind_a_head(),
+        at: prop::sample::Index,
+    ) {
+        let (row, other) = rows;
+        for (open, _) in first.match_indices('(') {
+            let plain = format!("{}{row}", &first[..=open]);
+            // Another plain row, anything, and the row with anything in it.
             let (before, after) = row.split_at(row.floor_char_boundary(at.index(row.len() + 1)));
-            let (plain, next) = (format!("{head}{row}"), format!("{head}{before}{wild}{after}"));
-            found_again_as_lifted(plain.as_bytes(), next.as_bytes())?;
-            found_again_as_lifted(next.as_bytes(), plain.as_bytes())?;
+            for rest in [&other, &wild, &format!("{before}{wild}{after}")] {
+                let next = format!("{}{rest}", &first[..=open]);
+                for known in [&first, &plain] {
+                    found_again_as_lifted(known.as_bytes(), next.as_bytes())?;
+                    found_again_as_lifted(next.as_bytes(), known.as_bytes())?;
+                }
+            }
         }
     }
 
     /// Anywhere in the text, any byte.
     #[test]
     fn the_quick_way_is_not_deceived_by_any_byte(
-        columns in prop::sample::select(vec!["", " (a, b)", "(\"(\",b)", " /* ( */"]),
+        head in prop::sample::select(vec![
+            "t VALUES (",
+            "t (a, b) VALUES\n(",
+            "t (\"(\",b) values(",
+            "t /* VALUES ( */ VALUES (",
+            "t (a) -- VALUES (\n VALUES (",
+            "\"VALUES (\" VALUES (",
+        ]),
         row in plain_row(),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), change(), any::<bool>()), 1..4),
     ) {
-        let first = format!("INSERT INTO t{columns} VALUES ({row}").into_bytes();
+        let first = format!("INSERT INTO {head}{row}").into_bytes();
         let mut next = first.clone();
-        for (at, byte) in changes {
+        for (at, bytes, replaces) in changes {
             let at = at.index(next.len());
-            next[at] = byte;
+            next.splice(at..at + usize::from(replaces), bytes);
+            if next.is_empty() {
+                break;
+            }
             found_again_as_lifted(&first, &next)?;
             found_again_as_lifted(&next, &first)?;
         }
