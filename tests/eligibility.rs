@@ -2,7 +2,7 @@
 
 mod support;
 
-use pgsluice::coalesce::batch::{self, Batch, Caps, encode_literals};
+use pgsluice::coalesce::batch::{self, Batch, Caps, encode_literals, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals};
 use pgsluice::sql::insert::{Class, Item};
@@ -57,7 +57,7 @@ fn flush(raw: &mut Raw, plan: &InsertPlan, batch: &Batch) -> Vec<Message> {
     frontend::put_parse(&mut out, b"", plan.copy_text_sql.as_bytes(), &[]);
     frontend::put_bind_text(&mut out, b"", &[]);
     frontend::put_execute(&mut out, b"", 0);
-    batch.put_copy(&mut out);
+    put_copy(CopyFormat::Text, batch.bytes(), &mut out);
     let relid = plan.relid.to_string();
     let known = [relid.as_bytes(), plan.name_as_written.as_bytes(), plan.fingerprint.as_bytes()];
     frontend::put_parse(&mut out, b"", catalog::guard_sql().as_bytes(), &[]);

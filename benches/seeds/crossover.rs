@@ -8,7 +8,7 @@ use pgsluice::coalesce::catalog::{decode_sentinel, sentinel_sql};
 use pgsluice::wire::copy::{self, CopyFormat};
 use pgsluice::wire::frontend::{self, put_empty};
 
-use pgsluice::coalesce::batch::{Batch, Caps};
+use pgsluice::coalesce::batch::{Batch, Caps, put_copy};
 
 use crate::lab::{ASYNC, Lab, SYNC};
 use crate::line::{Line, put_run};
@@ -89,7 +89,7 @@ pub fn copytest(lab: &Lab) -> String {
         }
         let mut bytes = Vec::new();
         frontend::put_query(&mut bytes, b"COPY copytest (name, thread, block, num) FROM STDIN");
-        batch.put_copy(&mut bytes);
+        put_copy(CopyFormat::Text, batch.bytes(), &mut bytes);
         let copied = figure(usize::MAX, &mut || rate(time, rows, || drop(direct.run(&bytes, 1))));
         let _ = writeln!(
             out,
@@ -129,7 +129,7 @@ const COPY_TEXT: usize = 3;
 
 /// Bytes of a row's values.
 const WIDTHS: [usize; 4] = [20, 100, 455, 2_000];
-const SIZES: [usize; 9] = [1, 2, 3, 5, 8, 16, 32, 64, 128];
+const SIZES: [usize; 10] = [1, 2, 3, 5, 8, 16, 32, 64, 128, 512];
 
 /// What one row costs.
 #[derive(Clone, Copy)]
@@ -263,8 +263,14 @@ fn flush(plan: Plan, width: usize, rows: usize, guard: &[u8]) -> (Vec<u8>, usize
         for _ in 0..rows {
             batch.push_unit(&row, 1);
         }
-        put_run(&mut out, if plan == Plan::CopyText { "text" } else { "binary" }, &[]);
-        batch.put_copy(&mut out);
+        let (name, format) = match plan {
+            Plan::CopyText => ("text", CopyFormat::Text),
+            _ => ("binary", CopyFormat::Binary),
+        };
+        for rows in batch.copied(format) {
+            put_run(&mut out, name, &[]);
+            put_copy(format, rows, &mut out);
+        }
         out.extend_from_slice(guard);
         put_empty(&mut out, frontend::FLUSH);
     }

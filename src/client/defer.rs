@@ -28,7 +28,7 @@ use crate::coalesce::{Cut, Lanes};
 use crate::error::Error;
 use crate::pool::Checkout;
 use crate::proto::prepared::Statement;
-use crate::server::internal::{Lost, Reply};
+use crate::server::internal::{Lost, Notice, Reply};
 use crate::settings::PoolMode;
 use crate::sql::block::{self, Word};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -316,7 +316,7 @@ impl Session {
         let status = server.pipeline.status();
         self.client.prepare_out();
         let before = self.client.out.len();
-        for body in &reply.notices {
+        for Notice { body, .. } in &reply.notices {
             frame::put(&mut self.client.out, b::NOTICE_RESPONSE, |out| out.extend_from_slice(body));
         }
         self.client.out.extend_from_slice(&reply.notifications);

@@ -27,7 +27,7 @@ use crate::coalesce::batch::{
     RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound, put_row_description,
     statement_end,
 };
-use crate::coalesce::lane::{Lane, Offer, Outcome, STATEMENTS_MAX, Single, Ticket, Work};
+use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, STATEMENTS_MAX, Single, Ticket, Work};
 use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::shapes::{LEGS_MAX, Recent, Together};
 use crate::coalesce::{Cut, Ready, Source};
@@ -511,11 +511,18 @@ impl Session {
         let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
         match outcome {
             Some(Outcome::Inserted) => {
-                if let Some(notices) = ticket.take_notices() {
-                    self.client.prepare_out();
-                    self.client.out.extend_from_slice(&notices);
+                match ticket.take_notices() {
+                    None => self.answered(found, answers.bytes(), ticket),
+                    Some(notices) if found.places.is_empty() => {
+                        self.answered(found, &with_notices(answers.bytes(), &notices), ticket);
+                    }
+                    // Those of the rows are in the server's own answers; a warning of the COMMIT has no place in them.
+                    Some(notices) => {
+                        self.client.prepare_out();
+                        notices.iter().for_each(|notice| self.client.out.extend_from_slice(&notice.message));
+                        self.answered(found, answers.bytes(), ticket);
+                    }
                 }
-                self.answered(found, answers.bytes(), ticket);
                 if let Answers::Many(buffer) = answers {
                     SCRATCH.with(|scratch| scratch.borrow_mut().answers = buffer);
                 }
@@ -985,6 +992,38 @@ fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[usize], ticket: &Ticke
         (given, at) = (others, place);
     }
     out.extend_from_slice(&known[at..]);
+}
+
+/// Answers to INSERTs, with the notices of each in front of its CommandComplete, where PostgreSQL sends them; what is nobody's
+/// stands in front of the last one.
+fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
+    let tags = || {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (head, body) = frame::whole(&known[at..], usize::MAX).ok()??;
+            at += head.total();
+            Some((at - head.total(), head.tag, body))
+        })
+        .filter(|(_, tag, _)| *tag == b::COMMAND_COMPLETE)
+    };
+    let last = tags().last().map_or(known.len(), |(at, ..)| at);
+    let (mut out, mut from, mut rows, mut left) = (Vec::new(), 0, 0, notices);
+    for (at, _, tag) in tags() {
+        rows += inserted_rows(tag);
+        let own = if at == last { left.len() } else { left.partition_point(|notice| notice.row < rows) };
+        out.extend_from_slice(&known[from..at]);
+        left[..own].iter().for_each(|notice| out.extend_from_slice(&notice.message));
+        (from, left) = (at, &left[own..]);
+    }
+    left.iter().for_each(|notice| out.extend_from_slice(&notice.message));
+    out.extend_from_slice(&known[from..]);
+    out
+}
+
+/// How many rows the tag of an INSERT counts; 0: it is another command's.
+fn inserted_rows(tag: &[u8]) -> usize {
+    let count = tag.strip_prefix(b"INSERT 0 ").and_then(|count| count.strip_suffix(b"\0"));
+    count.and_then(|count| std::str::from_utf8(count).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// A ParameterDescription, that of `body` so many times over.

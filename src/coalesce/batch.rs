@@ -533,6 +533,11 @@ pub fn put_row_description(out: &mut Vec<u8>, described: &[u8], formats: &[u8]) 
     Some(())
 }
 
+/// About the most rows of one COPY; more are carried by several, in one transaction. Until it has buffered as many as it wants
+/// to (1000), PostgreSQL holds the table's description once for each row, in a list that it searches: the time grows with the
+/// square of the rows. 1000 rows in one COPY cost it twice what they cost in eight (`make bench-seeds CELLS=plans`).
+pub const COPY_ROWS: usize = 160;
+
 /// What a batch is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
@@ -658,6 +663,11 @@ impl Batch {
         self.units.get(unit + 1).map_or(self.rows, |next| next.row) - first.row
     }
 
+    /// The first row of unit `unit`, from 0; 0: no such unit.
+    pub fn first_row(&self, unit: usize) -> usize {
+        self.units.get(unit).map_or(0, |unit| unit.row)
+    }
+
     /// Whose is line `line` (from 1, as COPY counts, in both formats)? `None`: no such line.
     pub fn line_owner(&self, line: u64) -> Option<usize> {
         let row = usize::try_from(line).ok()?.checked_sub(1)?;
@@ -710,19 +720,37 @@ impl Batch {
         })
     }
 
-    /// Appends everything between Execute(COPY) and what follows it: one CopyData with header, rows and trailer, and CopyDone.
-    pub fn put_copy(&self, out: &mut Vec<u8>) {
-        out.reserve(self.bytes.len() + copy::BINARY_HEADER.len() + 2 * frame::HEADER_BYTES + 2);
-        frame::put(out, frontend::COPY_DATA, |out| match self.form {
-            Form::Copy(CopyFormat::Text) | Form::Pipelined => out.extend_from_slice(&self.bytes),
-            Form::Copy(CopyFormat::Binary) => {
-                out.extend_from_slice(copy::BINARY_HEADER);
-                out.extend_from_slice(&self.bytes);
-                out.extend_from_slice(copy::BINARY_TRAILER);
-            }
-        });
-        frontend::put_empty(out, frontend::COPY_DONE);
+    /// The COPYs that carry it, of about the same size each: how many rows they have, in their order.
+    pub fn copies(&self) -> impl Iterator<Item = usize> {
+        let many = self.rows.div_ceil(COPY_ROWS).max(1);
+        let (each, more) = (self.rows / many, self.rows % many);
+        (0..many).map(move |copy| each + usize::from(copy < more))
     }
+
+    /// The rows of each COPY in `format`, without header and trailer.
+    pub fn copied(&self, format: CopyFormat) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.bytes();
+        self.copies().map(move |rows| {
+            let end = if rows < self.rows { copy::rows_end(format, rest, rows) } else { rest.len() };
+            let (own, others) = rest.split_at(end);
+            rest = others;
+            own
+        })
+    }
+}
+
+/// Appends everything between Execute(COPY) and what follows it: one CopyData with header, rows and trailer, and CopyDone.
+pub fn put_copy(format: CopyFormat, rows: &[u8], out: &mut Vec<u8>) {
+    out.reserve(rows.len() + copy::BINARY_HEADER.len() + 2 * frame::HEADER_BYTES + 2);
+    frame::put(out, frontend::COPY_DATA, |out| match format {
+        CopyFormat::Text => out.extend_from_slice(rows),
+        CopyFormat::Binary => {
+            out.extend_from_slice(copy::BINARY_HEADER);
+            out.extend_from_slice(rows);
+            out.extend_from_slice(copy::BINARY_TRAILER);
+        }
+    });
+    frontend::put_empty(out, frontend::COPY_DONE);
 }
 
 /// Where the rows of one COPY end in a unit's bytes.
@@ -731,6 +759,17 @@ pub struct Cut {
     /// The byte after the last one.
     pub end: usize,
     /// Rows up to here since the cut before; at least 1.
+    pub rows: usize,
+}
+
+/// One of the COPYs that carry a cargo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyOf {
+    /// Which of its batches.
+    pub part: usize,
+    /// Rows of that batch that earlier ones carry.
+    pub before: usize,
+    /// Its own.
     pub rows: usize,
 }
 
@@ -794,6 +833,18 @@ impl Cargo {
             start = cut.end;
         }
         true
+    }
+
+    /// The COPYs that carry it, in the order in which they run.
+    pub fn copies(&self) -> impl Iterator<Item = CopyOf> {
+        self.parts.iter().enumerate().flat_map(|(part, batch)| {
+            let mut next = 0;
+            batch.copies().map(move |rows| {
+                let before = next;
+                next += rows;
+                CopyOf { part, before, rows }
+            })
+        })
     }
 
     /// Takes everything out and keeps the buffers.
@@ -1111,11 +1162,36 @@ mod tests {
     }
 
     #[test]
+    fn many_rows_are_several_copies_of_about_the_same_size() {
+        for (rows, expected) in [(1, &[1][..]), (COPY_ROWS, &[160]), (161, &[81, 80]), (1000, &[143; 7])] {
+            let mut batch = Batch::new(CopyFormat::Text, Caps { rows: 2000, bytes: 100_000 });
+            batch.push_unit(&b"1\n".repeat(rows), rows).unwrap();
+            let mut copies: Vec<usize> = batch.copies().collect();
+            let bytes: Vec<usize> = batch.copied(CopyFormat::Text).map(<[u8]>::len).collect();
+            assert_eq!(bytes, copies.iter().map(|n| n * 2).collect::<Vec<_>>());
+            assert_eq!(copies.iter().sum::<usize>(), rows);
+            copies.truncate(expected.len());
+            let near = copies.iter().zip(expected).all(|(n, e)| n.abs_diff(*e) <= 1);
+            assert!(near && batch.copies().count() == expected.len(), "{copies:?}");
+        }
+    }
+
+    #[test]
+    fn each_copy_of_a_cargo_knows_its_rows() {
+        let forms = [CopyFormat::Text, CopyFormat::Text];
+        let mut cargo = Cargo::new(forms, Caps { rows: 2000, bytes: 100_000 });
+        let encoded = b"1\n".repeat(210);
+        assert!(cargo.push_unit(&encoded, &[Cut { end: 400, rows: 200 }, Cut { end: 420, rows: 10 }]));
+        let copies: Vec<_> = cargo.copies().map(|copy| (copy.part, copy.before, copy.rows)).collect();
+        assert_eq!(copies, [(0, 0, 100), (0, 100, 100), (1, 0, 10)]);
+    }
+
+    #[test]
     fn a_binary_copy_has_its_header_and_trailer() {
         let mut batch = Batch::new(CopyFormat::Binary, CAPS);
         batch.push_unit(b"\0\x01\xff\xff\xff\xff", 1).unwrap();
         let mut out = Vec::new();
-        batch.put_copy(&mut out);
+        put_copy(CopyFormat::Binary, batch.bytes(), &mut out);
         let (head, body) = frame::whole(&out, usize::MAX).unwrap().unwrap();
         assert_eq!(head.tag, frontend::COPY_DATA);
         assert_eq!(body, b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\xff\xff");

@@ -4,6 +4,7 @@
 //! Owns: what waits and when it leaves ([`flush`]: as which messages; [`flight`]: what becomes of it; [`ticket`]: who hears of
 //! it). Never: answers a client.
 
+mod crowd;
 mod flight;
 mod flush;
 mod ticket;
@@ -27,9 +28,10 @@ use crate::settings::{Coalesce, CoalesceMode};
 use crate::sql::effects::Effects;
 use crate::wire::backend::ErrorFields;
 use crate::wire::copy::CopyFormat;
+use crowd::{Crowd, FEW};
 use flight::Flight;
 pub use flush::{Flown, Opening};
-pub use ticket::{Outcome, Ticket, Work};
+pub use ticket::{Outcome, RowNotice, Ticket, Work};
 
 /// After this many failures in a row the lane passes offers on for a while.
 const FAILURES_BORNE: u32 = 3;
@@ -63,8 +65,8 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
     }
 }
 
-/// So few sessions gain less by a COPY of their rows than each loses by its wait for the other.
-const FEW: usize = 2;
+/// The longest a row waits for others that are expected while nothing is under way; the runtime's timer has steps of 1 ms.
+const HELD_MAX: Duration = Duration::from_millis(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,7 +93,7 @@ impl Drop for Single {
     fn drop(&mut self) {
         let mut inner = lock(&self.lane.inner);
         inner.singles -= 1;
-        inner.away += 1;
+        inner.crowd.answered(1);
         self.lane.flush_if_due(inner);
     }
 }
@@ -155,24 +157,21 @@ struct Inner {
     aloft: Vec<u64>,
     /// Rows under way as they were sent.
     singles: usize,
-    /// Sessions that were answered and are not back.
-    away: usize,
-    /// Sessions that lately used the lane at the same time.
-    expected: usize,
+    crowd: Crowd,
+    /// The batch waits for more while nothing is under way.
+    held: bool,
     failures: u32,
     pass_on: u64,
     /// Batches that left; the one that waits now has this number.
     batches: u64,
-    /// One more than the number of the last batch that has a timer.
-    watched: u64,
     /// When the first row of the batch came.
     since: Instant,
 }
 
 impl Inner {
-    /// Those that stay away are not waited for much longer.
-    fn forget_some(&mut self) {
-        self.away -= self.away.div_ceil(8);
+    /// Sessions whose units wait or are under way.
+    fn here(&self) -> usize {
+        self.tickets.len() + self.flying + self.singles
     }
 }
 
@@ -199,6 +198,15 @@ pub struct Lane {
     shapes: Mutex<Vec<Weak<Shape>>>,
     inner: Mutex<Inner>,
     landed: Notify,
+}
+
+/// Whose a row of a COPY is.
+struct Owner<'a> {
+    unit: usize,
+    /// Which of the unit's rows, from 0.
+    row: usize,
+    /// The COPY's table, as its errors call it.
+    relname: &'a str,
 }
 
 /// What a lane does; the busier the later.
@@ -300,12 +308,11 @@ impl Lane {
                 flying: 0,
                 aloft: Vec::new(),
                 singles: 0,
-                away: 0,
-                expected: 0,
+                crowd: Crowd::default(),
+                held: false,
                 failures: 0,
                 pass_on: 0,
                 batches: 0,
-                watched: 0,
                 since: Instant::now(),
             }),
             landed: Notify::new(),
@@ -364,8 +371,8 @@ impl Lane {
     }
 
     /// COPYs of a flush.
-    fn copies(&self) -> usize {
-        if self.is_pipelined() { 0 } else { self.legs.len() }
+    fn copies(&self, batch: &Cargo) -> usize {
+        if self.is_pipelined() { 0 } else { batch.copies().count() }
     }
 
     /// From this many rows on a flush is a COPY for each table.
@@ -429,13 +436,16 @@ impl Lane {
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
-        inner.away = inner.away.saturating_sub(1);
-        let alone = if inner.expected <= FEW { FEW } else { 1 };
-        let idle = inner.flights == 0 && inner.singles < alone && inner.batch.is_empty();
+        inner.crowd.came();
+        let alone = if inner.crowd.is_few() { FEW } else { 1 };
+        let idle = inner.flights == 0
+            && inner.singles < alone
+            && inner.batch.is_empty()
+            && !inner.crowd.is_coming(1);
         let enough = statements > 1 && rows >= self.copy_min_rows();
         if idle && self.settings.linger.is_zero() && !enough {
             if inner.singles == 0 {
-                inner.forget_some();
+                inner.crowd.forget_some();
             }
             inner.singles += 1;
             drop(inner);
@@ -463,30 +473,45 @@ impl Lane {
         Offer::Queued
     }
 
-    /// A row that left as it was sent may wait for somebody's lock; a batch does not wait for it longer than it would
-    /// wait for a lock itself. With a `linger` this is the timer that ends it.
+    /// The timer of a batch; it is none of those that batches leave by, unless there is a `linger`. Ends a wait for sessions that
+    /// do not come; and a row that left as it was sent may wait for somebody's lock: a batch does not wait for it longer than
+    /// it would wait for a lock itself.
     fn watch(self: &Arc<Self>, batch: u64) {
-        let mut inner = lock(&self.inner);
-        if inner.batches != batch || inner.watched == batch + 1 {
+        if lock(&self.inner).batches != batch {
             return;
         }
-        inner.watched = batch + 1;
-        drop(inner);
         let lane = Arc::clone(self);
         tokio::spawn(async move {
-            let linger = lane.settings.linger;
-            tokio::time::sleep(if linger.is_zero() { lane.settings.lock_timeout } else { linger }).await;
-            let mut inner = lock(&lane.inner);
-            if inner.batches != batch {
-                return;
-            }
-            if inner.batch.is_empty() {
-                // Its rows were taken back; the next one is watched again.
-                inner.watched = batch;
+            let Coalesce { linger, lock_timeout, .. } = lane.settings;
+            if linger.is_zero() {
+                tokio::time::sleep(HELD_MAX).await;
+                if !lane.waits_no_more(batch) {
+                    return;
+                }
+                tokio::time::sleep(lock_timeout.saturating_sub(HELD_MAX)).await;
             } else {
+                tokio::time::sleep(linger).await;
+            }
+            let inner = lock(&lane.inner);
+            if inner.batches == batch {
                 lane.leave(inner);
             }
         });
+    }
+
+    /// A batch that waits for sessions leaves without them. False: it is gone.
+    fn waits_no_more(self: &Arc<Self>, batch: u64) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.batches != batch {
+            return false;
+        }
+        let held = std::mem::take(&mut inner.held);
+        if held {
+            let here = inner.here();
+            inner.crowd.stayed_away(here);
+            self.leave(inner);
+        }
+        !held
     }
 
     fn within_budget(&self, bytes: usize) -> bool {
@@ -506,6 +531,11 @@ impl Lane {
         let bytes = inner.batch.unit_bytes(unit);
         inner.batch = inner.batch.without(unit);
         inner.tickets.remove(unit);
+        if inner.tickets.is_empty() {
+            // The timer is not that of the next one.
+            inner.batches += 1;
+            inner.held = false;
+        }
         drop(inner);
         self.return_budget(bytes);
         true
@@ -533,21 +563,33 @@ impl Lane {
     }
 
     /// The rule of when a batch leaves; see the room's drawing.
-    fn flush_if_due(self: &Arc<Self>, inner: MutexGuard<'_, Inner>) {
+    fn flush_if_due(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         if inner.batch.is_empty() || inner.flights >= self.settings.max_flushes_per_table {
             return;
         }
-        let here = inner.tickets.len() + inner.flying + inner.singles;
-        let nothing_under_way = inner.flights == 0 && inner.singles == 0;
-        // Two halves of the crowd take turns: one flies while the other is answered, thinks and comes back.
-        let half = inner.tickets.len() * 2 >= inner.expected.max(here);
-        let full =
-            inner.batch.rows() >= self.caps().rows / 2 || inner.batch.bytes() >= self.settings.max_bytes / 2;
+        let (rows, bytes, waiting) = (inner.batch.rows(), inner.batch.bytes(), inner.tickets.len());
+        let full = rows >= self.caps().rows / 2 || bytes >= self.settings.max_bytes / 2;
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
-        let due = self.settings.linger.is_zero() && (nothing_under_way || (inner.expected > 1 && half));
+        let due = self.settings.linger.is_zero()
+            && match (inner.flights, inner.singles) {
+                (0, 0) => !self.is_held(&mut inner),
+                (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
+                (_, _) => inner.crowd.is_several() && inner.crowd.is_complete(inner.here()),
+            };
         if due || full {
+            if std::mem::take(&mut inner.held) {
+                inner.crowd.kept_its_word();
+            }
             self.leave(inner);
         }
+    }
+
+    /// Nothing is under way. Does the batch wait for those who were answered a moment ago?
+    fn is_held(&self, inner: &mut Inner) -> bool {
+        let begins = !inner.held;
+        inner.held =
+            inner.crowd.is_coming(inner.tickets.len()) && (!begins || inner.since.elapsed() < HELD_MAX);
+        inner.held
     }
 
     fn empty(&self) -> Cargo {
@@ -555,14 +597,13 @@ impl Lane {
     }
 
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        inner.held = false;
         let empty = inner.flown.pop().unwrap_or_else(|| self.empty());
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
         let tickets = std::mem::replace(&mut inner.tickets, as_many);
-        // Slow to forget: a crowd once taken for small would leave in ever smaller batches.
-        let crowd = tickets.len() + inner.flying + inner.singles + inner.away;
-        inner.expected = crowd.max(inner.expected - inner.expected.div_ceil(8));
-        inner.forget_some();
+        let here = tickets.len() + inner.flying + inner.singles;
+        inner.crowd.left(here);
         let number = inner.batches;
         inner.batches += 1;
         inner.flights += 1;
@@ -609,21 +650,32 @@ impl Lane {
 
     /// Does the server say that it copied all rows of each? The first of `tags` are those of the COPYs.
     fn copied(&self, batch: &Cargo, tags: &[Vec<u8>]) -> bool {
-        tags.len() >= self.copies()
-            && tags[..self.copies()].iter().zip(batch.parts()).all(|(tag, part)| copied(tag, part.rows()))
+        self.is_pipelined()
+            || (tags.len() >= self.copies(batch)
+                && batch.copies().zip(tags).all(|(copy, tag)| copied(tag, copy.rows)))
     }
 
     /// Whose row failed, if that can be told; so many tags of others stand before the COPYs'.
     fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply, before: usize) -> Option<usize> {
-        // The COPY that failed is the first one without a tag; the INSERT, the one behind those that were answered.
-        let failed = if self.is_pipelined() { 0 } else { reply.tags.len().checked_sub(before)? };
-        let (leg, part) = self.legs.get(failed).zip(batch.parts().get(failed))?;
-        let line = match leg.form {
-            Form::Copy(_) => line_of_error(error, &leg.plan.relname)?,
-            // The guard's is behind all.
-            Form::Pipelined => (part.rows() - reply.raw_left + 1) as u64,
-        };
-        part.line_owner(line)
+        if self.is_pipelined() {
+            // The INSERT behind those that were answered; the guard's tag is behind all.
+            let part = batch.parts().first()?;
+            return part.line_owner((part.rows() - reply.raw_left + 1) as u64);
+        }
+        // The COPY that failed is the first one without a tag.
+        let failed = reply.tags.len().checked_sub(before)?;
+        self.owner_in(batch, failed, error).map(|owner| owner.unit)
+    }
+
+    /// Whose row an error or notice of the COPY with this number speaks of.
+    fn owner_in(&self, batch: &Cargo, copy: usize, fields: &ErrorFields<'_>) -> Option<Owner<'_>> {
+        let copy = batch.copies().nth(copy)?;
+        let (leg, part) = self.legs.get(copy.part).zip(batch.parts().get(copy.part))?;
+        let line = usize::try_from(line_of_error(fields, &leg.plan.relname)?).ok()?;
+        let line = (line <= copy.rows).then_some(copy.before + line)?;
+        let unit = part.line_owner(line as u64)?;
+        let earlier: usize = batch.parts()[..copy.part].iter().map(|part| part.unit_rows(unit)).sum();
+        Some(Owner { unit, row: earlier + line - 1 - part.first_row(unit), relname: &leg.plan.relname })
     }
 
     // ----- inside a client's own block

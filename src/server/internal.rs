@@ -26,6 +26,15 @@ const RAW_BYTES_MAX: usize = 64 << 20;
 /// Pause between looks at a cancel request on its way.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
 
+/// A NoticeResponse.
+#[derive(Debug)]
+pub struct Notice {
+    /// So many command tags came before it.
+    pub behind: usize,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
 /// What came back.
 #[derive(Debug, Default)]
 pub struct Reply {
@@ -39,8 +48,8 @@ pub struct Reply {
     pub tags: Vec<Vec<u8>>,
     /// NotificationResponse messages that came meanwhile, whole: they are the listening client's.
     pub notifications: Vec<u8>,
-    /// Bodies of NoticeResponse.
-    pub notices: Vec<Vec<u8>>,
+    /// NoticeResponse messages.
+    pub notices: Vec<Notice>,
     /// ParameterDescription's body, to be given to a client as it is.
     pub param_description: Option<Vec<u8>>,
     /// RowDescription's body, likewise.
@@ -242,7 +251,10 @@ impl ServerConn {
                 }
                 b::NOTIFICATION_RESPONSE => reply.notifications.extend_from_slice(&buf[..head.total()]),
                 b::NOTICE_RESPONSE if raw => {}
-                b::NOTICE_RESPONSE => reply.notices.push(body.to_vec()),
+                b::NOTICE_RESPONSE => {
+                    let notice = Notice { behind: reply.tags.len(), body: body.to_vec() };
+                    reply.notices.push(notice);
+                }
                 tag => {
                     if tag == b::ERROR_RESPONSE {
                         reply.error.get_or_insert_with(|| body.to_vec());

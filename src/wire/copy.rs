@@ -137,6 +137,31 @@ pub fn put_binary(out: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
+/// Where the first `count` rows of what the encoders wrote end; at the end of `buf` when it holds fewer, or something else.
+pub fn rows_end(format: CopyFormat, buf: &[u8], count: usize) -> usize {
+    let mut at = 0;
+    for _ in 0..count {
+        let row = match format {
+            CopyFormat::Text => memchr::memchr(ROW_END, &buf[at..]).map(|end| end + 1),
+            CopyFormat::Binary => binary_row_end(&buf[at..]),
+        };
+        let Some(row) = row else { return buf.len() };
+        at += row;
+    }
+    at
+}
+
+fn binary_row_end(buf: &[u8]) -> Option<usize> {
+    let fields = usize::try_from(i16::from_be_bytes(*buf.first_chunk()?)).ok()?;
+    let mut at = 2;
+    for _ in 0..fields {
+        let len = i32::from_be_bytes(*buf.get(at..)?.first_chunk()?);
+        // NULL has no bytes.
+        at = at.checked_add(4 + usize::try_from(len.max(0)).ok()?)?;
+    }
+    (at <= buf.len()).then_some(at)
+}
+
 /// What a COPY row cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MalformedRow(
@@ -324,7 +349,39 @@ mod tests {
         }
 
         #[test]
+        fn rows_end_where_they_are_taken(
+            rows in proptest::collection::vec(row(), 0..6),
+            count in 0..7usize,
+            binary: bool,
+        ) {
+            let mut out = Vec::new();
+            let mut ends = vec![0];
+            for row in &rows {
+                if binary { put_binary_count(&mut out, row.len() as u16); }
+                for (i, value) in row.iter().enumerate() {
+                    match (binary, value) {
+                        (true, value) => put_binary(&mut out, value.as_deref()),
+                        (false, _) if i > 0 => out.push(FIELD_END),
+                        (false, _) => {}
+                    }
+                    match value {
+                        _ if binary => {}
+                        Some(value) => put_text(&mut out, value),
+                        None => put_text_null(&mut out),
+                    }
+                }
+                if !binary { out.push(ROW_END); }
+                ends.push(out.len());
+            }
+            let format = if binary { CopyFormat::Binary } else { CopyFormat::Text };
+            let end = ends.get(count).copied().unwrap_or(out.len());
+            prop_assert_eq!(rows_end(format, &out, count), end);
+        }
+
+        #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert!(rows_end(CopyFormat::Text, &bytes, 3) <= bytes.len());
+            prop_assert!(rows_end(CopyFormat::Binary, &bytes, 3) <= bytes.len());
             let _ = take_text_row(&bytes);
             let _ = take_binary_row(&bytes);
         }

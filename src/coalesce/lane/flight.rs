@@ -8,14 +8,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::flush::Guard;
-use super::ticket::{Outcome, Ticket, count_work};
-use super::{Lane, lock};
-use crate::coalesce::batch::{Cargo, copy_context, line_of_error};
+use super::ticket::{Outcome, RowNotice, Ticket, count_work};
+use super::{Lane, Owner, lock};
+use crate::coalesce::batch::{Cargo, copy_context};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{FlushOutcome, Seen};
 use crate::pool::Checkout;
 use crate::proto::prepared::Statement;
-use crate::server::internal::Reply;
+use crate::server::internal::{Notice, Reply};
 use crate::sql::effects::Effects;
 use crate::wire::backend::{self, ErrorFields};
 
@@ -219,28 +219,25 @@ impl Flight {
     }
 
     /// A notice that names a row is its client's; any other (a warning of the COMMIT) is everybody's.
-    fn pass_on(&self, batch: &Cargo, notices: &[Vec<u8>]) {
+    fn pass_on(&self, batch: &Cargo, notices: &[Notice]) {
         self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
-        for body in notices {
-            let fields = ErrorFields::new(body);
-            // Of which COPY: a table of that name may stand there twice, and then nobody knows whose row it is.
-            let mut owners = self.lane.legs.iter().zip(batch.parts()).filter_map(|(leg, part)| {
-                let line = line_of_error(&fields, &leg.plan.relname)?;
-                Some((part.line_owner(line)?, &*leg.plan.relname))
-            });
-            let owner = owners.next().filter(|_| owners.next().is_none());
-            let (tickets, relname) = match owner {
-                Some((unit, relname)) => (&self.tickets[unit..=unit], Some(relname)),
-                None => (&self.tickets[..batch.units()], None),
+        for notice in notices {
+            let fields = ErrorFields::new(&notice.body);
+            let owner = self.lane.owner_in(batch, notice.behind, &fields);
+            let (tickets, row, relname) = match owner {
+                Some(Owner { unit, row, relname }) => (&self.tickets[unit..=unit], row, Some(relname)),
+                None => (&self.tickets[..batch.units()], 0, None),
             };
             for ticket in tickets {
-                put_notice(&mut lock(&ticket.notices), &fields, relname);
+                let mut message = Vec::new();
+                put_notice(&mut message, &fields, relname);
+                lock(&ticket.notices).push(RowNotice { row, message });
                 ticket.noticed.store(true, Ordering::Release);
             }
         }
     }
 
-    async fn send(&mut self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Vec<u8>>) -> Landed {
+    async fn send(&mut self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Notice>) -> Landed {
         let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
         for _ in 0..2 {
@@ -248,6 +245,7 @@ impl Flight {
             if !lane.make_ready(&mut server).await {
                 return Landed::NotStored;
             }
+            let prepares = lane.prepares_answers(&server);
             let guard = lane.put_flush(&mut server, batch);
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
@@ -258,10 +256,15 @@ impl Flight {
             let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
             seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
             if finished.is_err() {
-                return self.lost(server, guard, &reply, seen).await;
+                return self.lost(server, guard, batch, &reply, seen).await;
             }
             let moved = lane.take_mark(&mut server, guard, &reply);
-            server.release(Instant::now());
+            if prepares && reply.error.is_some() {
+                // The rows may look different now: nobody is to find the statement here who was told how they looked.
+                drop(server);
+            } else {
+                server.release(Instant::now());
+            }
             if !moved {
                 *notices = std::mem::take(&mut reply.notices);
                 return self.answered(batch, &reply, seen);
@@ -316,8 +319,15 @@ impl Flight {
     /// The connection is gone. Stored is nothing if the Sync never left whole, or if the server said why it ends the
     /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
     /// was read.
-    async fn lost(&self, server: Checkout, guard: Guard, reply: &Reply, seen: &mut Seen) -> Landed {
-        let tags = guard.tags(self.lane.legs.len()) + self.lane.copies();
+    async fn lost(
+        &self,
+        server: Checkout,
+        guard: Guard,
+        batch: &Cargo,
+        reply: &Reply,
+        seen: &mut Seen,
+    ) -> Landed {
+        let tags = guard.tags(self.lane.legs.len()) + self.lane.copies(batch);
         let guard_answered = reply.tags.len() >= tags;
         if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
             seen.outcome = FlushOutcome::Lost;
@@ -387,7 +397,7 @@ impl Flight {
         inner.flights -= 1;
         inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
-        inner.away += units;
+        inner.crowd.answered(units);
         self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::{Lane, Leg};
-use crate::coalesce::batch::{Cargo, Cut, Form};
+use crate::coalesce::batch::{Cargo, Cut, Form, put_copy};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{FlushOutcome, Seen};
 use crate::coalesce::shapes::guard_statement;
@@ -122,10 +122,12 @@ impl Lane {
         for (leg, part) in self.legs.iter().zip(batch.parts()) {
             server.ensure_own(&leg.statement, max);
             match leg.form {
-                Form::Copy(_) => {
-                    put_own(server, &leg.statement, &[]);
-                    part.put_copy(&mut server.conn.out);
-                    server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+                Form::Copy(format) => {
+                    for rows in part.copied(format) {
+                        put_own(server, &leg.statement, &[]);
+                        put_copy(format, rows, &mut server.conn.out);
+                        server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+                    }
                 }
                 Form::Pipelined => {
                     server.conn.out.extend_from_slice(part.bytes());
@@ -150,6 +152,11 @@ impl Lane {
             put_own(server, sentinel, &params);
         }
         guard
+    }
+
+    /// Will this connection hold a statement from here on whose answers are the clients'?
+    pub(super) fn prepares_answers(&self, server: &Checkout) -> bool {
+        self.is_pipelined() && self.legs.iter().any(|leg| !server.names.holds(leg.statement.id))
     }
 
     /// Everything of one round trip, in one write.

@@ -20,6 +20,15 @@ pub enum Outcome {
     Unknown,
 }
 
+/// What the server had to say of one row.
+#[derive(Debug)]
+pub struct RowNotice {
+    /// Which row of the unit, from 0; the first, when it is of none.
+    pub row: usize,
+    /// NoticeResponse, whole.
+    pub message: Vec<u8>,
+}
+
 /// A session's end of a batch; kept and used again.
 #[derive(Debug, Default)]
 pub struct Ticket {
@@ -28,7 +37,7 @@ pub struct Ticket {
     waker: Mutex<Option<Waker>>,
     work: [AtomicU32; 6],
     pub(super) noticed: AtomicBool,
-    pub(super) notices: Mutex<Vec<u8>>,
+    pub(super) notices: Mutex<Vec<RowNotice>>,
     pub(super) answer: Mutex<Vec<u8>>,
 }
 
@@ -106,9 +115,8 @@ impl Ticket {
         self.work.each_ref().map(|n| n.load(Ordering::Relaxed).into())
     }
 
-    /// Hot path. NoticeResponse messages that the server sent for its rows, whole, if there are any; to be passed on before
-    /// the answers.
-    pub fn take_notices(&self) -> Option<Vec<u8>> {
+    /// Hot path. What the server said of the unit's rows, in their order, if it did; to be passed on with the answers.
+    pub fn take_notices(&self) -> Option<Vec<RowNotice>> {
         let any = self.noticed.load(Ordering::Acquire);
         any.then(|| {
             self.noticed.store(false, Ordering::Relaxed);
