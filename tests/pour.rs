@@ -176,6 +176,59 @@ fn pipelines_leave_as_copy_in_order() {
     }
 }
 
+/// A literal that could mean another day under other settings, or at another time, is not read again.
+#[test]
+fn dates_in_prepared_statements_are_read_as_at_parse() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TABLE t (a int, d date, ts timestamp, ms timestamp(1))";
+    let iso = "INSERT INTO t VALUES ($1, '2024-03-02', '2024-03-02 12:00', '2024-03-02 12:00:00.55')";
+    let executes =
+        |c: usize, r: usize| (0..8).map(move |i| Step::execute("s", &[Some(&number(c, r, i).to_string())]));
+    let warm = |c: usize, r: usize| -> Vec<Step> {
+        let prepared = (r == 0).then(|| Step::prepare("s", iso));
+        prepared.into_iter().chain(executes(c, r)).collect()
+    };
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            let styles =
+                ["SET DateStyle = 'SQL, DMY'", "SET DateStyle = 'German'", "SET TimeZone = 'Asia/Tokyo'"];
+            let style = Step::query(styles[c % styles.len()]);
+            std::iter::once(style).chain(executes(c, 0)).collect()
+        })
+        .collect();
+    // What is prepared is prepared on each side, so both are warmed.
+    let (through, alone) = (pg.fresh_database(setup), pg.fresh_database(setup));
+    let mut clients = crowd_of(proxy.port(), &through, CLIENTS);
+    let mut direct = crowd_of(pg.port(), &alone, CLIENTS);
+    until_poured(pg, &mut clients, &through, "t", &warm);
+    let prepare: Vec<Vec<Step>> = (0..CLIENTS).map(|_| vec![Step::prepare("s", iso)]).collect();
+    crowd::run(&mut direct, &prepare, true);
+    pg.psql(&through, "TRUNCATE t");
+    let seen = crowd::run(&mut clients, &scripts, true);
+    for (seen, expected) in seen.iter().zip(crowd::run(&mut direct, &scripts, true)) {
+        assert_eq!(comparable(seen), comparable(&expected));
+    }
+    let content = "SELECT * FROM t ORDER BY a";
+    assert_eq!(pg.psql(&through, content), pg.psql(&alone, content));
+    for other in ["'02/03/2024', NULL", "'today', NULL", "NULL, '2024-3-2'", "NULL, '2024-03-02 12:00:00Z'"] {
+        let db = pg.fresh_database(setup);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        let sql = format!("INSERT INTO t (a, d, ts) VALUES ($1, {other})");
+        for r in 0..ROUNDS / 4 {
+            let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+                .map(|c| {
+                    let prepared = (r == 0).then(|| Step::prepare("s", &sql));
+                    prepared.into_iter().chain(executes(c, r)).collect()
+                })
+                .collect();
+            crowd::run(&mut clients, &scripts, false);
+        }
+        let (rows, commands) = rows_and_commands(pg, &db, "t");
+        assert_eq!(rows, commands, "{other} was poured");
+    }
+}
+
 #[test]
 fn a_session_reads_what_it_wrote() {
     let pg = Postgres::shared();

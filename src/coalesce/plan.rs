@@ -584,6 +584,23 @@ fn scalar_is_proven(oid: Oid) -> bool {
     immutable_input(oid) || reads_settings(oid) || temporal_of(oid) != Temporal::No
 }
 
+/// A quoted date, or a date and a time of day, as ISO 8601 has them and without a zone: with the year in front in four digits they
+/// are read in one way at any time, whatever `DateStyle` and `TimeZone` are.
+fn iso(oid: Oid, quoted: &[u8]) -> bool {
+    const SHAPE: &[u8] = b"'dddd-dd-dd dd:dd:dd.dddddd";
+    let Some(text) = quoted.strip_suffix(b"'") else { return false };
+    let alike = |(byte, like): (&u8, &u8)| if *like == b'd' { byte.is_ascii_digit() } else { byte == like };
+    let ends = match oid {
+        oid::DATE => text.len() == "'dddd-dd-dd".len(),
+        oid::TIMESTAMP => {
+            let seconds = "'dddd-dd-dd dd:dd:dd".len();
+            [11, 17, seconds].contains(&text.len()) || text.len() > seconds + 1
+        }
+        _ => false,
+    };
+    ends && text.len() <= SHAPE.len() && text.iter().zip(SHAPE).all(alike)
+}
+
 /// Types whose input function depends on nothing: a literal of them may stand in a prepared statement.
 fn immutable_input(oid: Oid) -> bool {
     matches!(
@@ -728,10 +745,14 @@ fn class_name(class: Class) -> &'static str {
 fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Result<ItemRule, Reason> {
     let rule = literal_rule(class, column)?;
     let own_type = column.type_oid == column.base_oid && column.elem_oid == 0;
-    if class != Class::Null && !(own_type && immutable_input(column.base_oid)) {
+    let text = text.get(item.start..item.end).ok_or(Reason::ParameterList)?;
+    let means_one_thing = || {
+        own_type
+            && (immutable_input(column.base_oid) || (class == Class::String && iso(column.base_oid, text)))
+    };
+    if class != Class::Null && !means_one_thing() {
         return Err(Reason::FrozenLiteral(column.name.clone()));
     }
-    let text = text.get(item.start..item.end).ok_or(Reason::ParameterList)?;
     Ok(ItemRule::Fixed { class, text: text.into(), rule })
 }
 
