@@ -65,7 +65,7 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
     }
 }
 
-/// The longest a row waits for others that are expected while nothing is under way; the runtime's timer has steps of 1 ms.
+/// The longest a row waits if nothing is under way when this is over; the runtime's timer has steps of 1 ms.
 const HELD_MAX: Duration = Duration::from_millis(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -158,8 +158,10 @@ struct Inner {
     /// Rows under way as they were sent.
     singles: usize,
     crowd: Crowd,
-    /// The batch waits for more while nothing is under way.
-    held: bool,
+    /// Since when the batch waits for more while nothing is under way.
+    held: Option<Instant>,
+    /// How long flushes lately took.
+    took: Duration,
     failures: u32,
     pass_on: u64,
     /// Batches that left; the one that waits now has this number.
@@ -309,7 +311,8 @@ impl Lane {
                 aloft: Vec::new(),
                 singles: 0,
                 crowd: Crowd::default(),
-                held: false,
+                held: None,
+                took: Duration::ZERO,
                 failures: 0,
                 pass_on: 0,
                 batches: 0,
@@ -505,7 +508,7 @@ impl Lane {
         if inner.batches != batch {
             return false;
         }
-        let held = std::mem::take(&mut inner.held);
+        let held = inner.held.is_some();
         if held {
             let here = inner.here();
             inner.crowd.stayed_away(here);
@@ -534,7 +537,7 @@ impl Lane {
         if inner.tickets.is_empty() {
             // The timer is not that of the next one.
             inner.batches += 1;
-            inner.held = false;
+            inner.held = None;
         }
         drop(inner);
         self.return_budget(bytes);
@@ -577,19 +580,32 @@ impl Lane {
                 (_, _) => inner.crowd.is_several() && inner.crowd.is_complete(inner.here()),
             };
         if due || full {
-            if std::mem::take(&mut inner.held) {
-                inner.crowd.kept_its_word();
-            }
             self.leave(inner);
         }
     }
 
-    /// Nothing is under way. Does the batch wait for those who were answered a moment ago?
+    /// Nothing is under way. Does the batch wait for those who were answered a moment ago? No longer than a flush takes: that is
+    /// what it would have waited if one were under way.
     fn is_held(&self, inner: &mut Inner) -> bool {
-        let begins = !inner.held;
-        inner.held =
-            inner.crowd.is_coming(inner.tickets.len()) && (!begins || inner.since.elapsed() < HELD_MAX);
-        inner.held
+        if !inner.crowd.is_coming(inner.tickets.len()) {
+            if inner.held.is_some() {
+                inner.crowd.kept_its_word();
+            }
+            return false;
+        }
+        match inner.held {
+            None if inner.since.elapsed() >= HELD_MAX => false,
+            None => {
+                inner.held = Some(Instant::now());
+                true
+            }
+            Some(begin) if begin.elapsed() < inner.took => true,
+            Some(_) => {
+                let here = inner.here();
+                inner.crowd.stayed_away(here);
+                false
+            }
+        }
     }
 
     fn empty(&self) -> Cargo {
@@ -597,7 +613,7 @@ impl Lane {
     }
 
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        inner.held = false;
+        inner.held = None;
         let empty = inner.flown.pop().unwrap_or_else(|| self.empty());
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
@@ -625,6 +641,7 @@ impl Lane {
             landed: false,
             failed: false,
             answers: Vec::new(),
+            took: None,
         };
         tokio::spawn(flight.fly(batch));
     }

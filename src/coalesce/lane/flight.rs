@@ -100,6 +100,8 @@ pub(super) struct Flight {
     /// One of its COPYs committed; one failed.
     pub(super) landed: bool,
     pub(super) failed: bool,
+    /// How long the last one took that committed.
+    pub(super) took: Option<Duration>,
     /// What the server answered to statements that are no COPY.
     pub(super) answers: Vec<u8>,
 }
@@ -184,6 +186,7 @@ impl Flight {
         let (stats, took) = (&self.lane.stats, self.left.elapsed());
         if matches!(landed, Landed::Committed) {
             self.landed = true;
+            self.took = Some(took);
             stats.batch_rows.record(batch.rows() as u64);
             stats.flush_time.record(took.as_micros() as u64);
             stats.wait.record(self.waited.as_micros() as u64);
@@ -398,6 +401,9 @@ impl Flight {
         inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
         inner.crowd.answered(units);
+        if let Some(took) = self.took {
+            inner.took = (inner.took * 7 + took) / 8;
+        }
         self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }
