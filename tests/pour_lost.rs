@@ -6,7 +6,8 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pgsluice::wire::backend;
+use pgsluice::coalesce::batch::COPY_ROWS;
+use pgsluice::wire::{backend, frontend};
 use support::console::find;
 use support::seeded::from_env;
 use support::{Cut, Cutter, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
@@ -31,12 +32,18 @@ enum Load {
     Returning,
     /// A block with a row for `t` and two for `u`: statement by statement where that is deferred, or in one pipeline.
     Blocks,
+    /// A transaction of [`MANY`] rows for `u` in one pipeline: more than one COPY carries.
+    Pipelines,
 }
+
+/// Rows of one pipeline.
+const MANY: usize = COPY_ROWS + 40;
 
 impl Load {
     /// Is the outcome unknown by this error? A block that left as its own messages is lost as a direct one is.
     fn lost_by(self, sqlstate: &str) -> bool {
-        sqlstate == "08007" || (self == Self::Blocks && sqlstate == "08006")
+        let own = matches!(self, Self::Blocks | Self::Pipelines);
+        sqlstate == "08007" || (own && sqlstate == "08006")
     }
 
     /// What stores `a`, for one of `clients`.
@@ -67,6 +74,17 @@ impl Load {
                 ];
                 let ready = all.len();
                 vec![Step { bytes: all.into_iter().flat_map(|step| step.bytes).collect(), ready }]
+            }
+            Self::Pipelines => {
+                let mut bytes = Vec::new();
+                frontend::put_parse(&mut bytes, b"", into("u").as_bytes(), &[]);
+                for b in 0..MANY {
+                    let b = b.to_string();
+                    frontend::put_bind_text(&mut bytes, b"", &[Some(a.as_bytes()), Some(b.as_bytes())]);
+                    frontend::put_execute(&mut bytes, b"", 0);
+                }
+                frontend::put_empty(&mut bytes, frontend::SYNC);
+                vec![Step { bytes, ready: 1 }]
             }
         }
     }
@@ -236,6 +254,28 @@ fn transactions_cut_at_any_byte_of_their_flush() {
     assert_eq!(torn, "", "transactions of which only a part is there, or more than all");
     println!(
         "{points} cuts of {} flushes: {} transactions acknowledged, {unknown} unknown of which {stored} are there",
+        cutter.flushes(),
+        ledger.len() - unknown
+    );
+    assert!(unknown > 0);
+}
+
+#[test]
+fn pipelines_cut_at_any_byte_of_several_copies() {
+    let points = cuts(120);
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE u (a int, b text); CREATE VIEW t AS SELECT a FROM u GROUP BY a");
+    let cutter = Cutter::start(pg.port());
+    let proxy = proxy_behind(&cutter, pg, "");
+    let ledger =
+        with_clients(proxy.port(), &db, Load::Pipelines, || cut_everywhere(&cutter, points, 6000, 150));
+    let (unknown, stored) = settle(pg, &db, &ledger);
+    let torn = format!(
+        "SELECT a, count(*) FROM u GROUP BY a HAVING count(*) <> {MANY} OR count(DISTINCT b) <> {MANY}"
+    );
+    assert_eq!(pg.psql(&db, &torn), "", "pipelines of which only a part is there, or more than all");
+    println!(
+        "{points} cuts of {} flushes: {} pipelines acknowledged, {unknown} unknown of which {stored} are there",
         cutter.flushes(),
         ledger.len() - unknown
     );
