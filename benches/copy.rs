@@ -26,8 +26,8 @@ fn table(types: &[(u32, &str)]) -> Table {
     };
     let columns = (1..).zip(types).map(column).collect::<Vec<_>>().join(", ");
     let answer = format!(
-        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "user": "u",
-         "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "references": [],
+         "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
     );
     catalog::decode("t", &[Some(answer.as_bytes())]).expect("table")
 }
