@@ -68,6 +68,10 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
 /// The longest a row waits if nothing is under way when this is over; the runtime's timer has steps of 1 ms.
 const HELD_MAX: Duration = Duration::from_millis(1);
 
+/// Flushes that take longer wait for a disk or another server rather than for a processor: then a second one goes beside the
+/// first as soon as nobody else can come. Of quicker ones two at a time take longer than one after the other.
+const SLOW: Duration = Duration::from_micros(1500);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -577,7 +581,9 @@ impl Lane {
             && match (inner.flights, inner.singles) {
                 (0, 0) => !self.is_held(&mut inner),
                 (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
-                (_, _) => inner.crowd.is_several() && inner.crowd.is_complete(inner.here()),
+                (_, _) => {
+                    inner.took >= SLOW && inner.crowd.is_several() && inner.crowd.is_complete(inner.here())
+                }
             };
         if due || full {
             self.leave(inner);

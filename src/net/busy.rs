@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const CROWDED: u32 = 256;
 
 /// See [`CROWDED`].
-const CROWDED_MAX: u32 = 1 << 13;
+const CROWDED_MAX: u32 = 1 << 11;
 
 /// A look that comes so late means that somebody else had the core: it is needed elsewhere.
 const CORE_LOST: Duration = Duration::from_millis(1);
