@@ -29,7 +29,7 @@ use crate::coalesce::batch::{
 };
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, STATEMENTS_MAX, Single, Ticket, Work};
 use crate::coalesce::plan::InsertPlan;
-use crate::coalesce::shapes::{LEGS_MAX, Recent, Together};
+use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::error::Error;
 use crate::limits::HELD_BYTES_MAX;
@@ -368,7 +368,11 @@ impl Session {
             return None;
         }
         // What `lift` and `find` would come to, if it came by lately.
-        if let Some((ready, items)) = scratch.recent.find(&self.pool, &self.state.want, text) {
+        let lately = scratch.recent.find(&self.pool, &self.state.want, text);
+        if let Some(Lately::Refused) = lately {
+            return None;
+        }
+        if let Some(Lately::Ready(ready, items)) = lately {
             let info = encode_literals(&ready.plan, text, items, &mut scratch.rows).ok()?;
             put_inserted(&mut scratch.answers, 1);
             let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, 1);

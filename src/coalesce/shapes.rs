@@ -206,20 +206,26 @@ impl Shape {
 /// The shapes that one thread found lately, for INSERTs of literals that begin as theirs did ([`Memo`]).
 ///
 /// A shape lives as long as the table of shapes holds it, and what is known of it is looked at anew each time: what is
-/// forgotten, refused or gone there is not found here.
+/// forgotten or gone there is not found here.
 #[derive(Debug, Default)]
 pub struct Recent(Memo<(usize, u64), Weak<Shape>>);
 
 impl Recent {
-    /// Hot path. The plan that [`Lanes::find`] would give for `text`, and its items; `None` says nothing.
-    pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<(Arc<Ready>, &[Item])> {
+    /// Hot path. What [`Lanes::find`] would come to for `text`; `None` says nothing.
+    pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<Lately<'_>> {
         let (shape, items) = self.0.find(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
         let shape = shape.upgrade()?;
-        let Known::Yes(ready) = &**shape.known.load() else { return None };
-        // A lane keeps its pool: no other one can be where that was.
-        ready.lane(CopyFormat::Text).filter(|lane| Arc::ptr_eq(&lane.pool, pool))?;
+        let lately = match &**shape.known.load() {
+            // A lane keeps its pool: no other one can be where that was.
+            Known::Yes(ready) if Arc::ptr_eq(&ready.lane(CopyFormat::Text)?.pool, pool) => {
+                Lately::Ready(Arc::clone(ready), items)
+            }
+            // Were it another pool's, a statement would pass on as it was sent.
+            Known::No => Lately::Refused,
+            Known::Yes(_) | Known::Asking | Known::Nothing => return None,
+        };
         shape.seen.fetch_add(1, Ordering::Relaxed);
-        Some((Arc::clone(ready), items))
+        Some(lately)
     }
 
     fn keep(&mut self, shape: &Arc<Shape>, source: Source<'_>) {
@@ -227,6 +233,15 @@ impl Recent {
             self.0.keep((shape.pool, shape.class), text, lifted, Arc::downgrade(shape));
         }
     }
+}
+
+/// What is known of a text by its beginning.
+#[derive(Debug)]
+pub enum Lately<'a> {
+    /// Its plan, and the items of its row.
+    Ready(Arc<Ready>, &'a [Item]),
+    /// It is not poured.
+    Refused,
 }
 
 /// A row of SHOW COALESCE_TABLES.
@@ -355,7 +370,10 @@ impl Lanes {
         vars: &Arc<VarSet>,
         source: Source<'_>,
     ) -> Option<Arc<Ready>> {
-        Some(self.find_shape(pool, vars, source)?.1)
+        match &*self.find_shape(pool, vars, source)?.1 {
+            Known::Yes(ready) => Some(Arc::clone(ready)),
+            Known::Nothing | Known::Asking | Known::No => None,
+        }
     }
 
     /// As [`Lanes::find`], to be found again by the beginning of its text.
@@ -366,9 +384,18 @@ impl Lanes {
         vars: &Arc<VarSet>,
         source: Source<'_>,
     ) -> Option<Arc<Ready>> {
-        let (shape, ready) = self.find_shape(pool, vars, source)?;
-        recent.keep(&shape, source);
-        Some(ready)
+        let (shape, known) = self.find_shape(pool, vars, source)?;
+        match &*known {
+            Known::Nothing | Known::Asking => None,
+            Known::No => {
+                recent.keep(&shape, source);
+                None
+            }
+            Known::Yes(ready) => {
+                recent.keep(&shape, source);
+                Some(Arc::clone(ready))
+            }
+        }
     }
 
     fn find_shape(
@@ -376,7 +403,7 @@ impl Lanes {
         pool: &Arc<Pool>,
         vars: &Arc<VarSet>,
         source: Source<'_>,
-    ) -> Option<(Arc<Shape>, Arc<Ready>)> {
+    ) -> Option<(Arc<Shape>, Arc<Known>)> {
         let key = source.key();
         if key.1.len() > TEXT_BYTES_MAX {
             return None;
@@ -387,21 +414,12 @@ impl Lanes {
         let shape = self.shape(hash, pool, class, key);
         shape.seen.fetch_add(1, Ordering::Relaxed);
         let known = shape.known.load_full();
-        match &*known {
-            Known::Yes(ready) => Some((shape, Arc::clone(ready))),
-            Known::Asking | Known::No => None,
-            Known::Nothing => {
-                shape.known.store(Arc::new(Known::Asking));
-                let question = Question::of(source);
-                tokio::spawn(Arc::clone(self).learn(
-                    Arc::clone(pool),
-                    Arc::clone(vars),
-                    shape.clone(),
-                    question,
-                ));
-                None
-            }
+        if matches!(*known, Known::Nothing) {
+            shape.known.store(Arc::new(Known::Asking));
+            let question = Question::of(source);
+            tokio::spawn(Arc::clone(self).learn(Arc::clone(pool), Arc::clone(vars), shape.clone(), question));
         }
+        Some((shape, known))
     }
 
     /// Hot path. Counts, for the console, an INSERT that its text alone rules out.
