@@ -220,66 +220,58 @@ fn connections_cut_at_any_byte_of_a_shared_transaction() {
 }
 
 fn rows_are_there_once(load: Load, points: usize, up: usize, down: usize) {
+    let table = "CREATE TABLE t (a int, b text)";
+    let (_, ledger) = cut_and_settle(load, table, "", points, up, down);
+    assert!(ledger.len() > points);
+}
+
+/// Clients with `load` while flushes are cut at `points`; the database, and what they knew, which was held against it.
+fn cut_and_settle(
+    load: Load,
+    setup: &str,
+    rest: &str,
+    points: usize,
+    up: usize,
+    down: usize,
+) -> (String, Ledger) {
     let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let db = pg.fresh_database(setup);
     let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, pg, "");
+    let proxy = proxy_behind(&cutter, pg, rest);
     let ledger = with_clients(proxy.port(), &db, load, || cut_everywhere(&cutter, points, up, down));
     let (unknown, stored) = settle(pg, &db, &ledger);
     println!(
-        "{points} cuts of {} flushes: {} rows acknowledged, {unknown} unknown of which {stored} are there",
+        "{load:?}: {points} cuts of {} flushes: {} acknowledged, {unknown} unknown of which {stored} are there",
         cutter.flushes(),
         ledger.len() - unknown
     );
-    assert!(ledger.len() > points);
     // Most cuts leave nothing to go by; were there none, nothing was tested.
     assert!(unknown > 0);
+    (db, ledger)
 }
 
 #[test]
 fn transactions_cut_at_any_byte_of_their_flush() {
-    let points = cuts(200);
-    let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE TABLE u (a int, b text)");
-    let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, pg, "[coalesce]\ndeferred = true");
-    let ledger = with_clients(proxy.port(), &db, Load::Blocks, || cut_everywhere(&cutter, points, 450, 150));
-    let (unknown, stored) = settle(pg, &db, &ledger);
+    let setup = "CREATE TABLE t (a int, b text); CREATE TABLE u (a int, b text)";
+    let (db, _) = cut_and_settle(Load::Blocks, setup, "[coalesce]\ndeferred = true", cuts(200), 450, 150);
     // All of a transaction, or nothing of it.
-    let torn = pg.psql(
+    let torn = Postgres::shared().psql(
         &db,
         "SELECT a, count(t.a), count(u.a) FROM t FULL JOIN (SELECT a FROM u) u USING (a) GROUP BY a
          HAVING count(t.a) <> 2 OR count(u.a) <> 2",
     );
     assert_eq!(torn, "", "transactions of which only a part is there, or more than all");
-    println!(
-        "{points} cuts of {} flushes: {} transactions acknowledged, {unknown} unknown of which {stored} are there",
-        cutter.flushes(),
-        ledger.len() - unknown
-    );
-    assert!(unknown > 0);
 }
 
 #[test]
 fn pipelines_cut_at_any_byte_of_several_copies() {
-    let points = cuts(120);
-    let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE u (a int, b text); CREATE VIEW t AS SELECT a FROM u GROUP BY a");
-    let cutter = Cutter::start(pg.port());
-    let proxy = proxy_behind(&cutter, pg, "");
-    let ledger =
-        with_clients(proxy.port(), &db, Load::Pipelines, || cut_everywhere(&cutter, points, 6000, 150));
-    let (unknown, stored) = settle(pg, &db, &ledger);
+    let setup = "CREATE TABLE u (a int, b text); CREATE VIEW t AS SELECT a FROM u GROUP BY a";
+    let (db, _) = cut_and_settle(Load::Pipelines, setup, "", cuts(120), 6000, 150);
     let torn = format!(
         "SELECT a, count(*) FROM u GROUP BY a HAVING count(*) <> {MANY} OR count(DISTINCT b) <> {MANY}"
     );
-    assert_eq!(pg.psql(&db, &torn), "", "pipelines of which only a part is there, or more than all");
-    println!(
-        "{points} cuts of {} flushes: {} pipelines acknowledged, {unknown} unknown of which {stored} are there",
-        cutter.flushes(),
-        ledger.len() - unknown
-    );
-    assert!(unknown > 0);
+    let torn = Postgres::shared().psql(&db, &torn);
+    assert_eq!(torn, "", "pipelines of which only a part is there, or more than all");
 }
 
 #[test]
