@@ -1001,26 +1001,26 @@ fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[usize], ticket: &Ticke
 /// Answers to INSERTs, with the notices of each in front of its CommandComplete, where PostgreSQL sends them; what is nobody's
 /// stands in front of the last one.
 fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
-    let tags = || {
-        let mut at = 0;
-        std::iter::from_fn(move || {
-            let (head, body) = frame::whole(&known[at..], usize::MAX).ok()??;
-            at += head.total();
-            Some((at - head.total(), head.tag, body))
-        })
-        .filter(|(_, tag, _)| *tag == b::COMMAND_COMPLETE)
-    };
-    let last = tags().last().map_or(known.len(), |(at, ..)| at);
-    let (mut out, mut from, mut rows, mut left) = (Vec::new(), 0, 0, notices);
-    for (at, _, tag) in tags() {
-        rows += inserted_rows(tag);
-        let own = if at == last { left.len() } else { left.partition_point(|notice| notice.row < rows) };
+    let (mut tags, mut at) = (Vec::new(), 0);
+    while let Ok(Some((head, body))) = frame::whole(&known[at..], usize::MAX) {
+        if head.tag == b::COMMAND_COMPLETE {
+            tags.push((at, inserted_rows(body)));
+        }
+        at += head.total();
+    }
+    let (last, _) = tags.pop().unwrap_or_default();
+    let (mut out, mut from, mut before, mut left) = (Vec::new(), 0, 0, notices);
+    for (at, rows) in tags {
+        before += rows;
+        // They came in the order of the rows.
+        let own = left.iter().take_while(|notice| notice.row.is_some_and(|row| row < before)).count();
         out.extend_from_slice(&known[from..at]);
         left[..own].iter().for_each(|notice| out.extend_from_slice(&notice.message));
         (from, left) = (at, &left[own..]);
     }
+    out.extend_from_slice(&known[from..last]);
     left.iter().for_each(|notice| out.extend_from_slice(&notice.message));
-    out.extend_from_slice(&known[from..]);
+    out.extend_from_slice(&known[last..]);
     out
 }
 

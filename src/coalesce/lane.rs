@@ -179,6 +179,34 @@ impl Inner {
     fn here(&self) -> usize {
         self.tickets.len() + self.flying + self.singles
     }
+
+    /// Nothing is under way. Does the batch wait for those who were answered a moment ago? No longer than a flush takes: that is
+    /// what it would have waited if one were under way.
+    fn is_held(&mut self) -> bool {
+        if !self.crowd.is_coming(self.tickets.len()) {
+            if self.held.is_some() {
+                self.crowd.kept_its_word();
+            }
+            return false;
+        }
+        match self.held {
+            None if self.since.elapsed() >= HELD_MAX => false,
+            None => {
+                self.held = Some(Instant::now());
+                true
+            }
+            Some(begin) if begin.elapsed() < self.took => true,
+            Some(_) => {
+                self.waited_in_vain();
+                false
+            }
+        }
+    }
+
+    fn waited_in_vain(&mut self) {
+        let here = self.here();
+        self.crowd.stayed_away(here);
+    }
 }
 
 /// One lane.
@@ -514,8 +542,7 @@ impl Lane {
         }
         let held = inner.held.is_some();
         if held {
-            let here = inner.here();
-            inner.crowd.stayed_away(here);
+            inner.waited_in_vain();
             self.leave(inner);
         }
         !held
@@ -579,7 +606,7 @@ impl Lane {
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
         let due = self.settings.linger.is_zero()
             && match (inner.flights, inner.singles) {
-                (0, 0) => !self.is_held(&mut inner),
+                (0, 0) => !inner.is_held(),
                 (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
                 (_, _) => {
                     inner.took >= SLOW && inner.crowd.is_several() && inner.crowd.is_complete(inner.here())
@@ -590,42 +617,18 @@ impl Lane {
         }
     }
 
-    /// Nothing is under way. Does the batch wait for those who were answered a moment ago? No longer than a flush takes: that is
-    /// what it would have waited if one were under way.
-    fn is_held(&self, inner: &mut Inner) -> bool {
-        if !inner.crowd.is_coming(inner.tickets.len()) {
-            if inner.held.is_some() {
-                inner.crowd.kept_its_word();
-            }
-            return false;
-        }
-        match inner.held {
-            None if inner.since.elapsed() >= HELD_MAX => false,
-            None => {
-                inner.held = Some(Instant::now());
-                true
-            }
-            Some(begin) if begin.elapsed() < inner.took => true,
-            Some(_) => {
-                let here = inner.here();
-                inner.crowd.stayed_away(here);
-                false
-            }
-        }
-    }
-
     fn empty(&self) -> Cargo {
         Cargo::new(self.legs.iter().map(|leg| leg.form), self.caps())
     }
 
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         inner.held = None;
+        let here = inner.here();
+        inner.crowd.left(here);
         let empty = inner.flown.pop().unwrap_or_else(|| self.empty());
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
         let tickets = std::mem::replace(&mut inner.tickets, as_many);
-        let here = tickets.len() + inner.flying + inner.singles;
-        inner.crowd.left(here);
         let number = inner.batches;
         inner.batches += 1;
         inner.flights += 1;
@@ -644,7 +647,6 @@ impl Lane {
             tickets,
             waited,
             left,
-            landed: false,
             failed: false,
             answers: Vec::new(),
             took: None,

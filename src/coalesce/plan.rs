@@ -591,14 +591,12 @@ fn iso(oid: Oid, quoted: &[u8]) -> bool {
     let Some(text) = quoted.strip_suffix(b"'") else { return false };
     let alike = |(byte, like): (&u8, &u8)| if *like == b'd' { byte.is_ascii_digit() } else { byte == like };
     let ends = match oid {
-        oid::DATE => text.len() == "'dddd-dd-dd".len(),
-        oid::TIMESTAMP => {
-            let seconds = "'dddd-dd-dd dd:dd:dd".len();
-            [11, 17, seconds].contains(&text.len()) || text.len() > seconds + 1
-        }
+        oid::DATE => text.len() == 11,
+        // With the day, the minute, the second, or a part of it.
+        oid::TIMESTAMP => matches!(text.len(), 11 | 17 | 20 | 22..=27),
         _ => false,
     };
-    ends && text.len() <= SHAPE.len() && text.iter().zip(SHAPE).all(alike)
+    ends && text.iter().zip(SHAPE).all(alike)
 }
 
 /// Types whose input function depends on nothing: a literal of them may stand in a prepared statement.

@@ -197,6 +197,13 @@ impl Shape {
         self.pool == pool && self.class == class && (self.kind, &*self.text, &*self.types) == key
     }
 
+    fn ready(&self) -> Option<Arc<Ready>> {
+        match &**self.known.load() {
+            Known::Yes(ready) => Some(Arc::clone(ready)),
+            Known::Nothing | Known::Asking | Known::No => None,
+        }
+    }
+
     /// The table changed: ask again.
     pub(super) fn forget(&self) {
         self.known.store(Arc::new(Known::Nothing));
@@ -370,10 +377,7 @@ impl Lanes {
         vars: &Arc<VarSet>,
         source: Source<'_>,
     ) -> Option<Arc<Ready>> {
-        match &*self.find_shape(pool, vars, source)?.1 {
-            Known::Yes(ready) => Some(Arc::clone(ready)),
-            Known::Nothing | Known::Asking | Known::No => None,
-        }
+        self.find_shape(pool, vars, source)?.ready()
     }
 
     /// As [`Lanes::find`], to be found again by the beginning of its text.
@@ -384,26 +388,18 @@ impl Lanes {
         vars: &Arc<VarSet>,
         source: Source<'_>,
     ) -> Option<Arc<Ready>> {
-        let (shape, known) = self.find_shape(pool, vars, source)?;
-        match &*known {
-            Known::Nothing | Known::Asking => None,
-            Known::No => {
-                recent.keep(&shape, source);
-                None
-            }
-            Known::Yes(ready) => {
-                recent.keep(&shape, source);
-                Some(Arc::clone(ready))
-            }
-        }
+        let shape = self.find_shape(pool, vars, source)?;
+        recent.keep(&shape, source);
+        shape.ready()
     }
 
+    /// Asks about it when nothing is known.
     fn find_shape(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         vars: &Arc<VarSet>,
         source: Source<'_>,
-    ) -> Option<(Arc<Shape>, Arc<Known>)> {
+    ) -> Option<Arc<Shape>> {
         let key = source.key();
         if key.1.len() > TEXT_BYTES_MAX {
             return None;
@@ -413,13 +409,12 @@ impl Lanes {
         let hash = self.hasher.hash_one((pool_id, class, key));
         let shape = self.shape(hash, pool, class, key);
         shape.seen.fetch_add(1, Ordering::Relaxed);
-        let known = shape.known.load_full();
-        if matches!(*known, Known::Nothing) {
+        if matches!(**shape.known.load(), Known::Nothing) {
             shape.known.store(Arc::new(Known::Asking));
             let question = Question::of(source);
             tokio::spawn(Arc::clone(self).learn(Arc::clone(pool), Arc::clone(vars), shape.clone(), question));
         }
-        Some((shape, known))
+        Some(shape)
     }
 
     /// Hot path. Counts, for the console, an INSERT that its text alone rules out.

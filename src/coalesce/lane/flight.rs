@@ -97,11 +97,9 @@ pub(super) struct Flight {
     pub(super) waited: Duration,
     /// When the COPY under way began.
     pub(super) left: Instant,
-    /// One of its COPYs committed; one failed.
-    pub(super) landed: bool,
-    pub(super) failed: bool,
-    /// How long the last one took that committed.
+    /// How long the last of its COPYs took that committed, if one did; one failed.
     pub(super) took: Option<Duration>,
+    pub(super) failed: bool,
     /// What the server answered to statements that are no COPY.
     pub(super) answers: Vec<u8>,
 }
@@ -185,7 +183,6 @@ impl Flight {
         }
         let (stats, took) = (&self.lane.stats, self.left.elapsed());
         if matches!(landed, Landed::Committed) {
-            self.landed = true;
             self.took = Some(took);
             stats.batch_rows.record(batch.rows() as u64);
             stats.flush_time.record(took.as_micros() as u64);
@@ -228,8 +225,8 @@ impl Flight {
             let fields = ErrorFields::new(&notice.body);
             let owner = self.lane.owner_in(batch, notice.behind, &fields);
             let (tickets, row, relname) = match owner {
-                Some(Owner { unit, row, relname }) => (&self.tickets[unit..=unit], row, Some(relname)),
-                None => (&self.tickets[..batch.units()], 0, None),
+                Some(Owner { unit, row, relname }) => (&self.tickets[unit..=unit], Some(row), Some(relname)),
+                None => (&self.tickets[..batch.units()], None, None),
             };
             for ticket in tickets {
                 let mut message = Vec::new();
@@ -392,8 +389,9 @@ impl Flight {
             return;
         }
         let mut inner = lock(&self.lane.inner);
-        if self.landed {
+        if let Some(took) = self.took {
             inner.failures = 0;
+            inner.took = (inner.took * 7 + took) / 8;
         } else if self.failed {
             Lane::failed(&mut inner);
         }
@@ -401,9 +399,6 @@ impl Flight {
         inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
         inner.crowd.answered(units);
-        if let Some(took) = self.took {
-            inner.took = (inner.took * 7 + took) / 8;
-        }
         self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }

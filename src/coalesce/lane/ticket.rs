@@ -23,8 +23,8 @@ pub enum Outcome {
 /// What the server had to say of one row.
 #[derive(Debug)]
 pub struct RowNotice {
-    /// Which row of the unit, from 0; the first, when it is of none.
-    pub row: usize,
+    /// Which row of the unit, from 0; `None`: the COMMIT's own.
+    pub row: Option<usize>,
     /// NoticeResponse, whole.
     pub message: Vec<u8>,
 }
