@@ -15,6 +15,8 @@ pub enum Target {
     Single,
     /// The same with `simple_query = "control"`.
     Control,
+    /// No PostgreSQL at all: a server that answers and stores nothing.
+    Ceiling,
 }
 
 impl Target {
@@ -27,6 +29,7 @@ impl Target {
             Self::PgsluiceOff => "pgsluice-off",
             Self::Single => "single",
             Self::Control => "control",
+            Self::Ceiling => "ceiling",
         }
     }
 }
@@ -145,6 +148,10 @@ pub struct Cell {
 const ALL: &[Target] = &[Target::Direct, Target::PgBouncer, Target::Pgsluice];
 /// Debian's PgBouncer has no prepared statements in transaction pooling.
 const NO_PGBOUNCER: &[Target] = &[Target::Direct, Target::Pgsluice];
+/// What is poured, and the most that could come of it.
+const POURED: &[Target] = &[Target::Direct, Target::PgBouncer, Target::Pgsluice, Target::Ceiling];
+/// The same, as [`NO_PGBOUNCER`].
+const POURED_PREPARED: &[Target] = &[Target::Direct, Target::Pgsluice, Target::Ceiling];
 const PROXIES: &[Target] = &[Target::PgBouncer, Target::Pgsluice];
 /// What it costs those who have nothing to pour.
 const ON_AND_OFF: &[Target] = &[Target::Pgsluice, Target::PgsluiceOff];
@@ -189,7 +196,7 @@ pub const CELLS: &[Cell] = &[
         16,
         &[Target::Pgsluice, Target::Control],
     ),
-    cell("insert-simple-1", "one autocommit INSERT, 1 client, simple", Load::Insert, Mode::Simple, 1, ALL),
+    cell("insert-simple-1", "one autocommit INSERT, 1 client, simple", Load::Insert, Mode::Simple, 1, POURED),
     cell("insert-simple-8", "one autocommit INSERT, 8 clients, simple", Load::Insert, Mode::Simple, 8, ALL),
     cell(
         "insert-simple-64",
@@ -197,7 +204,7 @@ pub const CELLS: &[Cell] = &[
         Load::Insert,
         Mode::Simple,
         64,
-        ALL,
+        POURED,
     ),
     cell(
         "insert-extended-64",
@@ -205,7 +212,7 @@ pub const CELLS: &[Cell] = &[
         Load::Insert,
         Mode::Extended,
         64,
-        ALL,
+        POURED,
     ),
     cell(
         "insert-prepared-1",
@@ -213,7 +220,7 @@ pub const CELLS: &[Cell] = &[
         Load::Insert,
         Mode::Prepared,
         1,
-        NO_PGBOUNCER,
+        POURED_PREPARED,
     ),
     cell(
         "insert-prepared-8",
@@ -229,7 +236,7 @@ pub const CELLS: &[Cell] = &[
         Load::Insert,
         Mode::Prepared,
         64,
-        NO_PGBOUNCER,
+        POURED_PREPARED,
     ),
     cell(
         "pipeline64-extended",
@@ -237,7 +244,7 @@ pub const CELLS: &[Cell] = &[
         Load::Pipeline64,
         Mode::Extended,
         8,
-        ALL,
+        POURED,
     ),
     cell(
         "pipeline64-prepared",
@@ -245,7 +252,7 @@ pub const CELLS: &[Cell] = &[
         Load::Pipeline64,
         Mode::Prepared,
         8,
-        NO_PGBOUNCER,
+        POURED_PREPARED,
     ),
     cell(
         "tx12-simple",
@@ -311,7 +318,7 @@ pub const CELLS: &[Cell] = &[
         Load::Deferred12,
         Mode::Simple,
         32,
-        NO_PGBOUNCER,
+        POURED_PREPARED,
     ),
     cell(
         "tx12-deferred-prepared",
@@ -319,7 +326,7 @@ pub const CELLS: &[Cell] = &[
         Load::Deferred12,
         Mode::Prepared,
         16,
-        NO_PGBOUNCER,
+        POURED_PREPARED,
     ),
     cell("connect", "connect, one query, disconnect, 8 clients", Load::Connect, Mode::Simple, 8, ALL),
     cell("idle-9000", "9,000 clients that do nothing, no TLS", Load::Idle, Mode::Simple, 9000, PROXIES),

@@ -6,6 +6,7 @@
 
 #![allow(clippy::print_stdout, missing_docs, unreachable_pub, missing_debug_implementations)]
 
+mod ceiling;
 mod cells;
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,6 +29,11 @@ use rig::Rig;
 fn main() -> ExitCode {
     // cargo adds --bench.
     let names: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    if let [argument, port] = &names[..]
+        && argument == ceiling::ARGUMENT
+    {
+        ceiling::serve(port.parse().expect("a port"));
+    }
     let chosen = match cells::select(&names) {
         Ok(chosen) => chosen,
         Err(why) => {
@@ -65,6 +71,7 @@ fn targets() -> Vec<Target> {
         Target::PgsluiceOff,
         Target::Single,
         Target::Control,
+        Target::Ceiling,
     ]
     .into_iter();
     all.filter(|t| named.is_empty() || named.split(' ').any(|n| n == t.name().to_lowercase())).collect()

@@ -163,7 +163,8 @@ fn insert_until(end: Instant, port: u16, client: usize) -> Vec<(bool, f64)> {
 /// Every row that was acknowledged must be there, and no other.
 fn count_rows(rig: &Rig, cell: &Cell, target: Target, expected: u64) {
     let tables = cell.load.tables();
-    if tables.is_empty() {
+    // The ceiling stores none.
+    if tables.is_empty() || target == Target::Ceiling {
         return;
     }
     let counts: Vec<String> = tables.iter().map(|t| format!("(SELECT count(*) FROM {t})")).collect();

@@ -55,7 +55,8 @@ pub fn report(outcomes: &[Outcome], effort: Effort, facts: &Facts) -> String {
         "Each cell ran on every target in turn, {} times {} s; figures are medians, ratios are medians of the\n\
          ratios inside one repetition. A rate counts rows (queries, connections); CPU is the proxy process's own time for\n\
          each of them; latency is that of one of pgbench's transactions. After each INSERT run the rows in the tables were\n\
-         counted: exactly those that had been acknowledged were there, or the run would have stopped.\n",
+         counted: exactly those that had been acknowledged were there, or the run would have stopped. The ceiling is a server\n\
+         that answers and stores nothing: the most that any server could give this client on this machine.\n",
         effort.repetitions, effort.seconds
     );
     for (name, value) in &facts.lines {
@@ -73,19 +74,20 @@ fn throughput_table(out: &mut String, outcomes: &[Outcome]) {
         return;
     }
     out.push_str("\n## Throughput, CPU, latency\n\n");
-    out.push_str("| cell | target | per second | to direct | to PgBouncer | CPU us each | CPU to PgBouncer | p50 ms | p99 ms |\n");
-    out.push_str("|---|---|--:|--:|--:|--:|--:|--:|--:|\n");
+    out.push_str("| cell | target | per second | to direct | to PgBouncer | to the ceiling | CPU us each | CPU to PgBouncer | p50 ms | p99 ms |\n");
+    out.push_str("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n");
     for outcome in rows {
         for target in outcome.measured() {
             let against = |to, get| if to == target { None } else { outcome.ratio(target, to, get) };
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 outcome.cell.name,
                 target.name(),
                 shown(outcome.median(target, RATE), 0),
                 shown(against(Target::Direct, RATE), 2),
                 shown(against(Target::PgBouncer, RATE), 2),
+                shown(against(Target::Ceiling, RATE), 2),
                 shown(outcome.median(target, CPU), 2),
                 shown(against(Target::PgBouncer, CPU), 2),
                 shown(outcome.median(target, P50), 2),

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
+use crate::ceiling;
 use crate::cells::Target;
 use crate::common::pgbench;
 use crate::support::child::{Guarded, run};
@@ -22,11 +23,12 @@ const COLUMNS: &str =
 /// Everything that a run talks to.
 pub struct Rig {
     pub postgres: Postgres,
-    pgbouncer: Option<PgBouncer>,
+    pgbouncer: Option<Server>,
     pgsluice: Option<Proxy>,
     pgsluice_off: Option<Proxy>,
     single: Option<Proxy>,
     control: Option<Proxy>,
+    ceiling: Option<Server>,
 }
 
 impl Rig {
@@ -53,6 +55,7 @@ impl Rig {
             pgsluice_off: None,
             single: None,
             control: None,
+            ceiling: None,
         };
         targets.iter().for_each(|&target| rig.restart(target));
         rig
@@ -67,13 +70,14 @@ impl Rig {
             Target::PgsluiceOff => self.pgsluice_off.as_ref().expect("started").port(),
             Target::Single => self.single.as_ref().expect("started").port(),
             Target::Control => self.control.as_ref().expect("started").port(),
+            Target::Ceiling => self.ceiling.as_ref().expect("started").port,
         }
     }
 
     /// The proxy's process; `None` for direct.
     pub fn pid(&self, target: Target) -> Option<u32> {
         match target {
-            Target::Direct => None,
+            Target::Direct | Target::Ceiling => None,
             Target::PgBouncer => self.pgbouncer.as_ref().map(|p| p.process.pid()),
             Target::Pgsluice => self.pgsluice.as_ref().map(Proxy::pid),
             Target::PgsluiceOff => self.pgsluice_off.as_ref().map(Proxy::pid),
@@ -86,7 +90,7 @@ impl Rig {
     pub fn restart(&mut self, target: Target) {
         match target {
             Target::Direct => {}
-            Target::PgBouncer => self.pgbouncer = Some(PgBouncer::start(&self.postgres)),
+            Target::PgBouncer => self.pgbouncer = Some(start_pgbouncer(&self.postgres)),
             Target::Pgsluice => self.pgsluice = Some(start_pgsluice(&self.postgres, "")),
             Target::PgsluiceOff => {
                 self.pgsluice_off = Some(start_pgsluice(&self.postgres, "[coalesce]\nmode = \"off\"\n"));
@@ -97,6 +101,7 @@ impl Rig {
             Target::Control => {
                 self.control = Some(start_pgsluice(&self.postgres, "[policy]\nsimple_query = \"control\"\n"));
             }
+            Target::Ceiling => self.ceiling = Some(start_ceiling()),
         }
     }
 }
@@ -114,41 +119,60 @@ fn start_pgsluice(postgres: &Postgres, rest: &str) -> Proxy {
     Proxy::to(postgres, quiet, "", &format!("{deferred}{rest}{extra}"))
 }
 
-/// Debian's PgBouncer.
-pub struct PgBouncer {
+/// A server that is neither PostgreSQL nor pgsluice.
+struct Server {
     process: Guarded,
     port: u16,
     _dir: tempfile::TempDir,
 }
 
-impl PgBouncer {
-    fn start(postgres: &Postgres) -> Self {
-        let dir =
-            tempfile::Builder::new().prefix("pgsluice-pgbouncer-").tempdir().expect("temporary directory");
-        let port = free_port();
-        let ini = dir.path().join("pgbouncer.ini");
-        let userlist = dir.path().join("userlist.txt");
-        let text = format!(
-            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
-             unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
-             default_pool_size = 20\nmax_client_conn = 10000\nlog_connections = 0\nlog_disconnections = 0\n\
-             log_pooler_errors = 0\nlog_stats = 0\nignore_startup_parameters = extra_float_digits\n",
-            postgres.port(),
-            userlist.display()
-        );
-        fs::write(&ini, text).expect("pgbouncer.ini");
-        fs::write(&userlist, "\"postgres\" \"\"\n").expect("userlist.txt");
-        // It refuses to run as root.
-        run(Command::new("chmod").arg("-R").arg("a+rX").arg(dir.path()));
-        let argv = [program().into(), ini.display().to_string()];
-        let litter = dir.path().to_string_lossy().into_owned();
-        let process = Guarded::start(&argv, Some("postgres"), "TERM", &litter, |command| {
-            command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
-        });
+impl Server {
+    /// Waits until it listens.
+    fn up(what: &str, process: Guarded, port: u16, dir: tempfile::TempDir) -> Self {
         let up = poll(PATIENCE, || TcpStream::connect(("127.0.0.1", port)).ok());
-        assert!(up.is_some(), "PgBouncer did not start on port {port}");
+        assert!(up.is_some(), "{what} did not start on port {port}");
         Self { process, port, _dir: dir }
     }
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("pgsluice-bench-").tempdir().expect("temporary directory")
+}
+
+/// Debian's PgBouncer.
+fn start_pgbouncer(postgres: &Postgres) -> Server {
+    let (dir, port) = (directory(), free_port());
+    let ini = dir.path().join("pgbouncer.ini");
+    let userlist = dir.path().join("userlist.txt");
+    let text = format!(
+        "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+         unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+         default_pool_size = 20\nmax_client_conn = 10000\nlog_connections = 0\nlog_disconnections = 0\n\
+         log_pooler_errors = 0\nlog_stats = 0\nignore_startup_parameters = extra_float_digits\n",
+        postgres.port(),
+        userlist.display()
+    );
+    fs::write(&ini, text).expect("pgbouncer.ini");
+    fs::write(&userlist, "\"postgres\" \"\"\n").expect("userlist.txt");
+    // It refuses to run as root.
+    run(Command::new("chmod").arg("-R").arg("a+rX").arg(dir.path()));
+    let argv = [program().into(), ini.display().to_string()];
+    let litter = dir.path().to_string_lossy().into_owned();
+    let process = Guarded::start(&argv, Some("postgres"), "TERM", &litter, silent);
+    Server::up("PgBouncer", process, port, dir)
+}
+
+/// This program as [`ceiling`].
+fn start_ceiling() -> Server {
+    let (dir, port) = (directory(), free_port());
+    let program = std::env::current_exe().expect("this program").display().to_string();
+    let argv = [program, ceiling::ARGUMENT.into(), port.to_string()];
+    let process = Guarded::start(&argv, None, "TERM", "", silent);
+    Server::up("the ceiling", process, port, dir)
+}
+
+fn silent(command: &mut Command) {
+    command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
 }
 
 fn program() -> &'static str {
