@@ -58,6 +58,9 @@ pub const HELD_BYTES_MAX: usize = 1 << 20;
 /// Answers owed to one client at a time; when reached, the client is not read.
 pub const PIPELINE_MAX: usize = 16_384;
 
+/// Most rows of one INSERT of many VALUES: each number of rows is a prepared statement of its own on a server connection.
+pub const VALUES_ROWS_MAX: usize = 16;
+
 /// Longest cancel key we hand out or accept from a server (bytes, protocol 3.2).
 pub const CANCEL_KEY_BYTES_MAX: usize = 256;
 

@@ -628,8 +628,10 @@ pub enum Enforce {
 pub struct Coalesce {
     /// on, shadow or off.
     pub mode: CoalesceMode,
-    /// From this many rows on a flush is a COPY.
+    /// From this many rows on they leave together.
     pub copy_min_rows: usize,
+    /// Up to so many rows of a table go as one INSERT; 0: each as a COPY.
+    pub values_max_rows: usize,
     /// Most rows of one flush.
     pub max_rows: usize,
     /// Most bytes of one flush.
@@ -709,6 +711,7 @@ impl Default for Coalesce {
         Self {
             mode: CoalesceMode::On,
             copy_min_rows: 2,
+            values_max_rows: 8,
             max_rows: 10_000,
             max_bytes: 4 << 20,
             max_flushes_per_table: 2,

@@ -1,5 +1,5 @@
-//! The same values as an INSERT and as the COPY row made of it: when the COPY succeeds, the INSERT did too, and the tables
-//! are equal. A COPY that fails where the INSERT would not is allowed, because then the INSERT itself is run.
+//! The same values as an INSERT and as the COPY row made of it, and as the row of an INSERT of many VALUES: when that succeeds,
+//! the INSERT did too, and the tables are equal. A COPY that fails where the INSERT would not is allowed, because then the INSERT itself is run.
 
 mod support;
 
@@ -311,6 +311,30 @@ fn judge(inserted: &Result<String, String>, copied: &Result<String, String>) -> 
     }
 }
 
+/// The row twice as one INSERT of two VALUES, against the INSERT itself, twice.
+fn values_agree(
+    raw: &mut Raw,
+    plan: &InsertPlan,
+    (format, row): (CopyFormat, &[u8]),
+    table: &str,
+    counts: &mut Counts,
+    insert: impl Fn(&mut Raw) -> Vec<Message>,
+) -> Result<(), String> {
+    let Some(values) = &plan.values else { return Ok(()) };
+    let (sql, types) = values.statement(2);
+    let twice = attempt(raw, table, |raw| [insert(raw), insert(raw)].concat());
+    let many = attempt(raw, table, |raw| {
+        let mut out = Vec::new();
+        frontend::put_parse(&mut out, b"", sql.as_bytes(), &types);
+        batch::put_many_values(format, "", plan.fields, 2, &row.repeat(2), &mut out);
+        frontend::put_empty(&mut out, frontend::SYNC);
+        raw.send(&out);
+        raw.read_until_ready()
+    });
+    counts.values += usize::from(twice.is_ok() && many.is_ok());
+    judge(&twice, &many).map_err(|e| format!("{sql}\n{e}"))
+}
+
 /// Counts, so that a test that poured nothing fails.
 #[derive(Debug, Default)]
 struct Counts {
@@ -318,6 +342,8 @@ struct Counts {
     both_failed: usize,
     refused: usize,
     copy_alone_failed: usize,
+    /// As INSERTs of many VALUES.
+    values: usize,
 }
 
 impl Counts {
@@ -362,7 +388,11 @@ fn literals_agree(
     let inserted = attempt(raw, table, |raw| raw.query(&sql));
     let copied = attempt(raw, table, |raw| copy(raw, &plan.copy_text_sql, &[&line]));
     counts.add(&inserted, &copied);
-    judge(&inserted, &copied).map_err(|e| format!("{sql}\n{}\n{e}", line.escape_ascii()))
+    judge(&inserted, &copied)
+        .and_then(|()| {
+            values_agree(raw, &plan, (CopyFormat::Text, &line), table, counts, |raw| raw.query(&sql))
+        })
+        .map_err(|e| format!("{sql}\n{}\n{e}", line.escape_ascii()))
 }
 
 /// Every string and a few of each other class into every type.
@@ -410,6 +440,7 @@ fn every_literal_into_every_type() {
     }
     assert!(wrong.is_empty(), "\n{wrong}");
     assert!(counts.poured > 900 && counts.both_failed > 900 && counts.refused > 900, "{counts:?}");
+    assert!(counts.values > 700, "{counts:?}");
 }
 
 /// Random rows of random literals into a table of many types.
@@ -544,7 +575,9 @@ fn params_agree(
         }
     });
     counts.add(&inserted, &copied);
-    judge(&inserted, &copied).map_err(|e| format!("{table} {:?} {values:?} {format:?}\n{e}", plan.items))
+    judge(&inserted, &copied)
+        .and_then(|()| values_agree(raw, plan, (format, &row), table, counts, |raw| execute(raw, &body)))
+        .map_err(|e| format!("{table} {:?} {values:?} {format:?}\n{e}", plan.items))
 }
 
 /// Each parameter type into each column type, text and binary, wherever the plan allows it.
@@ -586,6 +619,7 @@ fn every_parameter_type_into_every_column_type() {
     assert!(wrong.is_empty(), "\n{wrong}");
     assert!(allowed > 150, "{allowed} pairs");
     assert!(counts.poured > 1500 && counts.both_failed > 1500, "{counts:?}");
+    assert!(counts.values > 1200, "{counts:?}");
 }
 
 /// The binary form of every sample that the type takes, and some that it does not.

@@ -13,8 +13,8 @@ use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
 const CLIENTS: usize = 6;
 
-/// CopyDone: a flush goes up.
-const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
+/// Flush and Sync: a batch goes up.
+const BATCH_END: [u8; 10] = [b'H', 0, 0, 0, 4, b'S', 0, 0, 0, 4];
 
 /// Bytes that the process may grow by under all lies.
 const GROWTH_MAX: u64 = 48 << 20;
@@ -55,7 +55,7 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
         while let Ok(n) = up.read(&mut piece)
             && n > 0
         {
-            if piece[..n].windows(COPY_DONE.len()).any(|w| w == COPY_DONE) {
+            if piece[..n].windows(BATCH_END.len()).any(|w| w == BATCH_END) {
                 all.flushes.fetch_add(1, Ordering::AcqRel);
                 if let Some(armed) = all.armed.lock().expect("armed").take() {
                     *lies.lock().expect("lie") = Some(armed);
@@ -194,11 +194,21 @@ fn insert_until(stop: &AtomicBool, port: u16, db: &str) -> usize {
 
 #[test]
 fn whatever_a_server_says_of_a_flush_everybody_is_answered() {
+    everybody_is_answered("[coalesce]\nvalues_max_rows = 0");
+}
+
+#[test]
+fn whatever_a_server_says_of_an_insert_of_many_values_everybody_is_answered() {
+    everybody_is_answered("");
+}
+
+fn everybody_is_answered(coalesce: &str) {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     let shared = Arc::new(Shared::default());
     let port = liar(pg.port(), &shared);
-    let mut proxy = Proxy::to(pg, "server_login_retry = 1", &format!("port = {port}\npool_size = 12"), "");
+    let mut proxy =
+        Proxy::to(pg, "server_login_retry = 1", &format!("port = {port}\npool_size = 12"), coalesce);
     let stop = AtomicBool::new(false);
     let two_flushes = |what: &str| {
         let flushes = shared.flushes.load(Ordering::Acquire);

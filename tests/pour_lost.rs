@@ -304,7 +304,7 @@ fn a_terminated_flush_is_nobodys_business() {
     // A flush that is surely under way: it waits for the table.
     let kill = format!(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-          WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'COPY%'"
+          WHERE datname = '{db}' AND wait_event_type = 'Lock' AND application_name = 'pgsluice'"
     );
     let mut admin = Raw::login(pg.port(), "postgres");
     let mut holder = Raw::login(pg.port(), &db);

@@ -270,6 +270,8 @@ row! {
         in_flight: u64 = "in_flight" Int4,
         /// Rows confirmed.
         rows: u64 = "rows" Numeric,
+        /// Of those, rows that left as an INSERT of many VALUES.
+        values_rows: u64 = "values_rows" Numeric,
         /// Flushes confirmed.
         flushes: u64 = "flushes" Numeric,
         /// Their ratio.
@@ -332,7 +334,7 @@ row! {
         rows: u64 = "rows" Int4,
         /// Their bytes.
         bytes: u64 = "bytes" Int8,
-        /// copy_text, copy_binary or pipelined.
+        /// copy_text, copy_binary, values (INSERTs of many VALUES) or pipelined; of several tables both.
         plan: String = "plan" Text,
         /// How long its first row had waited, in microseconds.
         wait: u64 = "wait_us" Int8,

@@ -753,6 +753,31 @@ pub fn put_copy(format: CopyFormat, rows: &[u8], out: &mut Vec<u8>) {
     frontend::put_empty(out, frontend::COPY_DONE);
 }
 
+/// Appends Bind and Execute of the prepared INSERT `name` of as many VALUES as these rows have.
+pub fn put_many_values(
+    format: CopyFormat,
+    name: &str,
+    fields: u16,
+    rows: usize,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) {
+    // ManyValues bounds both.
+    let count = rows as u16 * fields;
+    frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        frame::put_cstr(out, name.as_bytes());
+        match format {
+            CopyFormat::Text => out.extend_from_slice(&[0, 0]),
+            CopyFormat::Binary => out.extend_from_slice(&[0, 1, 0, 1]),
+        }
+        out.extend_from_slice(&count.to_be_bytes());
+        copy::put_values(format, bytes, out);
+        out.extend_from_slice(&[0, 0]);
+    });
+    frontend::put_execute(out, b"", 0);
+}
+
 /// Where the rows of one COPY end in a unit's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
@@ -925,6 +950,7 @@ mod tests {
             references: Vec::new(),
             copy_text_sql: "COPY".into(),
             copy_binary_sql: Some("COPY binary".into()),
+            values: None,
             items,
             fields,
             params,

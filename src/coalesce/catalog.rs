@@ -231,6 +231,8 @@ SELECT pg_catalog.json_build_object(
   'stops', (SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(s.stop, s.detail)), '[]') FROM stops s),
   'self_fk', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT u.n), '[]') FROM r, self_fk s, LATERAL pg_catalog.unnest(s.conkey) u(n)
                WHERE s.conrelid OPERATOR(pg_catalog.=) r.oid),
+  'quiet', NOT EXISTS (SELECT 1 FROM fn JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) fn.f
+     WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid OR p.proname::pg_catalog.text OPERATOR(pg_catalog.~~) '%ts%'::pg_catalog.text),
   'root', (SELECT COALESCE(pg_catalog.pg_partition_root(r.oid::pg_catalog.regclass)::pg_catalog.oid, r.oid)::pg_catalog.int8 FROM r),
   'references', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT
                    COALESCE(pg_catalog.pg_partition_root(k.confrelid::pg_catalog.regclass)::pg_catalog.oid, k.confrelid)::pg_catalog.int8), '[]')
@@ -401,6 +403,8 @@ pub struct Table {
     pub refused: Option<Reason>,
     /// Columns of its foreign keys to itself (attribute numbers).
     pub self_fk: Vec<i16>,
+    /// Nothing that it computes sends a notice: no function of users (extensions'), none of text search.
+    pub quiet: bool,
     /// The partitioned table that it is a part of, or itself.
     pub root: Oid,
     /// What its foreign keys, and those of its partitions, refer to (each one's root).
@@ -737,6 +741,7 @@ struct TableAnswer {
     fingerprint: Option<String>,
     stops: Vec<(String, Option<String>)>,
     self_fk: Vec<i16>,
+    quiet: bool,
     root: Option<i64>,
     references: Vec<i64>,
     user: String,
@@ -805,6 +810,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
         partitioned: answer.relkind.as_deref() != Some("r"),
         refused,
         self_fk: answer.self_fk,
+        quiet: answer.quiet,
         root: answer.root.map_or(oid(relid), oid)?,
         references: answer.references.into_iter().map(oid).collect::<Result<_, _>>()?,
         columns,
@@ -994,7 +1000,7 @@ mod tests {
 
     fn answer(columns: &str, stops: &str) -> String {
         format!(
-            r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [],
+            r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [], "quiet": true,
              "root": 16400, "references": [],
              "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
         )

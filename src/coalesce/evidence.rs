@@ -53,8 +53,10 @@ pub struct LaneStats {
     pub key: StatsKey,
     /// Apart for each table that a flush has rows for.
     pub tables: Box<[TableStats]>,
-    /// Rows committed by COPY.
+    /// Rows committed.
     pub rows: AtomicU64,
+    /// Of those, rows that were stored by an INSERT of many VALUES.
+    pub values_rows: AtomicU64,
     /// COPYs that committed.
     pub flushes: AtomicU64,
     /// Rows that left as they were sent because the lane was idle.
@@ -166,6 +168,8 @@ pub struct Flush {
 pub struct Seen {
     /// How it ended.
     pub outcome: FlushOutcome,
+    /// Rows of it that went as INSERTs of many VALUES.
+    pub values_rows: usize,
     /// The server process that ran it.
     pub server_pid: Option<i32>,
     /// Its transaction, the `xmin` of its rows.

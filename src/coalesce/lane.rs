@@ -10,7 +10,7 @@ mod flush;
 mod ticket;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
@@ -20,6 +20,7 @@ use super::catalog;
 use super::evidence::{Flush, LaneStats, Seen, StatsKey, TableStats};
 use super::plan::InsertPlan;
 use super::shapes::{Lanes, Shape};
+use crate::limits::VALUES_ROWS_MAX;
 use crate::pool::Pool;
 use crate::proto::prepared::Statement;
 use crate::proto::vars::VarSet;
@@ -30,11 +31,15 @@ use crate::wire::backend::ErrorFields;
 use crate::wire::copy::CopyFormat;
 use crowd::{Crowd, FEW};
 use flight::Flight;
+use flush::Way;
 pub use flush::{Flown, Opening};
 pub use ticket::{Outcome, RowNotice, Ticket, Work};
 
 /// After this many failures in a row the lane passes offers on for a while.
 const FAILURES_BORNE: u32 = 3;
+
+/// So many batches of COPYs alone follow an INSERT of many VALUES that failed.
+const COPIES_ONLY: u32 = 64;
 
 /// Offers passed on after that; doubled with each further failure, up to [`PASSED_ON_MAX`].
 const PASSED_ON: u64 = 64;
@@ -113,6 +118,8 @@ pub struct Leg {
     pub table: String,
     /// The COPY, or the INSERT.
     pub statement: Arc<Statement>,
+    /// The INSERTs of one row, of two and so on, made when they are asked for; empty: its rows do not go so.
+    values: Box<[OnceLock<Arc<Statement>>]>,
 }
 
 impl Leg {
@@ -132,7 +139,18 @@ impl Leg {
     }
 
     fn of(plan: &Arc<InsertPlan>, form: Form, statement: Arc<Statement>) -> Self {
-        Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement }
+        let many = plan.values.as_ref().filter(|_| form != Form::Pipelined).map_or(0, |_| VALUES_ROWS_MAX);
+        let values = (0..many).map(|_| OnceLock::new()).collect();
+        Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement, values }
+    }
+
+    /// The INSERT of so many rows, if they may go as one.
+    fn values(&self, rows: usize) -> Option<&Arc<Statement>> {
+        let (cell, values) = self.values.get(rows.checked_sub(1)?).zip(self.plan.values.as_ref())?;
+        Some(cell.get_or_init(|| {
+            let (sql, types) = values.statement(rows);
+            Statement::new(sql.as_bytes(), &types, Effects::NONE)
+        }))
     }
 
     /// The same COPY.
@@ -168,6 +186,8 @@ struct Inner {
     took: Duration,
     failures: u32,
     pass_on: u64,
+    /// So many batches are COPYs only: an INSERT of many VALUES failed, and it does not say by which row.
+    copies_only: u32,
     /// Batches that left; the one that waits now has this number.
     batches: u64,
     /// When the first row of the batch came.
@@ -347,6 +367,7 @@ impl Lane {
                 took: Duration::ZERO,
                 failures: 0,
                 pass_on: 0,
+                copies_only: 0,
                 batches: 0,
                 since: Instant::now(),
             }),
@@ -410,7 +431,7 @@ impl Lane {
         if self.is_pipelined() { 0 } else { batch.copies().count() }
     }
 
-    /// From this many rows on a flush is a COPY for each table.
+    /// From this many rows on they leave together.
     fn copy_min_rows(&self) -> usize {
         self.settings.copy_min_rows.saturating_mul(self.legs.len())
     }
@@ -635,6 +656,8 @@ impl Lane {
         inner.aloft.push(number);
         inner.flying += tickets.len();
         let since = inner.since;
+        let way = if inner.copies_only == 0 { Way::Cheapest } else { Way::Copies };
+        inner.copies_only = inner.copies_only.saturating_sub(1);
         drop(inner);
         self.return_budget(batch.bytes());
         let left = Instant::now();
@@ -650,6 +673,8 @@ impl Lane {
             failed: false,
             answers: Vec::new(),
             took: None,
+            way,
+            values_rows: 0,
         };
         tokio::spawn(flight.fly(batch));
     }
@@ -673,7 +698,7 @@ impl Lane {
         }
     }
 
-    /// Does the server say that it copied all rows of each? The first of `tags` are those of the COPYs.
+    /// Does the server say that it stored all rows of each? The first of `tags` are those of the COPYs.
     fn copied(&self, batch: &Cargo, tags: &[Vec<u8>]) -> bool {
         self.is_pipelined()
             || (tags.len() >= self.copies(batch)
@@ -734,7 +759,8 @@ impl Lane {
         lanes.evidence.remember(flush, clients);
     }
 
-    fn count(&self, batch: &Cargo) {
+    fn count(&self, batch: &Cargo, values_rows: usize) {
+        self.stats.values_rows.fetch_add(values_rows as u64, Ordering::Relaxed);
         self.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
         self.count_tables(batch, |table| &table.rows);
@@ -780,7 +806,10 @@ fn columns_of(copy: &str) -> &str {
 }
 
 fn copied(tag: &[u8], rows: usize) -> bool {
-    tag.strip_prefix(b"COPY ").and_then(|n| std::str::from_utf8(n).ok()?.parse().ok()) == Some(rows)
+    tag.strip_prefix(b"COPY ")
+        .or(tag.strip_prefix(b"INSERT 0 "))
+        .and_then(|n| std::str::from_utf8(n).ok()?.parse().ok())
+        == Some(rows)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //!                                    otherwise:           waits in the batch
 //!   the batch leaves when nothing else is under way (and half of the sessions that come and go here are in it, or a
 //!   millisecond has passed), beside a slow one when all of them wait or fly, or at a cap; one round trip: COPY, rows, guard,
-//!   Sync (or the INSERTs themselves, guard, Sync)
+//!   Sync (or a few rows as one INSERT of many VALUES; or the INSERTs themselves)
 //!     committed        -> each ticket: Inserted
 //!     an error         -> rolled back; the guilty row's session runs it singly, the others are flushed again, then singly;
 //!                         if the error names no row: halves, quarters, then singly

@@ -6,7 +6,10 @@
 //! The rule behind all of it: a COPY may fail where the INSERT would not (then the INSERT itself is run), but it must never
 //! succeed where the INSERT would have failed or stored something else.
 
+use std::fmt::Write as _;
+
 use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind};
+use crate::limits::VALUES_ROWS_MAX;
 use crate::sql::insert::{Class, Item};
 use crate::sql::meaning::{InsertTarget, Returned};
 use crate::wire::Oid;
@@ -212,6 +215,52 @@ pub enum ItemRule {
     Param(ParamRule),
 }
 
+/// How a few rows of one table go as one INSERT: each value a parameter of its column's own type.
+///
+/// Exact where the server says nothing of single rows but by an error, and an error is never passed on: then the rows go as a
+/// COPY, which names the guilty one. So not for tables whose functions send notices; and a text has to mean for a parameter what
+/// it means for the column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManyValues {
+    /// `INSERT INTO "schema"."table" ("a", "b") VALUES `.
+    into: String,
+    /// The columns' types.
+    types: Vec<Oid>,
+}
+
+/// Parameters that one statement can have: Bind counts them in 16 bits.
+const PARAMETERS_MAX: usize = u16::MAX as usize;
+
+impl ManyValues {
+    fn of(table: &Table, given: &[&Column]) -> Option<Self> {
+        let fits = given.len().saturating_mul(VALUES_ROWS_MAX) <= PARAMETERS_MAX;
+        let plain = given.iter().all(|column| !modifier_changes_parameter(column, column.type_oid));
+        // What has a sentinel has no partitions and no types of users.
+        let exact = table.quiet && table.has_sentinel() && plain;
+        (fits && exact).then(|| Self {
+            into: format!("INSERT INTO {} ({}) VALUES ", table.target, column_list(given)),
+            types: given.iter().map(|column| column.type_oid).collect(),
+        })
+    }
+
+    /// The INSERT of so many rows, and its parameters' types as Parse has them.
+    pub fn statement(&self, rows: usize) -> (String, Vec<u8>) {
+        let columns = self.types.len();
+        let mut sql = self.into.clone();
+        for parameter in 0..rows * columns {
+            let before = match (parameter, parameter % columns) {
+                (0, _) => "(",
+                (_, 0) => "), (",
+                _ => ", ",
+            };
+            let _ = write!(sql, "{before}${}", parameter + 1);
+        }
+        sql.push(')');
+        let row: Vec<u8> = self.types.iter().flat_map(|oid| oid.to_be_bytes()).collect();
+        (sql, row.repeat(rows))
+    }
+}
+
 /// How the rows of one statement reach one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InsertPlan {
@@ -235,6 +284,8 @@ pub struct InsertPlan {
     pub copy_text_sql: String,
     /// The COPY of binary rows, when a row can be all binary.
     pub copy_binary_sql: Option<String>,
+    /// The INSERT of a few rows, where that is exact.
+    pub values: Option<ManyValues>,
     /// One rule for each item of the VALUES list.
     pub items: Vec<ItemRule>,
     /// Fields of a COPY row: the items that are not left out.
@@ -451,6 +502,7 @@ fn build(
         references: table.references.clone(),
         copy_text_sql: copy_sql(table, &given, ""),
         copy_binary_sql: all_can_be_binary(&items).then(|| copy_sql(table, &given, " (FORMAT binary)")),
+        values: ManyValues::of(table, &given),
         fields: u16::try_from(given.len()).map_err(|_| Reason::ValueCount)?,
         params,
         params_in_order: in_order(&items),
@@ -547,19 +599,11 @@ impl LeftOut {
 }
 
 fn copy_sql(table: &Table, given: &[&Column], options: &str) -> String {
-    let mut sql = String::with_capacity(64 + given.len() * 16);
-    sql.push_str("COPY ");
-    sql.push_str(&table.target);
-    sql.push_str(" (");
-    for (i, column) in given.iter().enumerate() {
-        if i > 0 {
-            sql.push_str(", ");
-        }
-        sql.push_str(&column.quoted);
-    }
-    sql.push_str(") FROM STDIN");
-    sql.push_str(options);
-    sql
+    format!("COPY {} ({}) FROM STDIN{options}", table.target, column_list(given))
+}
+
+fn column_list(given: &[&Column]) -> String {
+    given.iter().map(|column| column.quoted.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn all_can_be_binary(items: &[ItemRule]) -> bool {

@@ -306,7 +306,9 @@ table! {
     "", RELOAD, mode = mode: one_of::<CoalesceMode>(),
         "whether INSERTs are poured into COPY; shadow says what would have been poured and pours nothing";
     "", RELOAD, copy_min_rows = copy_min_rows: Count(2usize, ROWS_MAX),
-        "from this many rows on a flush is a COPY";
+        "from this many rows on they leave together";
+    "", RELOAD, values_max_rows = values_max_rows: Count(0usize, limits::VALUES_ROWS_MAX),
+        "up to this many rows of a table leave as one INSERT of many VALUES where that is exact; 0: all as a COPY";
     "", RELOAD, max_rows = max_rows: Count(2usize, ROWS_MAX),
         "most rows of one flush";
     "", RELOAD, max_bytes = max_bytes: Bytes(1 << 10, 256 << 20),

@@ -503,6 +503,7 @@ fn lane_row(stats: &Arc<LaneStats>, lanes: &[Arc<Lane>]) -> LaneRow {
         waiting_bytes: count(loads.iter().map(|load| load.bytes).sum()),
         in_flight: count(loads.iter().map(|load| load.flights).sum()),
         rows,
+        values_rows: load(&stats.values_rows),
         flushes,
         rows_per_flush: Ratio { of: rows, by: flushes },
         singles: load(&stats.singles),
@@ -527,6 +528,16 @@ fn lane_row(stats: &Arc<LaneStats>, lanes: &[Arc<Lane>]) -> LaneRow {
     }
 }
 
+/// What carried the rows.
+fn plan(format: &str, rows: usize, values_rows: usize) -> String {
+    match format {
+        pipelined if pipelined == Form::Pipelined.as_str() => pipelined.to_owned(),
+        _ if values_rows == rows => "values".to_owned(),
+        format if values_rows == 0 => format!("copy_{format}"),
+        format => format!("copy_{format} values"),
+    }
+}
+
 fn flush_row(flush: Flush) -> FlushRow {
     let StatsKey { database, user, table, format, .. } = flush.stats.key.clone();
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -542,7 +553,7 @@ fn flush_row(flush: Flush) -> FlushRow {
         table,
         rows: count(flush.rows),
         bytes: count(flush.bytes),
-        plan: if format == Form::Pipelined.as_str() { format } else { format!("copy_{format}") },
+        plan: plan(&format, flush.rows, flush.seen.values_rows),
         wait: micros(flush.waited),
         duration: micros(flush.took),
         outcome: flush.seen.outcome.as_str(),

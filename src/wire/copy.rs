@@ -36,6 +36,17 @@ fn escape(byte: u8) -> Option<u8> {
     }
 }
 
+/// The byte that this letter stands for behind a backslash.
+fn unescape(letter: u8) -> Option<u8> {
+    match letter {
+        b'\\' => Some(b'\\'),
+        b't' => Some(b'\t'),
+        b'n' => Some(b'\n'),
+        b'r' => Some(b'\r'),
+        _ => None,
+    }
+}
+
 /// Hot path. Appends a text field: `value` escaped. Right for encodings in which every byte below 128 is a character.
 pub fn put_text(out: &mut Vec<u8>, value: &[u8]) {
     let mut from = 0;
@@ -162,6 +173,44 @@ fn binary_row_end(buf: &[u8]) -> Option<usize> {
     (at <= buf.len()).then_some(at)
 }
 
+/// Hot path. Appends the fields of rows that the encoders wrote as Bind carries values: a length and the bytes, or -1 for NULL.
+/// Of bytes that they did not write as much as can be read.
+pub fn put_values(format: CopyFormat, rows: &[u8], out: &mut Vec<u8>) {
+    let mut rest = rows;
+    match format {
+        CopyFormat::Text => {
+            while let Some(end) = memchr::memchr2(FIELD_END, ROW_END, rest) {
+                put_text_value(&rest[..end], out);
+                rest = &rest[end + 1..];
+            }
+        }
+        CopyFormat::Binary => {
+            while let Some(end) = binary_row_end(rest) {
+                // Only the count of the fields stands between one row's and the next.
+                out.extend_from_slice(&rest[2..end]);
+                rest = &rest[end..];
+            }
+        }
+    }
+}
+
+fn put_text_value(field: &[u8], out: &mut Vec<u8>) {
+    if field == b"\\N" {
+        return put_binary(out, None);
+    }
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let mut rest = field;
+    while let Some(escape) = memchr::memchr(b'\\', rest) {
+        out.extend_from_slice(&rest[..escape]);
+        out.extend(rest.get(escape + 1).and_then(|letter| unescape(*letter)));
+        rest = rest.get(escape + 2..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    let len = (out.len() - at - 4) as u32;
+    out[at..at + 4].copy_from_slice(&len.to_be_bytes());
+}
+
 /// What a COPY row cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MalformedRow(
@@ -198,13 +247,7 @@ fn text_field(field: &[u8]) -> Result<Option<Vec<u8>>, MalformedRow> {
     while let Some(&byte) = bytes.next() {
         value.push(match (byte, byte == b'\\') {
             (byte, false) => byte,
-            (_, true) => match bytes.next() {
-                Some(b'\\') => b'\\',
-                Some(b't') => b'\t',
-                Some(b'n') => b'\n',
-                Some(b'r') => b'\r',
-                _ => return Err(MalformedRow("escape")),
-            },
+            (_, true) => bytes.next().and_then(|letter| unescape(*letter)).ok_or(MalformedRow("escape"))?,
         });
     }
     Ok(Some(value))
@@ -303,20 +346,33 @@ mod tests {
         proptest::collection::vec(proptest::option::of(bytes), 1..8)
     }
 
+    fn format() -> impl Strategy<Value = CopyFormat> {
+        prop_oneof![Just(CopyFormat::Text), Just(CopyFormat::Binary)]
+    }
+
+    /// As a batch holds it.
+    fn put_row(format: CopyFormat, out: &mut Vec<u8>, row: &Row) {
+        if format == CopyFormat::Binary {
+            put_binary_count(out, row.len() as u16);
+            return row.iter().for_each(|value| put_binary(out, value.as_deref()));
+        }
+        for (i, value) in row.iter().enumerate() {
+            if i > 0 {
+                out.push(FIELD_END);
+            }
+            match value {
+                Some(value) => put_text(out, value),
+                None => put_text_null(out),
+            }
+        }
+        out.push(ROW_END);
+    }
+
     proptest! {
         #[test]
         fn text_rows_come_back(rows in proptest::collection::vec(row(), 0..5)) {
             let mut out = Vec::new();
-            for row in &rows {
-                for (i, value) in row.iter().enumerate() {
-                    if i > 0 { out.push(FIELD_END); }
-                    match value {
-                        Some(value) => put_text(&mut out, value),
-                        None => put_text_null(&mut out),
-                    }
-                }
-                out.push(ROW_END);
-            }
+            rows.iter().for_each(|row| put_row(CopyFormat::Text, &mut out, row));
             prop_assert_eq!(memchr::memchr_iter(ROW_END, &out).count(), rows.len());
             let mut rest = &out[..];
             for row in rows {
@@ -325,6 +381,27 @@ mod tests {
                 rest = after;
             }
             prop_assert!(rest.is_empty());
+        }
+
+        #[test]
+        fn values_are_those_of_the_rows(rows in proptest::collection::vec(row(), 0..5), format in format()) {
+            let (mut out, mut expected, mut values) = (Vec::new(), Vec::new(), Vec::new());
+            for row in &rows {
+                put_row(format, &mut out, row);
+                row.iter().for_each(|value| put_binary(&mut expected, value.as_deref()));
+            }
+            put_values(format, &out, &mut values);
+            prop_assert_eq!(values, expected);
+        }
+
+        #[test]
+        fn values_of_any_bytes_are_read_without_a_panic(
+            bytes in proptest::collection::vec(prop_oneof![3 => any::<u8>(), 1 => Just(b'\\'), 1 => Just(b'\n')], 0..60),
+            format in format(),
+        ) {
+            let mut values = Vec::new();
+            put_values(format, &bytes, &mut values);
+            prop_assert!(values.len() <= bytes.len() * 4);
         }
 
         #[test]
@@ -338,10 +415,7 @@ mod tests {
         #[test]
         fn binary_rows_come_back(row in row()) {
             let mut out = Vec::new();
-            put_binary_count(&mut out, row.len() as u16);
-            for value in &row {
-                put_binary(&mut out, value.as_deref());
-            }
+            put_row(CopyFormat::Binary, &mut out, &row);
             out.extend_from_slice(BINARY_TRAILER);
             let (got, rest) = take_binary_row(&out).unwrap();
             prop_assert_eq!(got, row);
@@ -352,28 +426,14 @@ mod tests {
         fn rows_end_where_they_are_taken(
             rows in proptest::collection::vec(row(), 0..6),
             count in 0..7usize,
-            binary: bool,
+            format in format(),
         ) {
             let mut out = Vec::new();
             let mut ends = vec![0];
             for row in &rows {
-                if binary { put_binary_count(&mut out, row.len() as u16); }
-                for (i, value) in row.iter().enumerate() {
-                    match (binary, value) {
-                        (true, value) => put_binary(&mut out, value.as_deref()),
-                        (false, _) if i > 0 => out.push(FIELD_END),
-                        (false, _) => {}
-                    }
-                    match value {
-                        _ if binary => {}
-                        Some(value) => put_text(&mut out, value),
-                        None => put_text_null(&mut out),
-                    }
-                }
-                if !binary { out.push(ROW_END); }
+                put_row(format, &mut out, row);
                 ends.push(out.len());
             }
-            let format = if binary { CopyFormat::Binary } else { CopyFormat::Text };
             let end = ends.get(count).copied().unwrap_or(out.len());
             prop_assert_eq!(rows_end(format, &out, count), end);
         }

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::flush::Guard;
+use super::flush::{Guard, Sent, Way};
 use super::ticket::{Outcome, RowNotice, Ticket, count_work};
-use super::{Lane, Owner, lock};
+use super::{COPIES_ONLY, Lane, Owner, lock};
 use crate::coalesce::batch::{Cargo, copy_context};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{FlushOutcome, Seen};
@@ -102,6 +102,9 @@ pub(super) struct Flight {
     pub(super) failed: bool,
     /// What the server answered to statements that are no COPY.
     pub(super) answers: Vec<u8>,
+    pub(super) way: Way,
+    /// Rows of the last one that went as INSERTs of many VALUES.
+    pub(super) values_rows: usize,
 }
 
 /// What came of one COPY.
@@ -140,7 +143,8 @@ fn status_statement() -> &'static Arc<Statement> {
 
 impl Flight {
     /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in
-    /// halves and quarters. What fails then runs singly. So a batch costs at most two, or seven COPYs more than its rows do.
+    /// halves and quarters. What fails then runs singly. An INSERT of many VALUES goes again as a COPY first. So a batch costs at most
+    /// three, or eight of them more than its rows do.
     pub(super) async fn fly(mut self, batch: Cargo) {
         if batch.rows() < self.lane.copy_min_rows() {
             return self.hand_back(&batch);
@@ -150,6 +154,11 @@ impl Flight {
         while let Some((batch, tries)) = batches.pop() {
             match self.land(&batch).await {
                 Landed::Committed => self.committed(batch),
+                Landed::Failed(None) if self.values_rows > 0 => {
+                    self.way = Way::Copies;
+                    lock(&self.lane.inner).copies_only = COPIES_ONLY;
+                    batches.push((batch, tries));
+                }
                 Landed::Failed(Some(unit)) if tries == TRIES && batch.units() > 1 => {
                     self.lane.stats.isolated.fetch_add(1, Ordering::Relaxed);
                     self.lane.stats.fallbacks.fetch_add(batch.unit_rows(unit) as u64, Ordering::Relaxed);
@@ -246,7 +255,9 @@ impl Flight {
                 return Landed::NotStored;
             }
             let prepares = lane.prepares_answers(&server);
-            let guard = lane.put_flush(&mut server, batch);
+            let Sent { guard, values_rows } = lane.put_flush(&mut server, batch, self.way);
+            self.values_rows = values_rows;
+            seen.values_rows = values_rows;
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
             let finished = server.finish_into(&mut reply).await;
@@ -347,7 +358,7 @@ impl Flight {
     }
 
     fn committed(&mut self, mut batch: Cargo) {
-        self.lane.count(&batch);
+        self.lane.count(&batch, self.values_rows);
         let units = batch.units();
         if let [part] = batch.parts()
             && self.lane.is_pipelined()

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::{Lane, Leg};
-use crate::coalesce::batch::{Cargo, Cut, Form, put_copy};
+use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{FlushOutcome, Seen};
 use crate::coalesce::shapes::guard_statement;
@@ -38,18 +38,18 @@ impl Lane {
         for text in opening.before() {
             put_plain(server, text, max);
         }
-        let guard = self.put_rows(server, &batch);
+        let Sent { guard, values_rows } = self.put_rows(server, &batch, Way::Cheapest);
         for text in opening.after() {
             put_plain(server, text, max);
         }
         f::put_empty(&mut server.conn.out, f::SYNC);
         server.pipeline.push(Kind::Sync, Action::Own, false);
-        Some(Flown { batch, guard, opening, left: Instant::now() })
+        Some(Flown { batch, guard, values_rows, opening, left: Instant::now() })
     }
 
     /// Did it store all of them? Counts it, and remembers it as that of `client`.
     pub fn run_succeeded(&self, server: &mut Checkout, flown: Flown, reply: &Reply, client: u64) -> bool {
-        let Flown { batch, guard, opening, left } = flown;
+        let Flown { batch, guard, values_rows, opening, left } = flown;
         self.take_mark(server, guard, reply);
         let took = left.elapsed();
         let before = opening.before().len();
@@ -64,7 +64,7 @@ impl Lane {
             (.., None) => FlushOutcome::Failed,
         };
         if stored {
-            self.count(&batch);
+            self.count(&batch, values_rows);
             self.stats.batch_rows.record(batch.rows() as u64);
             self.stats.flush_time.record(took.as_micros() as u64);
         } else {
@@ -77,6 +77,7 @@ impl Lane {
         }
         let seen = Seen {
             outcome,
+            values_rows,
             server_pid: Some(server.shared.pid),
             xid: guard.xid(reply, opening.rows()),
             sqlstate: error.map(|error| String::from_utf8_lossy(error.sqlstate()).into_owned()),
@@ -108,9 +109,10 @@ impl Lane {
         }
     }
 
-    /// Appends COPY, its rows and its end, for each table, or the INSERTs; and a guard. Where the cheap guard has a mark from an
+    /// Appends COPY, its rows and its end, for each table, or one INSERT of many VALUES where that does less work, or the clients'
+    /// own INSERTs; and a guard. Where the cheap guard has a mark from an
     /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark.
-    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
+    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo, way: Way) -> Sent {
         let max = self.max_prepared();
         server.conn.prepare_out();
         let mark = self.sentinel.as_ref().and_then(|s| server.mark(s.id).map(str::to_owned));
@@ -119,9 +121,19 @@ impl Lane {
             (Some(_), None) => Guard::FullWithMark,
             (None, _) => Guard::Full,
         };
+        let mut values_rows = 0;
         for (leg, part) in self.legs.iter().zip(batch.parts()) {
-            server.ensure_own(&leg.statement, max);
+            let values =
+                if way == Way::Cheapest { self.values_of(leg, part.rows(), server, max) } else { None };
+            let statement = values.unwrap_or(&leg.statement);
+            server.ensure_own(statement, max);
             match leg.form {
+                Form::Copy(format) if values.is_some() => {
+                    let (name, fields) = (&statement.server_name, leg.plan.fields);
+                    put_many_values(format, name, fields, part.rows(), part.bytes(), &mut server.conn.out);
+                    expect_own(server);
+                    values_rows += part.rows();
+                }
                 Form::Copy(format) => {
                     for rows in part.copied(format) {
                         put_own(server, &leg.statement, &[]);
@@ -151,7 +163,20 @@ impl Lane {
             }
             put_own(server, sentinel, &params);
         }
-        guard
+        Sent { guard, values_rows }
+    }
+
+    /// The INSERT of many VALUES that so many rows go as. Each number of rows is a statement of its own: there are many, and on a
+    /// connection that is half full of statements none takes the place of another.
+    fn values_of<'a>(
+        &self,
+        leg: &'a Leg,
+        rows: usize,
+        server: &Checkout,
+        max: usize,
+    ) -> Option<&'a Arc<Statement>> {
+        let statement = if rows <= self.settings.values_max_rows { leg.values(rows) } else { None };
+        statement.filter(|s| server.names.holds(s.id) || server.names.len() < max / 2)
     }
 
     /// Will this connection hold a statement from here on whose answers are the clients'?
@@ -160,15 +185,31 @@ impl Lane {
     }
 
     /// Everything of one round trip, in one write.
-    pub(super) fn put_flush(&self, server: &mut Checkout, batch: &Cargo) -> Guard {
-        let guard = self.put_rows(server, batch);
+    pub(super) fn put_flush(&self, server: &mut Checkout, batch: &Cargo, way: Way) -> Sent {
+        let sent = self.put_rows(server, batch, way);
         // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
         // commit is then a question that the server can answer.
         f::put_empty(&mut server.conn.out, f::FLUSH);
         f::put_empty(&mut server.conn.out, f::SYNC);
         server.pipeline.push(Kind::Sync, Action::Own, false);
-        guard
+        sent
     }
+}
+
+/// What went up.
+pub(super) struct Sent {
+    pub(super) guard: Guard,
+    /// Rows that went as INSERTs of many VALUES.
+    pub(super) values_rows: usize,
+}
+
+/// How the rows of a lane of COPYs go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A few rows of a table as one INSERT, if they may.
+    Cheapest,
+    /// All as COPYs: an error then names its row.
+    Copies,
 }
 
 /// Appends Bind and Execute of a statement of ours.
@@ -260,6 +301,7 @@ impl Opening {
 pub struct Flown {
     batch: Cargo,
     guard: Guard,
+    values_rows: usize,
     opening: Opening,
     left: Instant,
 }
