@@ -1004,7 +1004,8 @@ fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
     let (mut tags, mut at) = (Vec::new(), 0);
     while let Ok(Some((head, body))) = frame::whole(&known[at..], usize::MAX) {
         if head.tag == b::COMMAND_COMPLETE {
-            tags.push((at, inserted_rows(body)));
+            let rows = body.strip_suffix(b"\0").and_then(b::stored_rows);
+            tags.push((at, rows.unwrap_or(0)));
         }
         at += head.total();
     }
@@ -1022,12 +1023,6 @@ fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
     left.iter().for_each(|notice| out.extend_from_slice(&notice.message));
     out.extend_from_slice(&known[last..]);
     out
-}
-
-/// How many rows the tag of an INSERT counts; 0: it is another command's.
-fn inserted_rows(tag: &[u8]) -> usize {
-    let count = tag.strip_prefix(b"INSERT 0 ").and_then(|count| count.strip_suffix(b"\0"));
-    count.and_then(|count| std::str::from_utf8(count).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// A ParameterDescription, that of `body` so many times over.

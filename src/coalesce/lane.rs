@@ -27,7 +27,7 @@ use crate::proto::vars::VarSet;
 use crate::server::internal::Reply;
 use crate::settings::{Coalesce, CoalesceMode};
 use crate::sql::effects::Effects;
-use crate::wire::backend::ErrorFields;
+use crate::wire::backend::{ErrorFields, stored_rows};
 use crate::wire::copy::CopyFormat;
 use crowd::{Crowd, FEW};
 use flight::Flight;
@@ -702,7 +702,7 @@ impl Lane {
     fn copied(&self, batch: &Cargo, tags: &[Vec<u8>]) -> bool {
         self.is_pipelined()
             || (tags.len() >= self.copies(batch)
-                && batch.copies().zip(tags).all(|(copy, tag)| copied(tag, copy.rows)))
+                && batch.copies().zip(tags).all(|(copy, tag)| stored_rows(tag) == Some(copy.rows)))
     }
 
     /// Whose row failed, if that can be told; so many tags of others stand before the COPYs'.
@@ -803,13 +803,6 @@ fn class_for(form: Form, vars: &VarSet) -> u64 {
 fn columns_of(copy: &str) -> &str {
     let list = copy.rsplit_once(") FROM STDIN").map_or(copy, |(list, _)| list);
     list.split_once("\" (").map_or(list, |(_, columns)| columns)
-}
-
-fn copied(tag: &[u8], rows: usize) -> bool {
-    tag.strip_prefix(b"COPY ")
-        .or(tag.strip_prefix(b"INSERT 0 "))
-        .and_then(|n| std::str::from_utf8(n).ok()?.parse().ok())
-        == Some(rows)
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::value::shorten;
 use super::words::word;
 use super::{At, Draft, join};
-use crate::settings::{AllowListMode, AuthType, Coalesce, Database, HbaTransport, Secret, SslMode, Tls};
+use crate::settings::{
+    AllowListMode, AuthType, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
+};
 
 /// Longest path of a Unix socket (bytes): `sockaddr_un` less its closing zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -293,6 +295,25 @@ fn check_database(draft: &mut Draft, database: &Database) {
     if database.coalesce != draft.settings.coalesce {
         check_coalesce(draft, &join(&path, "coalesce"), &database.coalesce);
     }
+    check_deferred(draft, database, &path);
+}
+
+/// Deferral that is asked for and cannot take place, whoever comes.
+fn check_deferred(draft: &mut Draft, database: &Database, path: &str) {
+    let transaction = |mode: Option<PoolMode>| mode == Some(PoolMode::Transaction);
+    let mode = database.pool_mode.unwrap_or(draft.settings.general.pool_mode);
+    let for_some = draft.settings.users.values().any(|user| transaction(user.pool_mode));
+    if !database.coalesce.defers() || transaction(Some(mode)) || for_some {
+        return;
+    }
+    let own = join(path, "coalesce.deferred");
+    let key = if draft.set.contains_key(&own) { own } else { "coalesce.deferred".to_owned() };
+    let at = draft.set.get(&key).cloned().unwrap_or_else(|| At::file(&draft.file));
+    let message = format!(
+        "defers nothing in [{path}], because pool_mode there is \"{}\"; set pool_mode to \"transaction\"",
+        mode.as_str()
+    );
+    draft.notice(&at, &key, message);
 }
 
 /// An address or a name that could be a host's.

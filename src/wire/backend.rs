@@ -207,6 +207,12 @@ pub fn put_empty(out: &mut Vec<u8>, tag: u8) {
     out.extend_from_slice(&[tag, 0, 0, 0, 4]);
 }
 
+/// How many rows the tag of an INSERT or of a COPY counts, without its zero; `None`: it is another command's.
+pub fn stored_rows(tag: &[u8]) -> Option<usize> {
+    let count = tag.strip_prefix(b"INSERT 0 ").or(tag.strip_prefix(b"COPY "))?;
+    std::str::from_utf8(count).ok()?.parse().ok()
+}
+
 /// Appends CommandComplete.
 pub fn put_command_complete(out: &mut Vec<u8>, command: &[u8]) {
     put(out, COMMAND_COMPLETE, |out| put_cstr(out, command));

@@ -442,6 +442,20 @@ mode = shadow
 }
 
 #[test]
+fn deferral_that_cannot_take_place_is_said() {
+    let deferred = "[coalesce]\ndeferred = true\n";
+    let of = |more: &str| {
+        let text = format!("{BASE}{more}{deferred}{DATABASE}");
+        loaded("a.toml", &text).notices.into_iter().map(|n| (n.key, n.line, n.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(""), []);
+    let [(key, line, says)] = &of("pool_mode = \"session\"\n")[..] else { panic!("one notice") };
+    assert_eq!((key.as_str(), *line), ("coalesce.deferred", Some(5)));
+    assert!(says.contains("pool_mode there is \"session\""), "{says}");
+    assert_eq!(of("pool_mode = \"statement\"\n[users.app]\npool_mode = \"transaction\"\n"), []);
+}
+
+#[test]
 fn an_ini_without_databases_is_as_good_as_with_pgbouncer_but_said() {
     let loaded = loaded("a.ini", "[pgbouncer]\nauth_type = trust\n");
     assert!(loaded.settings.databases.is_empty());
