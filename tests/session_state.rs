@@ -130,6 +130,47 @@ fn roles_stay_with_the_client_that_took_them() {
     }
 }
 
+/// A connection goes on as the role that had the name when the name was set on it.
+#[test]
+fn a_role_that_was_made_again_is_the_new_one_on_every_connection() {
+    let server = Postgres::shared();
+    for (set, who) in [("SET ROLE", "current_user"), ("SET SESSION AUTHORIZATION", "session_user")] {
+        let database = server.fresh_database("CREATE TABLE t (n int)");
+        let proxy = Proxy::to(server, "default_pool_size = 2", "", "");
+        let (role, oid) = (format!("role_{database}"), format!("SELECT {who}::regrole::oid"));
+        let make = format!("CREATE ROLE {role}; GRANT INSERT ON t TO {role}");
+        server.psql(&database, &make);
+        let (mut before, mut behind) = two(&proxy, &database);
+        before.rows(&format!("{set} {role}"));
+        before.rows("BEGIN");
+        server.psql(&database, &format!("DROP OWNED BY {role}; DROP ROLE {role}; {make}"));
+        // On the other connection, which is then taken.
+        behind.rows(&format!("{set} {role}"));
+        let new = behind.value(&oid);
+        let mut other = Raw::login(proxy.port(), &database);
+        other.rows("BEGIN");
+        before.rows("COMMIT");
+        assert_eq!(behind.value(&oid), new, "{set}");
+        let inserted = outline(&behind.query("INSERT INTO t VALUES (1)"));
+        assert!(inserted.contains("INSERT 0 1"), "{set}: {inserted}");
+    }
+}
+
+/// In session mode the startup packet sets it, and no reset looks it up again.
+#[test]
+fn a_role_of_the_startup_packet_that_was_made_again_is_the_new_one_for_the_next_client() {
+    let (server, proxy, database) = one_connection("pool_mode = \"session\"");
+    let role = format!("role_{database}");
+    let look = "SELECT current_user::regrole::oid";
+    for _ in 0..2 {
+        server.psql("postgres", &format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}"));
+        let direct = server.psql("postgres", &format!("SELECT '{role}'::regrole::oid"));
+        let mut client = with(&proxy, &database, &[("role", &role)]);
+        assert_eq!(client.value(look).as_deref(), Some(direct.trim()));
+        client.terminate();
+    }
+}
+
 #[test]
 fn what_was_set_in_a_block_that_failed_is_not_kept() {
     let (_, proxy, database) = one_connection("");

@@ -21,7 +21,7 @@ use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{self, Rules, Verdict};
 use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
 use crate::proto::prepared::ClientNames;
-use crate::proto::vars::VarSet;
+use crate::proto::vars::{VarSet, Whose, moment};
 use crate::server::Reported;
 use crate::server::connect::Target;
 use crate::settings::{Database, Policy, PoolMode, Settings};
@@ -233,6 +233,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
             .map(|(n, v)| (n.as_str(), v.as_str()))
             .chain(named.as_deref().map(|name| ("application_name", name))),
     );
+    let since = base.since(moment());
     let mode = pool.settings.load().mode;
     let greeted = match mode {
         PoolMode::Session => {
@@ -273,6 +274,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         message_max: settings.general.max_packet_size,
         names: ClientNames::default(),
         want: Arc::clone(&base),
+        since,
         base,
         reported: Arc::clone(&reported),
         taint: Effects::NONE,
@@ -403,7 +405,7 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     }
     let mut server = pool.checkout(base, None).await.map_err(why_none)?;
     let max = pool.settings.load().max_prepared_statements;
-    match server.settle_vars(base, max, 0).await {
+    match server.settle_vars(base, max, Whose::nobody(base)).await {
         Ok(None) => {}
         Ok(Some(error)) => return Err(Err(error)),
         Err(lost) => return Err(Ok(Error::server_lost(&lost.0))),

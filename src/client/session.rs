@@ -26,6 +26,7 @@ use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
 use crate::pool::{self, Checkout, Pool};
 use crate::proto::prepared::Statement;
+use crate::proto::vars::{Whose, moment};
 use crate::server::ServerShared;
 use crate::server::internal::{Lost, Probe};
 use crate::settings::SessionState;
@@ -340,7 +341,7 @@ impl Session {
                 break (server, Instant::now());
             }
         };
-        if !server.has_vars(&self.state.want, self.me.id) {
+        if !server.has_vars(&self.state.want, self.whose()) {
             if !Box::pin(self.carry_settings(&mut server)).await? {
                 server.release(Instant::now());
                 return Ok(None);
@@ -351,15 +352,20 @@ impl Session {
         Ok(Some(server))
     }
 
+    /// Whose settings go with it.
+    fn whose(&self) -> Whose {
+        Whose { client: self.me.id, since: self.state.since }
+    }
+
     /// The client's settings are put on the connection in a round trip of their own: where one can't be set (the role
     /// is gone, or the text search configuration) nothing of the client's may run. Only its name goes out together with
     /// what the client sends, unless a block is held. False: the client cancelled meanwhile, and has its answer.
     async fn carry_settings(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
-        if self.deferred.is_none() && server.differs_in_name_only(&want, self.me.id) {
+        if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
             return Ok(true);
         }
-        match server.settle_vars(&want, max, self.me.id).await {
+        match server.settle_vars(&want, max, self.whose()).await {
             Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {
                 self.me.set_state(ClientState::Idle, Instant::now());
                 self.answer_cancelled().map(|()| false)
@@ -382,7 +388,8 @@ impl Session {
             if self.state.rules.needs_lexing() {
                 self.state.know_lexing(&server.reported);
             }
-            self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max, self.me.id);
+            let whose = self.whose();
+            self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max, whose);
         }
         if !self.state.report_pending {
             let reported = Arc::clone(&server.reported);
@@ -549,6 +556,7 @@ impl Session {
         server.settle_cancels().await.map_err(lost)?;
         let mut names = std::mem::take(&mut self.state.candidates);
         names.extend(self.cx.pools.shared().custom_settings());
+        let since = moment();
         let found = server.probe(&names, self.state.max_prepared).await.map_err(lost)?;
         if taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
@@ -559,8 +567,9 @@ impl Session {
         self.state.report_differences(&reported, &mut self.client.out);
         let vars = &self.cx.pools.shared().vars;
         let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
-        server.vars = Arc::clone(&set);
+        (server.vars, server.since) = (Arc::clone(&set), since);
         self.state.want = vars.overlay(&self.state.base, &set);
+        self.state.since = self.state.want.since(since);
         if !found.is_bound() {
             return Ok(false);
         }
@@ -583,7 +592,7 @@ impl Session {
     /// A client that stays has what its startup packet set also after RESET ALL and DISCARD ALL, as it has directly.
     async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
-        match server.settle_vars(&want, max, self.me.id).await {
+        match server.settle_vars(&want, max, self.whose()).await {
             Ok(None) => {}
             Ok(Some(error)) => return Err(Fault::Settings(error)),
             Err(lost) => return Err(Fault::ServerLost(lost.0)),
@@ -647,7 +656,8 @@ impl Session {
             return;
         }
         self.add_counts(Instant::now());
-        if !server.is_reusable() {
+        // No reset looks a role up again that it logged in with: the next client may mean another one by its name.
+        if !server.is_reusable() || server.startup.names_a_role() {
             return;
         }
         let settings = self.pool.settings.load_full();

@@ -166,6 +166,8 @@ pub struct State {
     pub base: Arc<VarSet>,
     /// Settings it has now.
     pub want: Arc<VarSet>,
+    /// When it took on who it is ([`Whose::since`](crate::proto::vars::Whose::since)).
+    pub since: u64,
     /// What it was told.
     pub reported: Arc<Reported>,
     /// What its transaction may have done to session state.

@@ -18,7 +18,7 @@ use super::lane::{Lane, Leg};
 use super::plan::{self, Context, InsertPlan};
 use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::{NO_ROWS, Statement};
-use crate::proto::vars::VarSet;
+use crate::proto::vars::{VarSet, Whose};
 use crate::server::internal::{Lost, Reply};
 use crate::settings::{CoalesceMode, CoalesceTable};
 use crate::sql::again::Memo;
@@ -764,7 +764,7 @@ impl Question {
         lifted: &Lifted,
     ) -> Result<Answer, Refusal> {
         let lost = |lost: Lost| Refusal::for_now(lost.0);
-        if let Some(error) = server.settle_vars(vars, max, 0).await.map_err(lost)? {
+        if let Some(error) = server.settle_vars(vars, max, Whose::nobody(vars)).await.map_err(lost)? {
             return Err(server_said(&error).into());
         }
         let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;

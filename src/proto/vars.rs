@@ -4,6 +4,7 @@
 //! `role` and `session_authorization` are members like any other, but come in their own order.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use ahash::RandomState;
@@ -11,6 +12,36 @@ use std::collections::HashMap;
 
 /// Settings that say who one is.
 const IDENTITY: [&str; 2] = ["role", "session_authorization"];
+
+/// Counts on with every client that may have taken on who it is.
+static MOMENTS: AtomicU64 = AtomicU64::new(1);
+
+/// The moment that is.
+pub fn now() -> u64 {
+    MOMENTS.load(Ordering::SeqCst)
+}
+
+/// A new moment, after all before it.
+pub fn moment() -> u64 {
+    MOMENTS.fetch_add(1, Ordering::SeqCst) + 1
+}
+
+/// Whose settings a connection is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Whose {
+    /// The client; 0: nobody's in particular.
+    pub client: u64,
+    /// When it took on who it is, 0: it is who logged in. A role may be dropped and made again, or renamed, and a
+    /// connection goes on as the one that had the name when the name was set there.
+    pub since: u64,
+}
+
+impl Whose {
+    /// Of no client: as one that takes it on now.
+    pub fn nobody(want: &VarSet) -> Self {
+        Self { client: 0, since: want.since(now()) }
+    }
+}
 
 /// Values of settings that differ from the server connection's own defaults, by name. Interned: two
 /// sets with equal content made by one [`Vars`] are the same `Arc`.
@@ -47,6 +78,16 @@ impl VarSet {
     /// `role` and `session_authorization`: who one is.
     pub fn identity(&self) -> [Option<&str>; 2] {
         IDENTITY.map(|name| self.get(name))
+    }
+
+    /// It says who one is.
+    pub fn names_a_role(&self) -> bool {
+        self.identity() != [None; 2]
+    }
+
+    /// `moment` where it does, otherwise 0.
+    pub fn since(&self, moment: u64) -> u64 {
+        if self.names_a_role() { moment } else { 0 }
     }
 
     /// What `other` has, but for application_name: a name that is not set changes no result.
@@ -88,9 +129,9 @@ pub fn changes_from_anything<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Chan
 const LIMIT: &str = "statement_timeout";
 
 /// The steps that lead from `have` to `want`. Who one is comes first when it must be given back (only the
-/// login role may do the rest), and last when it is taken on.
-pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
-    let identity_differs = have.identity() != want.identity();
+/// login role may do the rest), and last when it is taken on; `anew`: also where the names are the same.
+pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet, anew: bool) -> Vec<Change<'a>> {
+    let identity_differs = anew || have.identity() != want.identity();
     let mut steps = Vec::new();
     if identity_differs {
         steps.extend(
@@ -200,7 +241,7 @@ mod tests {
         let have = vars.intern([("role", "a"), ("work_mem", "1"), ("x.y", "1")]);
         let want = vars.intern([("role", "b"), ("work_mem", "2")]);
         let steps: Vec<(String, Option<String>)> =
-            changes(&have, &want).iter().map(|c| (c.name.into(), c.value.map(Into::into))).collect();
+            changes(&have, &want, false).iter().map(|c| (c.name.into(), c.value.map(Into::into))).collect();
         assert_eq!(
             steps,
             [
@@ -210,7 +251,9 @@ mod tests {
                 ("role".to_string(), Some("b".to_string())),
             ]
         );
-        assert!(changes(&want, &want).is_empty());
+        assert!(changes(&want, &want, false).is_empty());
+        let anew: Vec<_> = changes(&want, &want, true).iter().map(|c| (c.name, c.value)).collect();
+        assert_eq!(anew, [("role", None), ("role", Some("b"))]);
     }
 
     #[test]
@@ -227,7 +270,8 @@ mod tests {
         let vars = Vars::default();
         let have = vars.intern([("a.b", "1"), ("statement_timeout", "1")]);
         let want = vars.intern([("statement_timeout", "2"), ("work_mem", "2"), ("x.y", "1")]);
-        let names: Vec<_> = changes(&have, &want).iter().map(|c| (c.name, c.value.is_some())).collect();
+        let names: Vec<_> =
+            changes(&have, &want, false).iter().map(|c| (c.name, c.value.is_some())).collect();
         let limit = "statement_timeout";
         assert_eq!(names, [(limit, false), ("a.b", false), ("work_mem", true), ("x.y", true), (limit, true)]);
     }

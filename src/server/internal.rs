@@ -10,7 +10,7 @@ use super::{ServerConn, report};
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Settled};
 use crate::proto::prepared::Statement;
-use crate::proto::vars::VarSet;
+use crate::proto::vars::{VarSet, Whose};
 use crate::sql::effects::Effects;
 use crate::wire::{backend as b, frame, frontend as f};
 
@@ -130,7 +130,7 @@ impl ServerConn {
         self.own_names = names;
     }
 
-    /// Gives this connection the settings `want` of `client`, in a round trip of its own when they are others: nothing
+    /// Gives this connection the settings `want`, for `whose`, in a round trip of its own when they are others: nothing
     /// that follows may run where they could not be set. `Some`: the body of the ErrorResponse; drop the connection then,
     /// its settings are not known any more.
     ///
@@ -140,10 +140,10 @@ impl ServerConn {
         &mut self,
         want: &Arc<VarSet>,
         max: usize,
-        client: u64,
+        whose: Whose,
     ) -> Result<Option<Vec<u8>>, Lost> {
         let mut names = std::mem::take(&mut self.own_names);
-        let appended = self.apply_vars(want, &mut names, max, client);
+        let appended = self.apply_vars(want, &mut names, max, whose);
         self.own_names = names;
         if !appended {
             return Ok(None);
@@ -434,9 +434,10 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
     digits.chunks(2).map(|pair| Some(value(pair[0])? << 4 | value(*pair.get(1)?)?)).collect()
 }
 
-/// One row: settings as pairs, role and session_user as JSON (in hexadecimal digits of UTF-8, whatever the client's
-/// encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back), then a flag for each kind of state that is bound to the connection. Every name is qualified: it runs
-/// under the client's search_path.
+/// One row: settings as pairs, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
+/// UTF-8, whatever the client's encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back),
+/// then a flag for each kind of state that is bound to the connection. Every name is qualified: it runs under the
+/// client's search_path.
 pub fn probe_statement() -> &'static Arc<Statement> {
     static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
     STATEMENT.get_or_init(|| Statement::new(PROBE_SQL.as_bytes(), &[], Effects::NONE))
@@ -454,7 +455,8 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
                    WHERE pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
                '[]'::pg_catalog.json),
-       pg_catalog.current_setting('role'),
+       CASE WHEN pg_catalog.current_setting('role') OPERATOR(pg_catalog.=) 'none'::pg_catalog.text
+            THEN 'none'::pg_catalog.text ELSE CURRENT_USER::pg_catalog.text END,
        SESSION_USER)::pg_catalog.text, 'UTF8'), 'hex'),
        EXISTS (SELECT 1 FROM pg_catalog.pg_listening_channels()),
        EXISTS (SELECT 1 FROM pg_catalog.pg_locks l

@@ -17,7 +17,7 @@ use crate::limits::{REPORTED_MAX, REPORTED_VALUE_BYTES_MAX, SMALL_MESSAGE_BYTES_
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, ServerNames, Statement};
-use crate::proto::vars::{Change, VarSet, changes, changes_from_anything, is_identity};
+use crate::proto::vars::{Change, VarSet, Whose, changes, changes_from_anything, is_identity, now};
 use crate::sql::effects::Effects;
 use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 
@@ -70,6 +70,8 @@ pub struct ServerConn {
     pub incarnation: Option<Box<[u8]>>,
     /// Settings on it that differ from its login's.
     pub vars: Arc<VarSet>,
+    /// Whoever its settings name was called so at this moment, or later.
+    pub since: u64,
     /// Settings it logged in with.
     pub startup: Arc<VarSet>,
     /// What it reported last.
@@ -123,6 +125,7 @@ impl ServerConn {
             own_names: ClientNames::default(),
             incarnation: None,
             vars: none,
+            since: 0,
             startup,
             reported: Arc::new(reported),
             shared: Arc::new(shared),
@@ -234,14 +237,14 @@ impl ServerConn {
         names.close_on_server(id);
     }
 
-    /// Hot path. The settings `want` of `client` are known to be set here.
-    pub fn has_vars(&self, want: &Arc<VarSet>, client: u64) -> bool {
-        Arc::ptr_eq(&self.vars, want) && !self.is_unvouched(client)
+    /// Hot path. The settings `want` are known to be set here, for `whose`.
+    pub fn has_vars(&self, want: &Arc<VarSet>, whose: Whose) -> bool {
+        Arc::ptr_eq(&self.vars, want) && self.since >= whose.since && !self.is_unvouched(whose.client)
     }
 
-    /// Of the settings `want` of `client` none but application_name may differ from those here.
-    pub fn differs_in_name_only(&self, want: &VarSet, client: u64) -> bool {
-        !self.is_unvouched(client) && self.vars.equals_but_for_name(want)
+    /// Of the settings `want` none but application_name may differ from those here.
+    pub fn differs_in_name_only(&self, want: &VarSet, whose: Whose) -> bool {
+        self.since >= whose.since && !self.is_unvouched(whose.client) && self.vars.equals_but_for_name(want)
     }
 
     /// What a client itself made here needs no reset.
@@ -249,22 +252,26 @@ impl ServerConn {
         self.unvouched.is_some_and(|made_by| made_by != client)
     }
 
-    /// Appends one unit of ours that turns this connection's settings into `want`, those of `client` (0: of none).
+    /// Appends one unit of ours that turns this connection's settings into `want`, for `whose`.
     /// Nothing is sent when they are known to be equal. Returns true when something was appended.
     pub fn apply_vars(
         &mut self,
         want: &Arc<VarSet>,
         names: &mut ClientNames,
         max: usize,
-        client: u64,
+        whose: Whose,
     ) -> bool {
-        if self.has_vars(want, client) {
+        if self.has_vars(want, whose) {
             return false;
         }
         self.conn.prepare_out();
         let have = Arc::clone(&self.vars);
-        let unvouched = self.is_unvouched(client);
-        let steps = if unvouched { changes_from_anything(&have, want) } else { changes(&have, want) };
+        let unvouched = self.is_unvouched(whose.client);
+        let anew = self.since < whose.since;
+        if unvouched || anew || have.identity() != want.identity() {
+            self.since = now();
+        }
+        let steps = if unvouched { changes_from_anything(&have, want) } else { changes(&have, want, anew) };
         let mut steps = steps.into_iter().peekable();
         while let Some(identity) = steps.next_if(|step| step.value.is_none() && is_identity(step.name)) {
             self.put_setting(&identity, names, max);

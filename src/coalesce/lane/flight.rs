@@ -15,6 +15,7 @@ use crate::coalesce::catalog;
 use crate::coalesce::evidence::{FlushOutcome, Seen};
 use crate::pool::Checkout;
 use crate::proto::prepared::Statement;
+use crate::proto::vars::Whose;
 use crate::server::internal::{Notice, Reply};
 use crate::sql::effects::Effects;
 use crate::wire::backend::{self, ErrorFields};
@@ -36,7 +37,7 @@ impl Lane {
     /// which server it is connected to. False: it can't be used, and is closed.
     async fn make_ready(&self, server: &mut Checkout) -> bool {
         let max = self.max_prepared();
-        if !matches!(server.settle_vars(&self.vars, max, 0).await, Ok(None)) {
+        if !matches!(server.settle_vars(&self.vars, max, Whose::nobody(&self.vars)).await, Ok(None)) {
             return false;
         }
         if server.incarnation.is_none() {
