@@ -42,6 +42,9 @@ const KNOWN: &[Known] = &[
     known("stats", "", "", "reconnecting starts no new session on the server"),
     known("temp", "", "", "a server process that served others has its temporary schema already"),
     known("constraints", "", "transaction", "currval() is known within a transaction only, and a default reads it"),
+    known("sequence", "", "transaction", "currval() and lastval() are known within a transaction only"),
+    known("triggers", "", "transaction", "ttdummy() keeps in the server process that it is switched off"),
+    known("psql", "allow", "transaction", "from 18 on: pg_prepared_statements shows the pool's statements, too"),
     known("prepare", "", "transaction", "pg_prepared_statements shows the pool's statements, too"),
     known("sysviews", "", "transaction", "pg_prepared_statements shows the pool's statements, too"),
     known("copyselect", "single", "", "several statements in one Query"),
@@ -49,6 +52,7 @@ const KNOWN: &[Known] = &[
     known("transactions", "single", "", "several statements in one Query"),
     known("portals", "single", "", "pg_cursors shows the query itself; rows of a binary cursor"),
     known("sysviews", "single", "", "pg_cursors shows the query itself"),
+    known("returning", "single", "", "from 18 on: several results of one statement"),
     known("rules", "single", "", "several results of one statement"),
     known("with", "single", "", "several results of one statement"),
 ];
