@@ -247,7 +247,7 @@ pub(crate) fn configuration(data: &[u8]) {
 }
 
 /// A statement's text: the scanner, what it may do to the session, the literals of an INSERT. With a zero byte in it: two
-/// texts, the second perhaps with the head of the first, or only what stands behind one.
+/// texts, the second perhaps with the head of the first, or only what stands behind one, or what to change in it.
 pub(crate) fn sql_texts(data: &[u8]) {
     let mut texts = data.splitn(2, |b| *b == 0);
     let first = texts.next().unwrap_or_default();
@@ -283,7 +283,7 @@ pub(crate) fn sql_texts(data: &[u8]) {
 }
 
 /// What is remembered of the first INSERT finds in the second what lifting it does; also in what begins as the first one and
-/// ends as the second.
+/// ends as the second, and in the first one changed a little, as the second one says.
 fn found_again(first: &[u8], second: &[u8]) {
     let (mut memo, mut lifted) = (Memo::default(), Lifted::new());
     if lift(first, &mut lifted).is_err() {
@@ -293,13 +293,24 @@ fn found_again(first: &[u8], second: &[u8]) {
     memo.keep((), first, &lifted, ());
     let opens = first.iter().enumerate().filter(|(_, byte)| **byte == b'(').map(|(at, _)| at);
     let heads = opens.take(3).map(|open| [&first[..=open], second].concat());
-    for next in heads.chain([second.to_vec()]) {
+    for next in heads.chain([second.to_vec()]).chain(edited(first, second)) {
         if let Some(((), items)) = memo.find(&(), &next) {
             assert_eq!(lift(&next, &mut lifted), Ok(()), "what is found again is lifted");
             assert_eq!((&lifted.shape, &lifted.items[..], lifted.rows), (&shape, items, 1));
             assert!(lifted.tail.is_plain());
         }
     }
+}
+
+/// The text after each of a few edits. An edit is three bytes: where; whether a byte goes and one comes; which one comes.
+fn edited(text: &[u8], edits: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let mut text = text.to_vec();
+    edits.chunks_exact(3).take(4).map(move |edit| {
+        let at = usize::from(edit[0]) % (text.len() + 1);
+        let goes = usize::from(edit[1] & 1 != 0 && at < text.len());
+        text.splice(at..at + goes, (edit[1] & 2 != 0).then_some(edit[2]));
+        text.clone()
+    })
 }
 
 /// The policy's verdicts and PostgreSQL's parser behind them: the rules only ever get stricter, and what is not
