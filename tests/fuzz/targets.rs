@@ -375,8 +375,16 @@ pub(crate) fn copy_rows(data: &[u8]) {
     assert!(rest.is_empty());
     assert_eq!(row, expected);
 
+    let (mut of_text, mut of_binary) = (Vec::new(), Vec::new());
+    copy::put_values(CopyFormat::Text, &text, &mut of_text);
+    copy::put_values(CopyFormat::Binary, &binary, &mut of_binary);
+    assert_eq!(of_text, binary[2..], "Bind's values are a binary row without its count");
+    assert_eq!(of_text, of_binary);
+
     let _ = copy::take_text_row(data);
     let _ = copy::take_binary_row(data);
+    copy::put_values(CopyFormat::Text, data, &mut of_text);
+    copy::put_values(CopyFormat::Binary, data, &mut of_binary);
     let mut out = b"before".to_vec();
     if !copy::put_text_unquoted(&mut out, data) {
         assert_eq!(out, b"before", "a refused value leaves nothing behind");
