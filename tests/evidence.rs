@@ -54,7 +54,7 @@ fn a_flush_is_linked_to_its_clients_and_to_its_rows() {
     for flush in committed {
         assert_eq!((flush["database"].as_str(), flush["table"].as_str()), (db.as_str(), "public.t"));
         // coalesce.values_max_rows
-        assert_eq!(flush["plan"], if count(flush, "rows") > 8 { "copy_text" } else { "values" });
+        assert_eq!(flush["plan"], if count(flush, "rows") > 16 { "copy_text" } else { "values" });
         let stored = pg.psql(&db, &format!("SELECT count(*) FROM t WHERE xmin::text = '{}'", flush["xid"]));
         assert_eq!(stored.trim(), flush["rows"]);
         let ids: Vec<&str> = flush["client_ids"].split(' ').collect();

@@ -10,6 +10,7 @@ use pgsluice::wire::frontend::{self, put_empty};
 
 use pgsluice::coalesce::batch::{Batch, Caps, put_copy};
 
+use crate::common::middle;
 use crate::lab::{ASYNC, Lab, SYNC};
 use crate::line::{Line, put_run};
 
@@ -145,7 +146,7 @@ pub fn plans(lab: &Lab) -> String {
     let mut out = String::from(
         "What a row costs by the plan that a flush chooses, in one round trip of one server connection: microseconds from the\n\
          first byte sent to the last read, and in brackets CPU time of the server process. \"As sent\" is a transaction for each\n\
-         row; a COPY is followed by the guard that a flush has. A table of (int, text) without an index; the least of many\n\
+         row; a COPY, and one INSERT, is followed by the guard that a flush has. A table of (int, text) without an index; the least of many\n\
          interleaved rounds of 4 ms.\n",
     );
     for width in WIDTHS {
@@ -154,7 +155,66 @@ pub fn plans(lab: &Lab) -> String {
     }
     let _ = write!(out, "\nRows of {} bytes, `synchronous_commit = on`:\n\n", WIDTHS[1]);
     plans_of_width(lab, SYNC, WIDTHS[1], &mut out);
+    plans_by_columns(lab, &mut out);
     out
+}
+
+/// Columns that a few rows have values for, and how many rows there are.
+const COLUMNS: [usize; 6] = [1, 2, 4, 10, 20, 40];
+const FEW: [usize; 6] = [2, 3, 4, 6, 8, 16];
+
+/// Statements of one transaction, so that little of its own is in the figure.
+const STATEMENTS: usize = 8;
+
+/// One INSERT of many VALUES against COPY, where the number of values decides: `coalesce.values_max_rows`.
+fn plans_by_columns(lab: &Lab, out: &mut String) {
+    out.push_str(
+        "\nA few rows by the number of their columns: CPU time of the server process for one INSERT of many VALUES, and in brackets\n\
+         for one COPY text (microseconds; without the guard, eight of a kind in a transaction, `synchronous_commit = off`). Values are\n\
+         texts of 10 bytes; a serial column and one of `DEFAULT now()` are left out.\n\n",
+    );
+    let _ = writeln!(out, "| columns | {} |", FEW.map(|rows| format!("{rows} rows")).join(" | "));
+    let _ = writeln!(out, "|--:|{}", "--:|".repeat(FEW.len()));
+    for columns in COLUMNS {
+        let costs = FEW.map(|rows| few_rows(lab, columns, rows));
+        let cells = costs.map(|[insert, copy]| format!("{insert:.1} ({copy:.1})"));
+        let _ = writeln!(out, "| {columns} | {} |", cells.join(" | "));
+    }
+}
+
+/// Server CPU (microseconds) of an INSERT and of a COPY.
+fn few_rows(lab: &Lab, columns: usize, rows: usize) -> [f64; 2] {
+    const TABLE: &str = "public.few";
+    let list = |one: &dyn Fn(usize) -> String| (0..columns).map(one).collect::<Vec<_>>().join(", ");
+    let (names, types) = (list(&|n| format!("c{n}")), list(&|n| format!("c{n} text")));
+    let own = "z serial, y timestamptz DEFAULT now()";
+    lab.sql(ASYNC, &format!("DROP TABLE IF EXISTS {TABLE}; CREATE TABLE {TABLE} ({types}, {own})"));
+    let mut line = Line::new(lab.postgres.port(), ASYNC);
+    line.query("SET plan_cache_mode = force_generic_plan");
+    let row = |r: usize| format!("({})", list(&|n| format!("${}", r * columns + n + 1)));
+    let values = (0..rows).map(row).collect::<Vec<_>>().join(", ");
+    line.prepare("values", &format!("INSERT INTO {TABLE} ({names}) VALUES {values}"));
+    line.prepare("copy", &format!("COPY {TABLE} ({names}) FROM STDIN"));
+    let value = b"ten bytes.".as_slice();
+    let (mut insert, mut copy) = (Vec::new(), Vec::new());
+    let text = [vec![value; columns].join(&copy::FIELD_END), vec![copy::ROW_END]].concat().repeat(rows);
+    for _ in 0..STATEMENTS {
+        put_run(&mut insert, "values", &vec![Some(value); columns * rows]);
+        put_run(&mut copy, "copy", &[]);
+        put_copy(CopyFormat::Text, &text, &mut copy);
+    }
+    let mut samples: [Vec<f64>; 2] = Default::default();
+    for bytes in [&mut insert, &mut copy] {
+        put_empty(bytes, frontend::SYNC);
+    }
+    for _ in 0..lab.effort(150, 30) {
+        for (samples, bytes) in samples.iter_mut().zip([&insert, &copy]) {
+            let before = on_cpu(line.pid);
+            line.run(bytes, 1);
+            samples.push((on_cpu(line.pid) - before) / STATEMENTS as f64);
+        }
+    }
+    samples.map(|samples| middle(samples).expect("samples"))
 }
 
 fn plans_of_width(lab: &Lab, database: &str, width: usize, out: &mut String) {
@@ -245,6 +305,7 @@ fn flush(plan: Plan, width: usize, rows: usize, guard: &[u8]) -> (Vec<u8>, usize
         Plan::Values => {
             let values = [Some(number.as_slice()), Some(&text)].repeat(rows);
             put_run(&mut out, &format!("values{rows}"), &values);
+            out.extend_from_slice(guard);
         }
         Plan::CopyText => {
             copy::put_text(&mut row, number);

@@ -762,7 +762,7 @@ pub fn put_many_values(
     bytes: &[u8],
     out: &mut Vec<u8>,
 ) {
-    // ManyValues bounds both.
+    // A few dozen: ManyValues bounds them.
     let count = rows as u16 * fields;
     frame::put(out, frontend::BIND, |out| {
         out.push(0);

@@ -18,9 +18,8 @@ use tokio::sync::Notify;
 use super::batch::{Caps, Cargo, Cut, Form, line_of_error};
 use super::catalog;
 use super::evidence::{Flush, LaneStats, Seen, StatsKey, TableStats};
-use super::plan::InsertPlan;
+use super::plan::{InsertPlan, ManyValues};
 use super::shapes::{Lanes, Shape};
-use crate::limits::VALUES_ROWS_MAX;
 use crate::pool::Pool;
 use crate::proto::prepared::Statement;
 use crate::proto::vars::VarSet;
@@ -139,7 +138,7 @@ impl Leg {
     }
 
     fn of(plan: &Arc<InsertPlan>, form: Form, statement: Arc<Statement>) -> Self {
-        let many = plan.values.as_ref().filter(|_| form != Form::Pipelined).map_or(0, |_| VALUES_ROWS_MAX);
+        let many = plan.values.as_ref().filter(|_| form != Form::Pipelined).map_or(0, ManyValues::rows_max);
         let values = (0..many).map(|_| OnceLock::new()).collect();
         Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement, values }
     }

@@ -228,19 +228,24 @@ pub struct ManyValues {
     types: Vec<Oid>,
 }
 
-/// Parameters that one statement can have: Bind counts them in 16 bits.
-const PARAMETERS_MAX: usize = u16::MAX as usize;
+/// Most values of one such INSERT. Each costs the server more than a field of a COPY does, and from about here on more than a COPY
+/// itself (`make bench-seeds CELLS=plans`).
+const VALUES_MAX: usize = 40;
 
 impl ManyValues {
     fn of(table: &Table, given: &[&Column]) -> Option<Self> {
-        let fits = given.len().saturating_mul(VALUES_ROWS_MAX) <= PARAMETERS_MAX;
         let plain = given.iter().all(|column| !modifier_changes_parameter(column, column.type_oid));
         // What has a sentinel has no partitions and no types of users.
         let exact = table.quiet && table.has_sentinel() && plain;
-        (fits && exact).then(|| Self {
+        exact.then(|| Self {
             into: format!("INSERT INTO {} ({}) VALUES ", table.target, column_list(given)),
             types: given.iter().map(|column| column.type_oid).collect(),
         })
+    }
+
+    /// Most rows of one.
+    pub fn rows_max(&self) -> usize {
+        (VALUES_MAX / self.types.len()).min(VALUES_ROWS_MAX)
     }
 
     /// The INSERT of so many rows, and its parameters' types as Parse has them.
