@@ -706,3 +706,43 @@ fn a_short_kind_of_message_that_is_long_ends_the_session_before_a_server_sees_it
     }
     assert_eq!(other.value("SELECT pg_backend_pid()"), pid);
 }
+
+/// A COPY that was sent whole, and a transaction behind it while its rows wait in a trigger.
+#[test]
+fn what_is_sent_while_a_copy_runs_is_answered_behind_it() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let proxy = through(server, mode, "default_pool_size = 2");
+        let (mut direct, mut ours) = pair(
+            server,
+            &proxy,
+            "CREATE TABLE t (a int);
+             CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS
+               'BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NEW; END';
+             CREATE TRIGGER held BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION held()",
+        );
+        let seen = [&mut direct, &mut ours].map(|raw| {
+            let database = raw.value("SELECT current_database()").expect("a name");
+            let mut holder = Raw::login(server.port(), &database);
+            holder.rows("SELECT pg_advisory_lock(4711)");
+            raw.send(&build(|o| {
+                put_run(o, "COPY t FROM STDIN");
+                put_copy_data(o, b"1\n");
+                f::put_empty(o, f::COPY_DONE);
+                sync(o);
+            }));
+            let mut messages = raw.read_until(b::COPY_IN_RESPONSE);
+            raw.send(&build(|o| {
+                put_run(o, "SELECT a + 0 FROM t");
+                sync(o);
+            }));
+            holder.rows("SELECT pg_advisory_unlock(4711)");
+            messages.extend(raw.read_until_ready());
+            messages.extend(raw.read_until_ready());
+            outline(&messages)
+        });
+        assert_eq!(seen[0], seen[1], "{mode}");
+        assert!(seen[0].contains("COPY 1"), "{}", seen[0]);
+        assert_eq!(ours.rows("SELECT 'after'"), [["after"]].map(|row| row.map(|v| Some(v.into())).to_vec()));
+    }
+}

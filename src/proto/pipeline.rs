@@ -125,6 +125,8 @@ pub enum Settled {
 pub struct Pipeline {
     owed: VecDeque<Owed>,
     copy_in: bool,
+    /// A copy-in is open on the server; its end may have been sent.
+    copying: bool,
     discarding: bool,
     /// Extended messages went by and no Sync yet: portals live until it.
     unsynced: bool,
@@ -324,6 +326,10 @@ impl Pipeline {
 
     fn recv_end_of_rows(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
         (self.copy_in, self.swallowed) = (false, 0);
+        // The end of this COPY is not that of the next one of the same Query.
+        if std::mem::take(&mut self.copying) && self.owed.get(1).is_some_and(|o| o.kind == Kind::CopyEnd) {
+            self.owed.remove(1);
+        }
         match self.owed.front() {
             Some(front) if front.kind == Kind::Execute => {
                 let action = front.action;
@@ -338,15 +344,17 @@ impl Pipeline {
     /// What the client sent between Execute (or Query) and CopyDone is read by COPY: a Sync there is swallowed, up to
     /// the first message that COPY does not take.
     fn enter_copy_in(&mut self) {
-        self.copy_in = true;
+        self.copying = true;
         while self.owed.get(1).is_some_and(|o| o.kind == Kind::Sync) {
             self.owed.remove(1);
             self.swallowed += 1;
         }
+        // What was sent ahead ends it, whether it is a CopyDone or not: a Sync from here on is none that COPY reads.
+        self.copy_in = self.owed.len() == 1;
     }
 
     fn recv_error(&mut self) -> Result<(Answer, Settled), Violation> {
-        self.copy_in = false;
+        (self.copy_in, self.copying) = (false, false);
         self.spare = std::mem::take(&mut self.swallowed);
         while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
             self.owed.pop_front();
@@ -504,6 +512,47 @@ mod tests {
         p.recv(b::BIND_COMPLETE).unwrap();
         p.recv(b::COPY_IN_RESPONSE).unwrap();
         p.recv(b::COMMAND_COMPLETE).unwrap();
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn a_unit_sent_while_a_pipelined_copy_still_runs_keeps_its_sync() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Bind, F), (Kind::Execute, F), (Kind::CopyEnd, F), (Kind::Sync, F)]);
+        p.recv(b::BIND_COMPLETE).unwrap();
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        assert!(!p.in_copy_in(), "its end was sent");
+        [Kind::Bind, Kind::Execute, Kind::Sync].map(|kind| p.push(kind, F, false));
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        p.recv(b::BIND_COMPLETE).unwrap();
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+    }
+
+    #[test]
+    fn each_copy_of_a_query_has_an_end_of_its_own() {
+        let mut p = sent(&[(Kind::Query, Action::Forward)]);
+        for _ in 0..2 {
+            p.recv(b::COPY_IN_RESPONSE).unwrap();
+            assert!(p.in_copy_in());
+            p.push(Kind::CopyEnd, Action::Forward, false);
+            assert!(!p.in_copy_in());
+            p.recv(b::COMMAND_COMPLETE).unwrap();
+        }
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+        // Both sent ahead, and a unit behind them while the second one runs.
+        let mut p = sent(&[Kind::Query, Kind::CopyEnd, Kind::CopyEnd].map(|kind| (kind, Action::Forward)));
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        assert!(!p.in_copy_in());
+        p.push(Kind::Sync, Action::Forward, false);
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
         assert!(p.is_quiet());
     }
