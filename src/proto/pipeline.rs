@@ -523,7 +523,9 @@ mod tests {
         p.recv(b::BIND_COMPLETE).unwrap();
         p.recv(b::COPY_IN_RESPONSE).unwrap();
         assert!(!p.in_copy_in(), "its end was sent");
-        [Kind::Bind, Kind::Execute, Kind::Sync].map(|kind| p.push(kind, F, false));
+        for kind in [Kind::Bind, Kind::Execute, Kind::Sync] {
+            p.push(kind, F, false);
+        }
         p.recv(b::COMMAND_COMPLETE).unwrap();
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
         p.recv(b::BIND_COMPLETE).unwrap();
