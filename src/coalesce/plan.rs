@@ -228,8 +228,8 @@ pub struct ManyValues {
     types: Vec<Oid>,
 }
 
-/// Most values of one such INSERT. Each costs the server more than a field of a COPY does, and from about here on more than a COPY
-/// itself (`make bench-seeds CELLS=plans`).
+/// Most values of one such INSERT. Each costs the server more than a field of a COPY does: somewhere beyond this, and at about a
+/// hundred even where a COPY has defaults to plan, a COPY does less (`make bench-seeds CELLS=plans`).
 const VALUES_MAX: usize = 40;
 
 impl ManyValues {
