@@ -48,11 +48,11 @@ fn each_message_that_met_a_rule_is_a_line_and_a_count() {
     let mut proxy = Proxy::to(server, "audit_file = \"@DIR@/audit\"", "", DENY);
     let path = proxy.dir().join("audit");
     let mut client = Raw::login(proxy.port(), &database);
-    refused(&mut client, "SELECT 'hunter2' AS secret, 4711");
+    refused(&mut client, "SELECT 'hunter2' AS secret, 471108150");
     // In a transaction block, from a client that is gone before the block ends.
     let mut hasty = Raw::login(proxy.port(), &database);
     assert!(hasty.extended("BEGIN", &[]).iter().all(|m| m.tag != b::ERROR_RESPONSE));
-    refused(&mut hasty, "SELECT 'hunter2' AS secret, 4712");
+    refused(&mut hasty, "SELECT 'hunter2' AS secret, 471208150");
     drop(hasty);
     let mut call = Vec::new();
     frame::put(&mut call, f::FUNCTION_CALL, |out| out.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0]));
@@ -72,7 +72,7 @@ fn each_message_that_met_a_rule_is_a_line_and_a_count() {
     }
     assert_eq!(written[0]["fingerprint"], written[1]["fingerprint"]);
     assert!(written[0]["fingerprint"].is_string());
-    assert_eq!(written[0]["bytes"], "SELECT 'hunter2' AS secret, 4711".len());
+    assert_eq!(written[0]["bytes"], "SELECT 'hunter2' AS secret, 471108150".len());
     assert_ne!(written[0]["client"], written[1]["client"]);
     assert_eq!(written[0]["client"], written[2]["client"]);
 
@@ -84,7 +84,7 @@ fn each_message_that_met_a_rule_is_a_line_and_a_count() {
     proxy.terminate();
     assert!(proxy.wait_end().success());
     let all = proxy.log() + &fs::read_to_string(&path).expect("the file");
-    assert!(!all.contains("hunter2") && !all.contains("4711") && !all.contains("4712"), "{all}");
+    assert!(!all.contains("hunter2") && !all.contains("471108150") && !all.contains("471208150"), "{all}");
 }
 
 #[test]
