@@ -12,7 +12,7 @@
 //!   Sync (or a few rows as one INSERT of many VALUES; or the INSERTs themselves)
 //!     committed        -> each ticket: Inserted
 //!     an error         -> rolled back; the guilty row's session runs it singly, the others are flushed again, then singly;
-//!                         if the error names no row: halves, quarters, then singly
+//!                         if the error names no row: as a COPY if it was none, halves, quarters, then singly
 //!     connection lost  -> before the Sync was written: singly; after: Unknown
 //! ```
 

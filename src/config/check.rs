@@ -125,7 +125,7 @@ fn auth(draft: &mut Draft) {
     }
     let asks = matches!(auth_type, AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256);
     if asks && has_list && draft.settings.userlist.is_empty() {
-        let at = draft.set.get("auth_file").cloned().unwrap_or_else(|| At::file(&draft.file));
+        let at = draft.place("auth_file");
         draft.notice(
             &at,
             "auth_file",
@@ -135,7 +135,7 @@ fn auth(draft: &mut Draft) {
     if auth_type == AuthType::ScramSha256 {
         let md5 = draft.settings.userlist.values().filter(|secret| matches!(secret, Secret::Md5(_))).count();
         if md5 > 0 {
-            let at = draft.set.get("auth_file").cloned().unwrap_or_else(|| At::file(&draft.file));
+            let at = draft.place("auth_file");
             let message = format!(
                 "{md5} users have an md5 secret and cannot log in with auth_type \"scram-sha-256\"; \
                  give them SCRAM verifiers, or set auth_type to md5"
@@ -308,7 +308,7 @@ fn check_deferred(draft: &mut Draft, database: &Database, path: &str) {
     }
     let own = join(path, "coalesce.deferred");
     let key = if draft.set.contains_key(&own) { own } else { "coalesce.deferred".to_owned() };
-    let at = draft.set.get(&key).cloned().unwrap_or_else(|| At::file(&draft.file));
+    let at = draft.place(&key);
     let message = format!(
         "defers nothing in [{path}], because pool_mode there is \"{}\"; set pool_mode to \"transaction\"",
         mode.as_str()

@@ -185,9 +185,14 @@ impl Draft {
         push(&mut self.notices, at, key, message.into());
     }
 
+    /// Where `key` was set; the file, if it was not.
+    fn place(&self, key: &str) -> At {
+        self.set.get(key).cloned().unwrap_or_else(|| At::file(&self.file))
+    }
+
     /// A problem with what `key` was set to (or left at), wherever that was.
     fn object(&mut self, key: &str, message: impl Into<String>) {
-        let at = self.set.get(key).cloned().unwrap_or_else(|| At::file(&self.file));
+        let at = self.place(key);
         self.problem(&at, key, message);
     }
 
@@ -201,7 +206,7 @@ impl Draft {
     /// As [`Self::object`], but only a notice in an ini file, because PgBouncer lets it pass.
     fn object_ours(&mut self, key: &str, message: impl Into<String>) {
         if self.ini {
-            let at = self.set.get(key).cloned().unwrap_or_else(|| At::file(&self.file));
+            let at = self.place(key);
             self.notice(&at, key, message);
         } else {
             self.object(key, message);
