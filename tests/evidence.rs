@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use pgsluice::coalesce::batch::COPY_ROWS;
-use pgsluice::wire::{backend, frontend};
+use pgsluice::wire::backend;
 use support::console::{Row, find, show, tell, until};
 use support::crowd::{self, comparable};
 use support::pouring::{
@@ -516,20 +516,15 @@ fn a_notice_is_its_own_clients() {
 
 /// `n` INSERTs, each with a Sync of its own, of which some are bad and some bring a notice.
 fn long_pipeline(first: usize, n: usize, bad: Option<usize>, noticed: Option<usize>) -> Step {
-    let mut bytes = Vec::new();
-    frontend::put_parse(&mut bytes, b"", b"INSERT INTO t (a, b) VALUES ($1, $2)", &[]);
-    for i in 0..n {
+    let rows = (0..n).map(|i| {
         let b = match i {
             _ if Some(i) == bad => "bad".to_owned(),
             _ if Some(i) == noticed => "w".repeat(3000),
             _ => "w".to_owned(),
         };
-        let a = (first + i).to_string();
-        frontend::put_bind_text(&mut bytes, b"", &[Some(a.as_bytes()), Some(b.as_bytes())]);
-        frontend::put_execute(&mut bytes, b"", 0);
-        frontend::put_empty(&mut bytes, frontend::SYNC);
-    }
-    Step { bytes, ready: n }
+        [(first + i).to_string(), b]
+    });
+    Step::pipeline("INSERT INTO t (a, b) VALUES ($1, $2)", rows, true)
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pgsluice::coalesce::batch::COPY_ROWS;
-use pgsluice::wire::{backend, frontend};
-use support::console::find;
+use pgsluice::wire::backend;
+use support::console::{find, show};
 use support::seeded::from_env;
 use support::{Cut, Cutter, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
@@ -76,15 +76,8 @@ impl Load {
                 vec![Step { bytes: all.into_iter().flat_map(|step| step.bytes).collect(), ready }]
             }
             Self::Pipelines => {
-                let mut bytes = Vec::new();
-                frontend::put_parse(&mut bytes, b"", into("u").as_bytes(), &[]);
-                for b in 0..MANY {
-                    let b = b.to_string();
-                    frontend::put_bind_text(&mut bytes, b"", &[Some(a.as_bytes()), Some(b.as_bytes())]);
-                    frontend::put_execute(&mut bytes, b"", 0);
-                }
-                frontend::put_empty(&mut bytes, frontend::SYNC);
-                vec![Step { bytes, ready: 1 }]
+                let rows = (0..MANY).map(|b| [a.clone(), b.to_string()]);
+                vec![Step::pipeline(&into("u"), rows, false)]
             }
         }
     }
@@ -240,8 +233,10 @@ fn cut_and_settle(
     let proxy = proxy_behind(&cutter, pg, rest);
     let ledger = with_clients(proxy.port(), &db, load, || cut_everywhere(&cutter, points, up, down));
     let (unknown, stored) = settle(pg, &db, &ledger);
+    let lanes = show(&mut Raw::login(proxy.port(), "pgsluice"), "SHOW COALESCE");
+    let behind: usize = lanes.iter().map(|lane| lane["behind"].parse::<usize>().expect("a count")).sum();
     println!(
-        "{load:?}: {points} cuts of {} flushes: {} acknowledged, {unknown} unknown of which {stored} are there",
+        "{load:?}: {points} cuts of {} flushes, {behind} behind another: {} acknowledged, {unknown} unknown of which {stored} are there",
         cutter.flushes(),
         ledger.len() - unknown
     );

@@ -274,7 +274,9 @@ row! {
         values_rows: u64 = "values_rows" Numeric,
         /// Flushes confirmed.
         flushes: u64 = "flushes" Numeric,
-        /// Their ratio.
+        /// Flushes that were sent behind another one on its connection, before that was answered.
+        behind: u64 = "behind" Numeric,
+        /// Rows of each that was confirmed.
         rows_per_flush: Ratio = "rows_per_flush" Numeric,
         /// Rows that found the lane idle and left as they were sent.
         singles: u64 = "singles" Numeric,

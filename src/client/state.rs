@@ -986,7 +986,7 @@ impl State {
             self.refusals.pop_front();
         }
         let fields = b::ErrorFields::new(body);
-        self.server_left |= matches!(fields.field(b'V'), Some(b"FATAL" | b"PANIC"));
+        self.server_left |= fields.ends_connection();
         if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
             // Who prepares the same text again gets a new statement; what has no name of ours goes with the connection.
             match self.names.find(asked) {

@@ -57,6 +57,8 @@ pub struct LaneStats {
     pub rows: AtomicU64,
     /// Of those, rows that were stored by an INSERT of many VALUES.
     pub values_rows: AtomicU64,
+    /// Flushes that were sent behind another on its connection.
+    pub behind: AtomicU64,
     /// COPYs that committed.
     pub flushes: AtomicU64,
     /// Rows that left as they were sent because the lane was idle.

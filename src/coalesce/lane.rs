@@ -2,8 +2,9 @@
 //! session settings.
 //!
 //! Owns: what waits and when it leaves ([`flush`]: as which messages; [`flight`]: what becomes of it; [`ticket`]: who hears of
-//! it). Never: answers a client.
+//! it; [`behind`]: how one follows another). Never: answers a client.
 
+mod behind;
 mod crowd;
 mod flight;
 mod flush;
@@ -28,6 +29,7 @@ use crate::settings::{Coalesce, CoalesceMode};
 use crate::sql::effects::Effects;
 use crate::wire::backend::{ErrorFields, stored_rows};
 use crate::wire::copy::CopyFormat;
+use behind::{Along, Next};
 use crowd::{Crowd, FEW};
 use flight::Flight;
 use flush::Way;
@@ -73,7 +75,7 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
 const HELD_MAX: Duration = Duration::from_millis(1);
 
 /// Flushes that take longer wait for a disk or another server rather than for a processor: then a second one goes beside the
-/// first as soon as nobody else can come. Of quicker ones two at a time take longer than one after the other.
+/// first as soon as nobody else can come. Of quicker ones two at a time take longer than one behind the other.
 const SLOW: Duration = Duration::from_micros(1500);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -191,6 +193,7 @@ struct Inner {
     batches: u64,
     /// When the first row of the batch came.
     since: Instant,
+    along: Along,
 }
 
 impl Inner {
@@ -369,6 +372,7 @@ impl Lane {
                 copies_only: 0,
                 batches: 0,
                 since: Instant::now(),
+                along: Along::Not,
             }),
             landed: Notify::new(),
             legs,
@@ -628,12 +632,18 @@ impl Lane {
             && match (inner.flights, inner.singles) {
                 (0, 0) => !inner.is_held(),
                 (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
+                (_, _) if inner.along.is_awaited() => inner.may_follow(),
                 (_, _) => {
                     inner.took >= SLOW && inner.crowd.is_several() && inner.crowd.is_complete(inner.here())
                 }
             };
         if due || full {
-            self.leave(inner);
+            let next = self.depart(&mut inner);
+            let alone = inner.along.give(next);
+            drop(inner);
+            if let Some(next) = alone {
+                next.fly();
+            }
         }
     }
 
@@ -641,7 +651,14 @@ impl Lane {
         Cargo::new(self.legs.iter().map(|leg| leg.form), self.caps())
     }
 
+    /// On its own, beside whatever is under way.
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        let next = self.depart(&mut inner);
+        drop(inner);
+        next.fly();
+    }
+
+    fn depart(self: &Arc<Self>, inner: &mut Inner) -> Next {
         inner.held = None;
         let here = inner.here();
         inner.crowd.left(here);
@@ -657,7 +674,6 @@ impl Lane {
         let since = inner.since;
         let way = if inner.copies_only == 0 { Way::Cheapest } else { Way::Copies };
         inner.copies_only = inner.copies_only.saturating_sub(1);
-        drop(inner);
         self.return_budget(batch.bytes());
         let left = Instant::now();
         let waited = left.duration_since(since);
@@ -675,7 +691,7 @@ impl Lane {
             way,
             values_rows: 0,
         };
-        tokio::spawn(flight.fly(batch));
+        Next { flight, batch }
     }
 
     /// No COPY of a flight succeeded.

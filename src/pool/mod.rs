@@ -561,6 +561,16 @@ impl Pool {
         !self.lock().waiters.is_empty()
     }
 
+    /// Is this connection to come back as soon as it is free, because somebody waits for one or because it is to be closed?
+    pub fn wants_back(&self, server: &ServerConn) -> bool {
+        let shared = &server.shared;
+        let inner = self.lock();
+        inner.paused
+            || !inner.waiters.is_empty()
+            || shared.close_needed.load(Ordering::Relaxed)
+            || shared.cancels.load(Ordering::Relaxed) > 0
+    }
+
     /// For the console.
     pub fn counts(&self) -> Counts {
         let inner = self.lock();

@@ -504,6 +504,7 @@ fn lane_row(stats: &Arc<LaneStats>, lanes: &[Arc<Lane>]) -> LaneRow {
         in_flight: count(loads.iter().map(|load| load.flights).sum()),
         rows,
         values_rows: load(&stats.values_rows),
+        behind: load(&stats.behind),
         flushes,
         rows_per_flush: Ratio { of: rows, by: flushes },
         singles: load(&stats.singles),

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::{ServerConn, report};
@@ -58,6 +59,8 @@ pub struct Reply {
     pub raw_left: usize,
     /// DataRow, NoticeResponse and CommandComplete of those statements, whole and in order.
     pub raw: Vec<u8>,
+    /// Bytes of all that came.
+    pub bytes: usize,
 }
 
 impl Reply {
@@ -199,46 +202,52 @@ impl ServerConn {
     /// # Errors
     /// As [`ServerConn::simple`].
     pub async fn finish_into(&mut self, reply: &mut Reply) -> Result<(), Lost> {
-        self.finish_inner(reply).await.map_err(|why| {
+        while !self.pipeline.is_empty() {
+            std::future::poll_fn(|cx| self.poll_unit(cx, reply)).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what waits and reads to the end of the oldest unit, its ReadyForQuery; what comes behind it stays unread.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    ///
+    /// Cancel safety: call again; `reply` keeps what came.
+    pub fn poll_unit(&mut self, cx: &mut Context<'_>, reply: &mut Reply) -> Poll<Result<(), Lost>> {
+        self.poll_ready_for_query(cx, reply).map_err(|why| {
             self.broken = true;
             Lost(why)
         })
     }
 
-    async fn finish_inner(&mut self, reply: &mut Reply) -> Result<(), String> {
-        let mut bytes = 0;
-        while !self.pipeline.is_empty() {
-            // Reading while writing: a server may answer before it has read everything.
-            std::future::poll_fn(|cx| {
-                let flushed = self.conn.poll_flush(cx)?;
-                match self.poll_read(cx) {
-                    std::task::Poll::Pending if flushed.is_ready() => std::task::Poll::Pending,
-                    other => other,
-                }
-            })
-            .await
-            .map_err(|e| e.to_string())?;
-            bytes += self.take_answers(reply)?;
-            if bytes > reply.bytes_max() {
-                return Err("answer is too large".into());
+    fn poll_ready_for_query(&mut self, cx: &mut Context<'_>, reply: &mut Reply) -> Poll<Result<(), String>> {
+        loop {
+            let ended = self.take_answers(reply)?;
+            if reply.bytes > reply.bytes_max() {
+                return Poll::Ready(Err("answer is too large".into()));
             }
+            if ended {
+                return Poll::Ready(Ok(()));
+            }
+            // Reading while writing: a server may answer before it has read everything.
+            let _ = self.conn.poll_flush(cx).map_err(|e| e.to_string())?;
+            ready!(self.poll_read(cx)).map_err(|e| e.to_string())?;
         }
-        Ok(())
     }
 
-    /// Takes in what has arrived whole. Returns the bytes kept.
-    fn take_answers(&mut self, reply: &mut Reply) -> Result<usize, String> {
-        let mut kept = 0;
+    /// Takes in what has arrived whole, up to the end of a unit. True: it has come.
+    fn take_answers(&mut self, reply: &mut Reply) -> Result<bool, String> {
         loop {
             let buf = self.conn.bytes();
             let Some(head) = frame::header(buf, reply.message_max()).map_err(|e| e.to_string())? else {
-                return Ok(kept);
+                return Ok(false);
             };
             let Some(body) = buf.get(frame::HEADER_BYTES..head.total()) else {
                 self.conn.want(head.total());
-                return Ok(kept);
+                return Ok(false);
             };
-            kept += body.len();
+            reply.bytes += body.len();
             let raw = reply.keep_raw(head.tag, &buf[..head.total()]);
             match head.tag {
                 b::READY_FOR_QUERY => {
@@ -286,6 +295,9 @@ impl ServerConn {
                 }
             }
             self.conn.consume(head.total());
+            if head.tag == b::READY_FOR_QUERY {
+                return Ok(true);
+            }
         }
     }
 

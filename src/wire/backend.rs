@@ -110,6 +110,11 @@ impl<'a> ErrorFields<'a> {
     pub fn sqlstate(&self) -> &'a [u8] {
         self.field(b'C').filter(|c| c.len() == 5).unwrap_or(b"XX000")
     }
+
+    /// The server ends the connection behind it.
+    pub fn ends_connection(&self) -> bool {
+        matches!(self.field(b'V'), Some(b"FATAL" | b"PANIC"))
+    }
 }
 
 impl<'a> Iterator for ErrorFields<'a> {

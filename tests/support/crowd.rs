@@ -53,6 +53,25 @@ impl Step {
         frontend::put_empty(&mut bytes, frontend::SYNC);
         Self { bytes, ready: 1 }
     }
+
+    /// Parse of an unnamed statement, Bind and Execute for each row of text parameters, and one Sync for all or one each.
+    pub fn pipeline(sql: &str, rows: impl IntoIterator<Item = [String; 2]>, sync_each: bool) -> Self {
+        let (mut bytes, mut ready) = (Vec::new(), 0);
+        frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+        for row in rows {
+            frontend::put_bind_text(&mut bytes, b"", &row.each_ref().map(|value| Some(value.as_bytes())));
+            frontend::put_execute(&mut bytes, b"", 0);
+            if sync_each {
+                frontend::put_empty(&mut bytes, frontend::SYNC);
+                ready += 1;
+            }
+        }
+        if !sync_each {
+            frontend::put_empty(&mut bytes, frontend::SYNC);
+            ready = 1;
+        }
+        Self { bytes, ready }
+    }
 }
 
 /// Appends a Bind with every parameter in binary.

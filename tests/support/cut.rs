@@ -15,6 +15,8 @@ pub enum Cut {
     /// After this many bytes of its answer have come back, or all but one: behind a whole answer the connection would
     /// be somebody else's already.
     Down(usize),
+    /// The same of the answer behind the next one.
+    DownBehind(usize),
     /// The whole answer but its ReadyForQuery has come back.
     BeforeReady,
 }
@@ -125,10 +127,15 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
             let end = match cut {
                 Some(Cut::Down(at)) if bytes.ends_with(&READY) => Some(at.saturating_sub(passed).min(n - 1)),
                 Some(Cut::Down(at)) => (passed + n >= at).then(|| at.saturating_sub(passed)),
+                Some(Cut::DownBehind(at)) if bytes.ends_with(&READY) => {
+                    *down.lock().expect("down") = Some(Cut::Down(at));
+                    passed = 0;
+                    None
+                }
                 Some(Cut::BeforeReady) => bytes.ends_with(&READY).then(|| n - READY.len()),
                 _ => None,
             };
-            passed += if cut.is_some() { n } else { 0 };
+            passed += if matches!(cut, Some(Cut::Down(_))) { n } else { 0 };
             if to_client.write_all(&bytes[..end.unwrap_or(n)]).is_err() {
                 break;
             }

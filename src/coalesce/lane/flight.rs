@@ -3,10 +3,12 @@
 //! Owns: which rows go again and which run singly when a COPY fails, and how a transaction ended whose connection was lost at
 //! its commit. Every ticket is resolved, once; `Inserted` only after the server confirmed the COMMIT. Never: decides when to leave.
 
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::behind::Aboard;
 use super::flush::{Guard, Sent, Way};
 use super::ticket::{Outcome, RowNotice, Ticket, count_work};
 use super::{COPIES_ONLY, Lane, Owner, lock};
@@ -89,6 +91,7 @@ impl Lane {
 
 /// A batch under way and the tickets it answers for, one for each unit. Dropped with tickets left (the process ends), they
 /// are unknown.
+#[derive(Debug)]
 pub(super) struct Flight {
     pub(super) lane: Arc<Lane>,
     pub(super) number: u64,
@@ -107,6 +110,9 @@ pub(super) struct Flight {
     /// Rows of the last one that went as INSERTs of many VALUES.
     pub(super) values_rows: usize,
 }
+
+/// A flight on its way.
+pub(super) type Flying = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What came of one COPY.
 enum Landed {
@@ -146,14 +152,19 @@ impl Flight {
     /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in
     /// halves and quarters. What fails then runs singly. An INSERT of many VALUES goes again as a COPY first. So a batch costs at most
     /// three, or eight of them more than its rows do.
-    pub(super) async fn fly(mut self, batch: Cargo) {
-        if batch.rows() < self.lane.copy_min_rows() {
+    pub(super) fn fly(self, batch: Cargo, aboard: Option<Aboard>) -> Flying {
+        // One may start the next.
+        Box::pin(self.fly_on(batch, aboard))
+    }
+
+    async fn fly_on(mut self, batch: Cargo, mut aboard: Option<Aboard>) {
+        if aboard.is_none() && batch.rows() < self.lane.copy_min_rows() {
             return self.hand_back(&batch);
         }
         // The front of the tickets are those of the last one here.
         let mut batches = vec![(batch, TRIES)];
         while let Some((batch, tries)) = batches.pop() {
-            match self.land(&batch).await {
+            match self.land(&batch, aboard.take()).await {
                 Landed::Committed => self.committed(batch),
                 Landed::Failed(None) if self.values_rows > 0 => {
                     self.way = Way::Copies;
@@ -181,10 +192,10 @@ impl Flight {
     }
 
     /// One COPY: sent, and what came of it; remembered for the console.
-    async fn land(&mut self, batch: &Cargo) -> Landed {
+    async fn land(&mut self, batch: &Cargo, aboard: Option<Aboard>) -> Landed {
         let mut seen = Seen::default();
         let mut notices = Vec::new();
-        let landed = self.send(batch, &mut seen, &mut notices).await;
+        let landed = self.send(batch, aboard, &mut seen, &mut notices).await;
         if let Landed::Failed(Some(unit)) = landed {
             seen.guilty = self.tickets.get(unit).map(|ticket| ticket.client);
         }
@@ -205,8 +216,7 @@ impl Flight {
         if matches!(seen.outcome, FlushOutcome::SettledCommitted | FlushOutcome::SettledAborted) {
             stats.resolved.fetch_add(batch.units() as u64, Ordering::Relaxed);
         }
-        let clients = self.tickets[..batch.units()].iter().map(|ticket| ticket.client);
-        self.lane.remember(batch, seen, self.waited, took, clients);
+        self.log(batch, seen, took);
         landed
     }
 
@@ -247,31 +257,77 @@ impl Flight {
         }
     }
 
-    async fn send(&mut self, batch: &Cargo, seen: &mut Seen, notices: &mut Vec<Notice>) -> Landed {
+    /// Its turn comes later than it left.
+    pub(super) fn begins(&mut self, now: Instant) {
+        self.waited += now.duration_since(self.left);
+        self.left = now;
+    }
+
+    /// Its connection was lost before its turn came.
+    pub(super) fn never_heard_of(mut self, batch: &Cargo) {
+        let seen = Seen { outcome: FlushOutcome::Unknown, ..Seen::default() };
+        self.failed = true;
+        self.lane.stats.failures.fetch_add(1, Ordering::Relaxed);
+        self.log(batch, seen, self.left.elapsed());
+        self.unknown(batch);
+    }
+
+    /// For the console.
+    fn log(&self, batch: &Cargo, seen: Seen, took: Duration) {
+        let clients = self.tickets[..batch.units()].iter().map(|ticket| ticket.client);
+        self.lane.remember(batch, seen, self.waited, took, clients);
+    }
+
+    /// A connection of its own.
+    async fn board(&self, batch: &Cargo) -> Option<Aboard> {
+        let lane = &self.lane;
+        let mut server = lane.pool.checkout(&lane.vars, None).await.ok()?;
+        if !lane.make_ready(&mut server).await {
+            return None;
+        }
+        let prepares = lane.prepares_answers(&server);
+        let sent = lane.put_flush(&mut server, batch, self.way);
+        Some(Aboard { server, sent, prepares, behind: 0 })
+    }
+
+    async fn send(
+        &mut self,
+        batch: &Cargo,
+        mut aboard: Option<Aboard>,
+        seen: &mut Seen,
+        notices: &mut Vec<Notice>,
+    ) -> Landed {
         let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
         for _ in 0..2 {
-            let Ok(mut server) = lane.pool.checkout(&lane.vars, None).await else { return Landed::NotStored };
-            if !lane.make_ready(&mut server).await {
-                return Landed::NotStored;
+            if aboard.is_none() {
+                aboard = self.board(batch).await;
             }
-            let prepares = lane.prepares_answers(&server);
-            let Sent { guard, values_rows } = lane.put_flush(&mut server, batch, self.way);
-            self.values_rows = values_rows;
-            seen.values_rows = values_rows;
+            let Some(mut place) = aboard.take() else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
-            let finished = server.finish_into(&mut reply).await;
+            let (finished, follower) = lane.answer(&mut place, &mut reply).await;
+            let Aboard { mut server, sent: Sent { guard, values_rows }, prepares, behind } = place;
+            self.values_rows = values_rows;
+            seen.values_rows = values_rows;
             self.answers = std::mem::take(&mut reply.raw);
             seen.server_pid = Some(server.shared.pid);
             seen.xid = guard.xid(&reply, 0);
             let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
             seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
             if finished.is_err() {
-                return self.lost(server, guard, batch, &reply, seen).await;
+                let is_out = server.conn.is_flushed();
+                // One behind it was let in when all of it was out.
+                let was_out = is_out || follower.is_some();
+                if let Some(follower) = follower {
+                    follower.lost(is_out, &reply);
+                }
+                return self.lost(server, was_out, guard, batch, &reply, seen).await;
             }
             let moved = lane.take_mark(&mut server, guard, &reply);
-            if prepares && reply.error.is_some() {
+            if let Some(follower) = follower {
+                follower.fly(server, behind + 1);
+            } else if prepares && reply.error.is_some() {
                 // The rows may look different now: nobody is to find the statement here who was told how they looked.
                 drop(server);
             } else {
@@ -334,6 +390,7 @@ impl Flight {
     async fn lost(
         &self,
         server: Checkout,
+        was_out: bool,
         guard: Guard,
         batch: &Cargo,
         reply: &Reply,
@@ -341,7 +398,7 @@ impl Flight {
     ) -> Landed {
         let tags = guard.tags(self.lane.legs.len()) + self.lane.copies(batch);
         let guard_answered = reply.tags.len() >= tags;
-        if !server.conn.is_flushed() || (reply.error.is_some() && !guard_answered) {
+        if !was_out || (reply.error.is_some() && !guard_answered) {
             seen.outcome = FlushOutcome::Lost;
             return Landed::NotStored;
         }

@@ -1,0 +1,307 @@
+//! A flush that is sent behind another one on the same server connection: each is answered as if it had been alone, whatever
+//! becomes of the other.
+
+mod support;
+
+use std::sync::{Mutex, PoisonError};
+
+use pgsluice::wire::backend;
+use support::console::{Row, find, show};
+use support::crowd::comparable;
+use support::pouring::{errors, tags, until_poured};
+use support::seeded::from_env;
+use support::{Cut, Cutter, Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
+
+/// Rows of a pipeline, which is one transaction; as many fill half a batch.
+const ROWS: usize = 100;
+
+/// Where their keys begin.
+const FIRST: usize = 1;
+const SECOND: usize = 1001;
+
+/// About as many bytes are the answer to a flush.
+const ANSWER: usize = 150;
+
+/// So many flushes more, and the lane has forgotten that the first ones were slow.
+const QUICK: usize = 40;
+
+/// A full batch leaves at once, whoever else may come, and a flush waits as long as it may.
+const FULL_AT_ONCE: &str = "[coalesce]\nmax_rows = 200\nlock_timeout = \"900ms\"\nflush_timeout = \"950ms\"";
+
+const TABLE: &str = "CREATE TABLE t (a int PRIMARY KEY, b text CHECK (b <> 'bad'))";
+
+fn pipeline(first: usize, bad: Option<usize>) -> Step {
+    let b = |i| if Some(i) == bad { "bad" } else { "row" };
+    let rows = (0..ROWS).map(|i| [(first + i).to_string(), b(i).to_owned()]);
+    Step::pipeline("INSERT INTO t (a, b) VALUES ($1, $2)", rows, false)
+}
+
+/// Two clients whose pipelines are poured.
+struct Pair {
+    db: String,
+    proxy: Proxy,
+    clients: Vec<Raw>,
+    /// Pipelines sent to make the lane quick.
+    quick: usize,
+}
+
+impl Pair {
+    fn new(pg: &Postgres, port: u16) -> Self {
+        let db = pg.fresh_database(TABLE);
+        let proxy = Proxy::to(pg, "", &format!("port = {port}"), FULL_AT_ONCE);
+        let mut clients: Vec<Raw> = (0..2).map(|_| Raw::login(proxy.port(), &db)).collect();
+        until_poured(pg, &mut clients, &db, "t", |client, round| {
+            vec![pipeline(1_000_000 * (1 + round) + 1000 * client, None)]
+        });
+        Self { db, proxy, clients, quick: 0 }
+    }
+
+    /// The second client's rows are sent behind the first one's, which wait for the table;
+    /// `bad`: one of those that violates the CHECK. Who has the table locked in a transaction; `None`: the flushes before were so slow that
+    /// the second one went beside the first, and all is as it was.
+    fn hold(&mut self, pg: &Postgres, bad: Option<usize>, cut: Option<(&Cutter, Cut)>) -> Option<Raw> {
+        // Two of these at a time would make each other slow.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first flushes were on new connections.
+        for _ in 0..QUICK {
+            self.quick += 1;
+            self.clients[0].send(&pipeline(100_000 + ROWS * self.quick, None).bytes);
+            self.answer(0);
+        }
+        pg.psql(&self.db, "DELETE FROM t");
+        let mut holder = Raw::login(pg.port(), &self.db);
+        holder.rows("BEGIN");
+        holder.rows("LOCK TABLE t");
+        if self.send_both(pg, bad, cut) {
+            return Some(holder);
+        }
+        holder.rows("COMMIT");
+        self.answers();
+        None
+    }
+
+    /// True: the second one's are behind the first one's.
+    fn send_both(&mut self, pg: &Postgres, bad: Option<usize>, cut: Option<(&Cutter, Cut)>) -> bool {
+        let before = lane(&self.proxy, "behind");
+        let flushes = waits(&self.db);
+        // In flushes of their own, or in the clients' own sessions.
+        let any = flushes.replace("application_name", "'pgsluice'");
+        let mut observer = Raw::login(pg.port(), "postgres");
+        let mut count = |sql: &str| observer.value(sql).expect("a count").parse::<usize>().expect("a count");
+        self.clients[0].send(&pipeline(FIRST, bad).bytes);
+        poll(PATIENCE, || (count(&any) > 0).then_some(())).expect("the first one waits");
+        let is_flush = count(&flushes) == 1;
+        if let Some((cutter, cut)) = cut.filter(|_| is_flush) {
+            cutter.arm(cut);
+        }
+        self.clients[1].send(&pipeline(SECOND, None).bytes);
+        let behind = poll(PATIENCE, || match lane(&self.proxy, "behind") > before {
+            true => Some(true),
+            false => (count(&any) > 1 || self.clients[1].has_answer()).then_some(false),
+        });
+        behind.expect("the second one leaves")
+    }
+
+    /// To the end of its pipeline; who was closed instead connects anew.
+    fn answer(&mut self, client: usize) -> Vec<Message> {
+        let mut all = Vec::new();
+        while all.last().is_none_or(|m: &Message| m.tag != backend::READY_FOR_QUERY) {
+            let Some(message) = self.clients[client].try_read() else {
+                self.clients[client] = Raw::login(self.proxy.port(), &self.db);
+                break;
+            };
+            all.push(message);
+        }
+        all
+    }
+
+    fn answers(&mut self) -> [Vec<Message>; 2] {
+        [0, 1].map(|client| self.answer(client))
+    }
+
+    /// How many rows of each pipeline.
+    fn stored(&self, pg: &Postgres) -> [usize; 2] {
+        let stored = pg.psql(&self.db, "SELECT a FROM t");
+        let keys: Vec<usize> = stored.lines().map(|a| a.parse().expect("a number")).collect();
+        [FIRST, SECOND].map(|first| keys.iter().filter(|a| (first..first + ROWS).contains(a)).count())
+    }
+
+    fn flushes(&self) -> Vec<Row> {
+        let mut flushes = show(&mut Raw::login(self.proxy.port(), "pgsluice"), "SHOW COALESCE_FLUSHES");
+        flushes.sort_by_key(|flush| flush["flush"].parse::<u64>().expect("a number"));
+        flushes.split_off(flushes.len() - 2)
+    }
+}
+
+/// A pair of which the second one's rows follow the first one's.
+struct Held {
+    pair: Pair,
+    holder: Raw,
+}
+
+/// See [`Pair::hold`].
+fn held(pg: &Postgres, bad: Option<usize>) -> Held {
+    let mut pair = Pair::new(pg, pg.port());
+    let holder = (0..20).find_map(|_| pair.hold(pg, bad, None)).expect("one flush was sent behind another");
+    Held { pair, holder }
+}
+
+fn lane(proxy: &Proxy, column: &str) -> u64 {
+    let text = [("table", "public.t"), ("format", "text")];
+    let lane = find(&mut Raw::login(proxy.port(), "pgsluice"), "SHOW COALESCE", &text);
+    lane.map_or(0, |lane| lane[column].parse().expect("a count"))
+}
+
+/// How many flushes wait for a lock.
+fn waits(db: &str) -> String {
+    format!(
+        "SELECT count(*) FROM pg_stat_activity
+          WHERE datname = '{db}' AND wait_event_type = 'Lock' AND application_name = 'pgsluice'"
+    )
+}
+
+impl Held {
+    fn commit(&mut self) -> [Vec<Message>; 2] {
+        self.holder.rows("COMMIT");
+        self.pair.answers()
+    }
+}
+
+/// What the same pipelines are answered without pgsluice.
+fn directly(pg: &Postgres, bad: Option<usize>) -> [String; 2] {
+    let mut client = Raw::login(pg.port(), &pg.fresh_database(TABLE));
+    [pipeline(FIRST, bad), pipeline(SECOND, None)].map(|step| {
+        client.send(&step.bytes);
+        comparable(&client.read_until_ready())
+    })
+}
+
+#[test]
+fn both_are_stored_and_answered() {
+    let pg = Postgres::shared();
+    let mut held = held(pg, None);
+    assert_eq!(held.commit().map(|seen| comparable(&seen)), directly(pg, None));
+    assert_eq!(held.pair.stored(pg), [ROWS; 2]);
+    let [first, second] = &held.pair.flushes()[..] else { panic!("two flushes") };
+    for flush in [first, second] {
+        assert_eq!((flush["outcome"].as_str(), flush["rows"].as_str()), ("committed", "100"));
+    }
+    assert_eq!(first["server_pid"], second["server_pid"]);
+    assert_ne!(first["xid"], second["xid"], "a transaction each");
+}
+
+#[test]
+fn a_row_that_fails_is_nothing_to_those_behind() {
+    let pg = Postgres::shared();
+    for bad in [0, 41, ROWS - 1] {
+        let mut held = held(pg, Some(bad));
+        assert_eq!(held.commit().map(|seen| comparable(&seen)), directly(pg, Some(bad)), "row {bad}");
+        assert_eq!(held.pair.stored(pg), [0, ROWS]);
+    }
+}
+
+#[test]
+fn a_table_that_changes_meanwhile_gets_all_rows_once() {
+    let pg = Postgres::shared();
+    for change in [
+        "ALTER TABLE t ADD COLUMN c int DEFAULT 7",
+        "ALTER TABLE t RENAME TO old; CREATE TABLE t (a int, b text, c int DEFAULT 7)",
+        "CREATE RULE also AS ON INSERT TO t DO ALSO NOTHING",
+    ] {
+        let mut held = held(pg, None);
+        change.split("; ").for_each(|sql| _ = held.holder.rows(sql));
+        assert_eq!(held.commit().map(|seen| comparable(&seen)), directly(pg, None), "{change}");
+        assert_eq!(held.pair.stored(pg), [ROWS; 2], "{change}");
+    }
+}
+
+#[test]
+fn a_terminated_connection_is_nobodys_business() {
+    let pg = Postgres::shared();
+    let mut held = held(pg, None);
+    let kill = waits(&held.pair.db).replace("count(*)", "count(pg_terminate_backend(pid))");
+    assert_eq!(Raw::login(pg.port(), "postgres").value(&kill).as_deref(), Some("1"));
+    assert_eq!(held.commit().map(|seen| comparable(&seen)), directly(pg, None));
+    assert_eq!(held.pair.stored(pg), [ROWS; 2]);
+}
+
+/// Whatever byte a connection is cut at that carries two: what was acknowledged is there once, what is unknown is there whole or not at
+/// all, and nothing is there twice.
+#[test]
+fn a_connection_cut_under_two_loses_nothing_that_was_acknowledged() {
+    let pg = Postgres::shared();
+    let cutter = Cutter::start(pg.port());
+    let mut pair = Pair::new(pg, cutter.port());
+    let (mut followed, mut unknown) = (0, 0);
+    let points = from_env("PGSLUICE_TEST_CUTS", 45) as usize;
+    for point in 0..points {
+        let at = point / 3 * ANSWER * 3 / points;
+        let cut = [Cut::Up(at * 12), Cut::Down(at), Cut::DownBehind(at)][point % 3];
+        let held = pair.hold(pg, None, Some((&cutter, cut)));
+        let Some(mut holder) = held else { continue };
+        followed += 1;
+        holder.rows("COMMIT");
+        let answers = pair.answers();
+        cutter.disarm();
+        // What a server had whole it runs to its end.
+        let busy = waits(&pair.db).replace("wait_event_type = 'Lock'", "state <> 'idle'");
+        pg.wait_until("postgres", &format!("SELECT ({busy}) = 0"));
+        for (seen, there) in answers.iter().zip(pair.stored(pg)) {
+            match errors(seen).last() {
+                None => assert_eq!((tags(seen).len(), there), (ROWS, ROWS), "{cut:?}"),
+                Some(error) => {
+                    assert_eq!(error.sqlstate(), "08007", "{cut:?}: {}", comparable(seen));
+                    assert!([0, ROWS].contains(&there), "{cut:?}: a part of a pipeline is there");
+                    unknown += 1;
+                }
+            }
+        }
+    }
+    println!(
+        "{points} cuts, {followed} with one behind another; {unknown} of {} pipelines unknown",
+        2 * points
+    );
+    assert!(unknown > 0, "{followed} followed, none was lost");
+}
+
+#[test]
+fn a_connection_cut_before_its_turn_leaves_both_unknown() {
+    let pg = Postgres::shared();
+    let cutter = Cutter::start(pg.port());
+    let mut pair = Pair::new(pg, cutter.port());
+    // The server has all of the first one, and a part of the second one.
+    let cut = Some((&cutter, Cut::Up(40)));
+    let mut holder = (0..20).find_map(|_| pair.hold(pg, None, cut)).expect("one was sent behind another");
+    for seen in pair.answers() {
+        assert_eq!(seen.last().map(Message::sqlstate).as_deref(), Some("08007"), "{}", comparable(&seen));
+        assert_eq!(tags(&seen), [""; 0]);
+    }
+    assert!(lane(&pair.proxy, "unknown") >= 2);
+    let outcomes: Vec<_> = pair.flushes().into_iter().map(|flush| flush["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["unknown", "unknown"]);
+    holder.rows("COMMIT");
+}
+
+#[test]
+fn clients_that_leave_have_what_they_sent_stored() {
+    let pg = Postgres::shared();
+    let Held { pair, mut holder } = held(pg, None);
+    drop(pair.clients);
+    holder.rows("COMMIT");
+    pg.wait_until(&pair.db, &format!("SELECT count(*) = {} FROM t", 2 * ROWS));
+    let mut next = Raw::login(pair.proxy.port(), &pair.db);
+    assert_eq!(tags(&next.query("INSERT INTO t VALUES (5000, 'after')")), ["INSERT 0 1"]);
+}
+
+#[test]
+fn a_key_that_is_there_already_fails_each_for_itself() {
+    let pg = Postgres::shared();
+    let mut held = held(pg, None);
+    held.holder.rows("INSERT INTO t VALUES (1041, 'holder'), (100, 'holder')");
+    for (seen, key) in held.commit().iter().zip([100, 1041]) {
+        let [error] = &errors(seen)[..] else { panic!("{}", comparable(seen)) };
+        assert_eq!(error.field(b'D'), format!("Key (a)=({key}) already exists."));
+    }
+    assert_eq!(held.pair.stored(pg), [1, 1]);
+}
