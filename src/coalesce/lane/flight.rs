@@ -307,14 +307,8 @@ impl Flight {
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
             let (finished, follower) = lane.answer(&mut place, &mut reply).await;
-            let Aboard { mut server, sent: Sent { guard, values_rows }, prepares, behind } = place;
-            self.values_rows = values_rows;
-            seen.values_rows = values_rows;
-            self.answers = std::mem::take(&mut reply.raw);
-            seen.server_pid = Some(server.shared.pid);
-            seen.xid = guard.xid(&reply, 0);
-            let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
-            seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
+            self.note(&place, &mut reply, seen);
+            let Aboard { mut server, sent: Sent { guard, .. }, prepares, behind } = place;
             if finished.is_err() {
                 let is_out = server.conn.is_flushed();
                 // One behind it was let in when all of it was out.
@@ -341,6 +335,18 @@ impl Flight {
         }
         seen.outcome = FlushOutcome::TableChanged;
         Landed::NotStored
+    }
+
+    /// What is known of the last one, however it ended.
+    fn note(&mut self, place: &Aboard, reply: &mut Reply, seen: &mut Seen) {
+        let Sent { guard, values_rows } = place.sent;
+        self.values_rows = values_rows;
+        self.answers = std::mem::take(&mut reply.raw);
+        seen.values_rows = values_rows;
+        seen.server_pid = Some(place.server.shared.pid);
+        seen.xid = guard.xid(reply, 0);
+        let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
+        seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
     }
 
     fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
