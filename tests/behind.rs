@@ -3,12 +3,13 @@
 
 mod support;
 
-use std::sync::{Mutex, PoisonError};
+use std::cell::Cell;
 
 use pgsluice::wire::backend;
 use support::console::{Row, find, show};
 use support::crowd::comparable;
-use support::pouring::{errors, tags, until_poured};
+use support::lies::{LIES, Liar};
+use support::pouring::{errors, tags};
 use support::seeded::from_env;
 use support::{Cut, Cutter, Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
@@ -21,9 +22,6 @@ const SECOND: usize = 1001;
 
 /// About as many bytes are the answer to a flush.
 const ANSWER: usize = 150;
-
-/// So many flushes more, and the lane has forgotten that the first ones were slow.
-const QUICK: usize = 40;
 
 /// A full batch leaves at once, whoever else may come, and a flush waits as long as it may.
 const FULL_AT_ONCE: &str = "[coalesce]\nmax_rows = 200\nlock_timeout = \"900ms\"\nflush_timeout = \"950ms\"";
@@ -41,39 +39,25 @@ struct Pair {
     db: String,
     proxy: Proxy,
     clients: Vec<Raw>,
-    /// Pipelines sent to make the lane quick.
-    quick: usize,
 }
 
 impl Pair {
     fn new(pg: &Postgres, port: u16) -> Self {
         let db = pg.fresh_database(TABLE);
         let proxy = Proxy::to(pg, "", &format!("port = {port}"), FULL_AT_ONCE);
-        let mut clients: Vec<Raw> = (0..2).map(|_| Raw::login(proxy.port(), &db)).collect();
-        until_poured(pg, &mut clients, &db, "t", |client, round| {
-            vec![pipeline(1_000_000 * (1 + round) + 1000 * client, None)]
-        });
-        Self { db, proxy, clients, quick: 0 }
+        let clients = (0..2).map(|_| Raw::login(proxy.port(), &db)).collect();
+        Self { db, proxy, clients }
     }
 
     /// The second client's rows are sent behind the first one's, which wait for the table;
-    /// `bad`: one of those that violates the CHECK. Who has the table locked in a transaction; `None`: the flushes before were so slow that
+    /// `bad`: one of those that violates the CHECK. Who has the table locked in a transaction; `None`: the flush before was so slow that
     /// the second one went beside the first, and all is as it was.
-    fn hold(&mut self, pg: &Postgres, bad: Option<usize>, cut: Option<(&Cutter, Cut)>) -> Option<Raw> {
-        // Two of these at a time would make each other slow.
-        static ONE: Mutex<()> = Mutex::new(());
-        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first flushes were on new connections.
-        for _ in 0..QUICK {
-            self.quick += 1;
-            self.clients[0].send(&pipeline(100_000 + ROWS * self.quick, None).bytes);
-            self.answer(0);
-        }
-        pg.psql(&self.db, "DELETE FROM t");
+    fn hold(&mut self, pg: &Postgres, bad: Option<usize>, arm: &dyn Fn()) -> Option<Raw> {
+        self.open_lane(pg);
         let mut holder = Raw::login(pg.port(), &self.db);
         holder.rows("BEGIN");
         holder.rows("LOCK TABLE t");
-        if self.send_both(pg, bad, cut) {
+        if self.send_both(pg, bad, arm) {
             return Some(holder);
         }
         holder.rows("COMMIT");
@@ -81,8 +65,24 @@ impl Pair {
         None
     }
 
+    /// A lane in which one flush was, so that it knows of no slow ones: it is another table's.
+    fn open_lane(&mut self, pg: &Postgres) {
+        pg.psql(&self.db, &format!("DROP TABLE t; {TABLE}"));
+        let before = lane(&self.proxy, "flushes");
+        let mut round = 0;
+        // A question about the table whose connection was cut is asked again a little later.
+        let poured = poll(PATIENCE, || {
+            round += 1;
+            self.clients[0].send(&pipeline(10_000 * round, None).bytes);
+            self.answer(0);
+            (lane(&self.proxy, "flushes") > before).then_some(())
+        });
+        poured.expect("a flush");
+        pg.psql(&self.db, "DELETE FROM t");
+    }
+
     /// True: the second one's are behind the first one's.
-    fn send_both(&mut self, pg: &Postgres, bad: Option<usize>, cut: Option<(&Cutter, Cut)>) -> bool {
+    fn send_both(&mut self, pg: &Postgres, bad: Option<usize>, arm: &dyn Fn()) -> bool {
         let before = lane(&self.proxy, "behind");
         let flushes = waits(&self.db);
         // In flushes of their own, or in the clients' own sessions.
@@ -91,9 +91,8 @@ impl Pair {
         let mut count = |sql: &str| observer.value(sql).expect("a count").parse::<usize>().expect("a count");
         self.clients[0].send(&pipeline(FIRST, bad).bytes);
         poll(PATIENCE, || (count(&any) > 0).then_some(())).expect("the first one waits");
-        let is_flush = count(&flushes) == 1;
-        if let Some((cutter, cut)) = cut.filter(|_| is_flush) {
-            cutter.arm(cut);
+        if count(&flushes) == 1 {
+            arm();
         }
         self.clients[1].send(&pipeline(SECOND, None).bytes);
         let behind = poll(PATIENCE, || match lane(&self.proxy, "behind") > before {
@@ -120,6 +119,12 @@ impl Pair {
         [0, 1].map(|client| self.answer(client))
     }
 
+    /// What a server had whole it has run to its end.
+    fn is_quiet(&self, pg: &Postgres) {
+        let busy = waits(&self.db).replace("wait_event_type = 'Lock'", "state <> 'idle'");
+        pg.wait_until("postgres", &format!("SELECT ({busy}) = 0"));
+    }
+
     /// How many rows of each pipeline.
     fn stored(&self, pg: &Postgres) -> [usize; 2] {
         let stored = pg.psql(&self.db, "SELECT a FROM t");
@@ -143,7 +148,7 @@ struct Held {
 /// See [`Pair::hold`].
 fn held(pg: &Postgres, bad: Option<usize>) -> Held {
     let mut pair = Pair::new(pg, pg.port());
-    let holder = (0..20).find_map(|_| pair.hold(pg, bad, None)).expect("one flush was sent behind another");
+    let holder = (0..20).find_map(|_| pair.hold(pg, bad, &|| {})).expect("one flush was sent behind another");
     Held { pair, holder }
 }
 
@@ -238,15 +243,13 @@ fn a_connection_cut_under_two_loses_nothing_that_was_acknowledged() {
     for point in 0..points {
         let at = point / 3 * ANSWER * 3 / points;
         let cut = [Cut::Up(at * 12), Cut::Down(at), Cut::DownBehind(at)][point % 3];
-        let held = pair.hold(pg, None, Some((&cutter, cut)));
+        let held = pair.hold(pg, None, &|| cutter.arm(cut));
         let Some(mut holder) = held else { continue };
         followed += 1;
         holder.rows("COMMIT");
         let answers = pair.answers();
         cutter.disarm();
-        // What a server had whole it runs to its end.
-        let busy = waits(&pair.db).replace("wait_event_type = 'Lock'", "state <> 'idle'");
-        pg.wait_until("postgres", &format!("SELECT ({busy}) = 0"));
+        pair.is_quiet(pg);
         for (seen, there) in answers.iter().zip(pair.stored(pg)) {
             match errors(seen).last() {
                 None => assert_eq!((tags(seen).len(), there), (ROWS, ROWS), "{cut:?}"),
@@ -271,8 +274,8 @@ fn a_connection_cut_before_its_turn_leaves_both_unknown() {
     let cutter = Cutter::start(pg.port());
     let mut pair = Pair::new(pg, cutter.port());
     // The server has all of the first one, and a part of the second one.
-    let cut = Some((&cutter, Cut::Up(40)));
-    let mut holder = (0..20).find_map(|_| pair.hold(pg, None, cut)).expect("one was sent behind another");
+    let arm = || cutter.arm(Cut::Up(40));
+    let mut holder = (0..20).find_map(|_| pair.hold(pg, None, &arm)).expect("one was sent behind another");
     for seen in pair.answers() {
         assert_eq!(seen.last().map(Message::sqlstate).as_deref(), Some("08007"), "{}", comparable(&seen));
         assert_eq!(tags(&seen), [""; 0]);
@@ -281,6 +284,37 @@ fn a_connection_cut_before_its_turn_leaves_both_unknown() {
     let outcomes: Vec<_> = pair.flushes().into_iter().map(|flush| flush["outcome"].clone()).collect();
     assert_eq!(outcomes, ["unknown", "unknown"]);
     holder.rows("COMMIT");
+}
+
+/// Nobody can know what is true then of the first one; the second one is stored if its client is told so, and if it is told anything else
+/// it is that nobody knows.
+#[test]
+fn whatever_the_server_says_of_the_one_before() {
+    let pg = Postgres::shared();
+    let liar = Liar::start(pg.port());
+    let mut pair = Pair::new(pg, liar.port());
+    let mut followed = 0;
+    for (what, lie) in LIES {
+        let before = Cell::new(0);
+        let arm = || {
+            before.set(liar.flushes());
+            liar.arm(*lie);
+        };
+        let Some(mut holder) = pair.hold(pg, None, &arm) else { continue };
+        poll(PATIENCE, || (liar.flushes() > before.get()).then_some(())).expect("it is on its way");
+        followed += 1;
+        holder.rows("COMMIT");
+        let [_, second] = pair.answers();
+        pair.is_quiet(pg);
+        let [_, there] = pair.stored(pg);
+        match errors(&second).last() {
+            None => assert_eq!((tags(&second).len(), there), (ROWS, ROWS), "{what}"),
+            Some(error) => assert_eq!(error.sqlstate(), "08007", "{what}: {}", comparable(&second)),
+        }
+        assert!([0, ROWS].contains(&there), "{what}: {there} rows");
+    }
+    println!("{followed} of {} lies told with one behind", LIES.len());
+    assert!(pair.proxy.alive() && followed > 0);
 }
 
 #[test]

@@ -3,170 +3,16 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use pgsluice::wire::{TransactionStatus, backend as b, frame};
+use pgsluice::wire::{backend as b, frontend};
+use support::lies::{LIES, Liar};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
 const CLIENTS: usize = 6;
 
-/// Flush and Sync: a batch goes up.
-const BATCH_END: [u8; 10] = [b'H', 0, 0, 0, 4, b'S', 0, 0, 0, 4];
-
 /// Bytes that the process may grow by under all lies.
 const GROWTH_MAX: u64 = 48 << 20;
-
-type Frames = Vec<(u8, Vec<u8>)>;
-
-/// What is made of the frames of an honest answer.
-type Lie = fn(&mut Frames);
-
-#[derive(Default)]
-struct Shared {
-    armed: Mutex<Option<Lie>>,
-    told: AtomicUsize,
-    flushes: AtomicUsize,
-}
-
-/// A relay in front of `target` that tells the armed lie, once.
-fn liar(target: u16, shared: &Arc<Shared>) -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
-    let port = listener.local_addr().expect("address").port();
-    let shared = Arc::clone(shared);
-    std::thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-            let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            relay(client, server, &shared);
-        }
-    });
-    port
-}
-
-fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
-    let lie: Arc<Mutex<Option<Lie>>> = Arc::default();
-    let (mut up, mut to_server) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
-    let (lies, all) = (Arc::clone(&lie), Arc::clone(shared));
-    std::thread::spawn(move || {
-        let mut piece = vec![0; 1 << 20];
-        while let Ok(n) = up.read(&mut piece)
-            && n > 0
-        {
-            if piece[..n].windows(BATCH_END.len()).any(|w| w == BATCH_END) {
-                all.flushes.fetch_add(1, Ordering::AcqRel);
-                if let Some(armed) = all.armed.lock().expect("armed").take() {
-                    *lies.lock().expect("lie") = Some(armed);
-                }
-            }
-            if to_server.write_all(&piece[..n]).is_err() {
-                break;
-            }
-        }
-        let _ = (up.shutdown(Shutdown::Both), to_server.shutdown(Shutdown::Both));
-    });
-    let (mut down, mut to_client, shared) = (server, client, Arc::clone(shared));
-    std::thread::spawn(move || {
-        let (mut piece, mut held) = (vec![0; 1 << 20], Vec::new());
-        while let Ok(n) = down.read(&mut piece)
-            && n > 0
-        {
-            held.extend_from_slice(&piece[..n]);
-            let armed = *lie.lock().expect("lie");
-            if let Some(tell) = armed {
-                let Some(mut frames) = whole_answer(&held) else { continue };
-                tell(&mut frames);
-                held.clear();
-                for (tag, body) in &frames {
-                    frame::put(&mut held, *tag, |out| out.extend_from_slice(body));
-                }
-                *lie.lock().expect("lie") = None;
-                shared.told.fetch_add(1, Ordering::AcqRel);
-            }
-            if to_client.write_all(&held).is_err() {
-                break;
-            }
-            held.clear();
-        }
-        let _ = (down.shutdown(Shutdown::Both), to_client.shutdown(Shutdown::Both));
-    });
-}
-
-/// The frames of an answer, once its ReadyForQuery is there.
-fn whole_answer(bytes: &[u8]) -> Option<Frames> {
-    let (mut frames, mut rest) = (Vec::new(), bytes);
-    while let Ok(Some((head, body))) = frame::whole(rest, usize::MAX) {
-        frames.push((head.tag, body.to_vec()));
-        rest = &rest[head.total()..];
-    }
-    (rest.is_empty() && frames.last().is_some_and(|f| f.0 == b::READY_FOR_QUERY)).then_some(frames)
-}
-
-fn each(frames: &mut Frames, tag: u8, change: impl Fn(&mut Vec<u8>)) {
-    frames.iter_mut().filter(|f| f.0 == tag).for_each(|f| change(&mut f.1));
-}
-
-fn ready(status: TransactionStatus) -> (u8, Vec<u8>) {
-    (b::READY_FOR_QUERY, vec![status.as_byte()])
-}
-
-fn error() -> (u8, Vec<u8>) {
-    (b::ERROR_RESPONSE, b"SERROR\0C23505\0Ma lie\0WCOPY t, line 1\0\0".to_vec())
-}
-
-const LIES: &[(&str, Lie)] = &[
-    ("more rows than were sent", |f| each(f, b::COMMAND_COMPLETE, |body| *body = b"COPY 4711\0".to_vec())),
-    ("a count that is none", |f| {
-        each(f, b::COMMAND_COMPLETE, |body| *body = b"COPY 99999999999999999999\0".to_vec())
-    }),
-    ("a tag without its zero", |f| each(f, b::COMMAND_COMPLETE, |body| *body = b"COPY 1".to_vec())),
-    ("another command's tag", |f| each(f, b::COMMAND_COMPLETE, |body| *body = b"INSERT 0 1\0".to_vec())),
-    ("no tag at all", |f| f.retain(|f| f.0 != b::COMMAND_COMPLETE)),
-    ("every tag twice", |f| {
-        let twice = f
-            .iter()
-            .flat_map(|f| if f.0 == b::COMMAND_COMPLETE { vec![f.clone(); 2] } else { vec![f.clone()] });
-        *f = twice.collect();
-    }),
-    ("no row from the guard", |f| f.retain(|f| f.0 != b::DATA_ROW)),
-    ("a row of nothing", |f| each(f, b::DATA_ROW, |body| *body = vec![0, 0])),
-    ("a row that lies about its fields", |f| {
-        each(f, b::DATA_ROW, |body| *body = vec![0xff, 0xff, 0x7f, 0xff, 0xff, 0xff])
-    }),
-    ("rows without end", |f| {
-        let rows = vec![(b::DATA_ROW, vec![0, 1, 0xff, 0xff, 0xff, 0xff]); 50_000];
-        let at = f.len() - 1;
-        f.splice(at..at, rows);
-    }),
-    ("done before it began", |f| f.insert(0, ready(TransactionStatus::Idle))),
-    ("done twice", |f| f.push(ready(TransactionStatus::Idle))),
-    ("in a transaction that nobody began", |f| {
-        *f.last_mut().expect("ready") = ready(TransactionStatus::InTransaction)
-    }),
-    ("a transaction failed, and no error", |f| {
-        *f.last_mut().expect("ready") = ready(TransactionStatus::Failed)
-    }),
-    ("a status that is none", |f| *f.last_mut().expect("ready") = (b::READY_FOR_QUERY, b"X".to_vec())),
-    ("settings without end", |f| {
-        let storm = (0..20_000).map(|n| (b::PARAMETER_STATUS, format!("a.s{n}\0x\0").into_bytes()));
-        f.splice(0..0, storm.collect::<Vec<_>>());
-    }),
-    ("notifications between all of it", |f| {
-        let odd = (b::NOTIFICATION_RESPONSE, b"\0\0\0\x01of another\0of another\0".to_vec());
-        *f = f.iter().flat_map(|f| [odd.clone(), f.clone()]).collect();
-    }),
-    ("an error behind the tag", |f| f.insert(f.len() - 1, error())),
-    ("two errors and nothing else", |f| *f = vec![error(), error(), ready(TransactionStatus::Idle)]),
-    ("an error of 8 MB", |f| {
-        let body = [b"SERROR\0C23505\0M".to_vec(), vec![b'x'; 8 << 20], b"\0\0".to_vec()].concat();
-        *f = vec![(b::ERROR_RESPONSE, body), ready(TransactionStatus::Idle)];
-    }),
-    ("a login", |f| f.insert(0, (b::AUTHENTICATION, vec![0; 4]))),
-    ("COPY out of nowhere", |f| f.insert(0, (b::COPY_OUT_RESPONSE, vec![0, 0, 0]))),
-    ("a type that is none", |f| f.insert(0, (b'?', Vec::new()))),
-];
 
 /// Sends single INSERTs until `stop`; every one is answered, or its connection closed. Gives up what it was told.
 fn insert_until(stop: &AtomicBool, port: u16, db: &str) -> usize {
@@ -202,17 +48,47 @@ fn whatever_a_server_says_of_an_insert_of_many_values_everybody_is_answered() {
     everybody_is_answered("");
 }
 
+/// The same of a client's own pipeline: an answer or the end of the connection, whoever's the fault is; and the next client is served.
+#[test]
+fn whatever_a_server_says_to_a_client_it_is_answered_or_closed() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let liar = Liar::start(pg.port());
+    for mode in ["session", "transaction"] {
+        let general = format!("pool_mode = \"{mode}\"\nserver_login_retry = 1");
+        let proxy = Proxy::to(pg, &general, &format!("port = {}", liar.port()), "[coalesce]\nmode = \"off\"");
+        let rows = (0..100).map(|a| [a.to_string(), "row".to_owned()]);
+        let mut pipeline = Step::pipeline("INSERT INTO t (a, b) VALUES ($1, $2)", rows, false).bytes;
+        // What the relay knows a flush by.
+        pipeline.truncate(pipeline.len() - 5);
+        frontend::put_empty(&mut pipeline, frontend::FLUSH);
+        frontend::put_empty(&mut pipeline, frontend::SYNC);
+        for (what, lie) in LIES {
+            let mut client = Raw::login(proxy.port(), &db);
+            client.rows("SELECT 1");
+            let told = liar.told();
+            liar.arm(*lie);
+            client.send(&pipeline);
+            while client.try_read().is_some_and(|message| message.tag != b::READY_FOR_QUERY) {}
+            assert_eq!(liar.told(), told + 1, "{mode}: {what}");
+            drop(client);
+            let mut next = Raw::login(proxy.port(), &db);
+            assert_eq!(next.value("SELECT 1").as_deref(), Some("1"), "{mode}: {what}");
+        }
+    }
+}
+
 fn everybody_is_answered(coalesce: &str) {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let shared = Arc::new(Shared::default());
-    let port = liar(pg.port(), &shared);
+    let liar = Liar::start(pg.port());
+    let port = liar.port();
     let mut proxy =
         Proxy::to(pg, "server_login_retry = 1", &format!("port = {port}\npool_size = 12"), coalesce);
     let stop = AtomicBool::new(false);
     let two_flushes = |what: &str| {
-        let flushes = shared.flushes.load(Ordering::Acquire);
-        let more = poll(PATIENCE, || (shared.flushes.load(Ordering::Acquire) > flushes + 1).then_some(()));
+        let flushes = liar.flushes();
+        let more = poll(PATIENCE, || (liar.flushes() > flushes + 1).then_some(()));
         assert!(more.is_some(), "{what}: nothing is poured any more");
     };
     std::thread::scope(|scope| {
@@ -222,9 +98,9 @@ fn everybody_is_answered(coalesce: &str) {
             two_flushes("at first");
             let before = proxy.rss();
             for (what, lie) in LIES {
-                let told = shared.told.load(Ordering::Acquire);
-                *shared.armed.lock().expect("armed") = Some(*lie);
-                let heard = poll(PATIENCE, || (shared.told.load(Ordering::Acquire) > told).then_some(()));
+                let told = liar.told();
+                liar.arm(*lie);
+                let heard = poll(PATIENCE, || (liar.told() > told).then_some(()));
                 assert!(heard.is_some(), "{what}: was never told");
                 two_flushes(what);
             }
