@@ -40,8 +40,7 @@ impl Word {
 
 /// The word that `text` consists of; `None`: anything else, or any doubt.
 pub fn word(text: &[u8]) -> Option<Word> {
-    let likely = matches!(text.first(), Some(b) if !b.is_ascii_alphabetic() || b"BSCERAbscera".contains(b));
-    if !likely || text.len() > TEXT_BYTES_MAX || memchr::memchr(0x0b, text).is_some() {
+    if !may_begin(text) || text.len() > TEXT_BYTES_MAX || memchr::memchr(0x0b, text).is_some() {
         return None;
     }
     let mut rest = scan::scan(text, true).map(|token| (token.kind, &text[token.start..token.end])).peekable();
@@ -68,15 +67,27 @@ pub fn word(text: &[u8]) -> Option<Word> {
     rest.next().is_none().then_some(word)
 }
 
+const WORDS: [(&[u8], Word); 6] = [
+    (b"begin", Word::Begin),
+    (b"start", Word::Start),
+    (b"commit", Word::Commit),
+    (b"end", Word::Commit),
+    (b"rollback", Word::Rollback),
+    (b"abort", Word::Rollback),
+];
+
+/// Could one of them stand first? Told by two letters, so that a `SELECT` is not read any further.
+fn may_begin(text: &[u8]) -> bool {
+    match text {
+        [first, ..] if !first.is_ascii_alphabetic() => true,
+        [first, second, ..] => {
+            WORDS.iter().any(|(word, _)| word[..2].eq_ignore_ascii_case(&[*first, *second]))
+        }
+        _ => false,
+    }
+}
+
 fn which(first: &[u8]) -> Option<Word> {
-    const WORDS: [(&[u8], Word); 6] = [
-        (b"begin", Word::Begin),
-        (b"start", Word::Start),
-        (b"commit", Word::Commit),
-        (b"end", Word::Commit),
-        (b"rollback", Word::Rollback),
-        (b"abort", Word::Rollback),
-    ];
     WORDS.iter().find(|(word, _)| first.eq_ignore_ascii_case(word)).map(|(_, word)| *word)
 }
 
@@ -103,6 +114,22 @@ mod tests {
         ] {
             assert_eq!(word(text.as_bytes()), Some(is), "{text}");
         }
+    }
+
+    #[test]
+    fn a_word_is_known_however_its_letters_are_written() {
+        for (text, is) in WORDS {
+            let mixed: Vec<u8> = text
+                .iter()
+                .enumerate()
+                .map(|(i, b)| if i % 2 == 1 { b.to_ascii_uppercase() } else { *b })
+                .collect();
+            for text in [text.to_vec(), text.to_ascii_uppercase(), mixed] {
+                let whole = if is == Word::Start { [&text, &b" transaction"[..]].concat() } else { text };
+                assert_eq!(word(&whole), Some(is), "{}", String::from_utf8_lossy(&whole));
+            }
+        }
+        assert_eq!([word(b"B"), word(b"be"), word(b"")], [None; 3]);
     }
 
     #[test]
