@@ -9,7 +9,7 @@ use pgsluice::wire::backend;
 use support::console::{Row, find, show};
 use support::crowd::comparable;
 use support::lies::{LIES, Liar};
-use support::pouring::{errors, tags};
+use support::pouring::{FLUSH_WAITS, errors, servers, tags};
 use support::seeded::from_env;
 use support::{Cut, Cutter, Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
@@ -84,9 +84,9 @@ impl Pair {
     /// True: the second one's are behind the first one's.
     fn send_both(&mut self, pg: &Postgres, bad: Option<usize>, arm: &dyn Fn()) -> bool {
         let before = lane(&self.proxy, "behind");
-        let flushes = waits(&self.db);
+        let flushes = servers("count(*)", &self.db, FLUSH_WAITS);
         // In flushes of their own, or in the clients' own sessions.
-        let any = flushes.replace("application_name", "'pgsluice'");
+        let any = servers("count(*)", &self.db, "wait_event_type = 'Lock'");
         let mut observer = Raw::login(pg.port(), "postgres");
         let mut count = |sql: &str| observer.value(sql).expect("a count").parse::<usize>().expect("a count");
         self.clients[0].send(&pipeline(FIRST, bad).bytes);
@@ -121,7 +121,7 @@ impl Pair {
 
     /// What a server had whole it has run to its end.
     fn is_quiet(&self, pg: &Postgres) {
-        let busy = waits(&self.db).replace("wait_event_type = 'Lock'", "state <> 'idle'");
+        let busy = servers("count(*)", &self.db, "state <> 'idle' AND application_name = 'pgsluice'");
         pg.wait_until("postgres", &format!("SELECT ({busy}) = 0"));
     }
 
@@ -156,14 +156,6 @@ fn lane(proxy: &Proxy, column: &str) -> u64 {
     let text = [("table", "public.t"), ("format", "text")];
     let lane = find(&mut Raw::login(proxy.port(), "pgsluice"), "SHOW COALESCE", &text);
     lane.map_or(0, |lane| lane[column].parse().expect("a count"))
-}
-
-/// How many flushes wait for a lock.
-fn waits(db: &str) -> String {
-    format!(
-        "SELECT count(*) FROM pg_stat_activity
-          WHERE datname = '{db}' AND wait_event_type = 'Lock' AND application_name = 'pgsluice'"
-    )
 }
 
 impl Held {
@@ -225,7 +217,7 @@ fn a_table_that_changes_meanwhile_gets_all_rows_once() {
 fn a_terminated_connection_is_nobodys_business() {
     let pg = Postgres::shared();
     let mut held = held(pg, None);
-    let kill = waits(&held.pair.db).replace("count(*)", "count(pg_terminate_backend(pid))");
+    let kill = servers("count(pg_terminate_backend(pid))", &held.pair.db, FLUSH_WAITS);
     assert_eq!(Raw::login(pg.port(), "postgres").value(&kill).as_deref(), Some("1"));
     assert_eq!(held.commit().map(|seen| comparable(&seen)), directly(pg, None));
     assert_eq!(held.pair.stored(pg), [ROWS; 2]);

@@ -9,8 +9,8 @@ use pgsluice::wire::backend;
 use support::console::{Row, find, show, tell, until};
 use support::crowd::{self, comparable};
 use support::pouring::{
-    CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
-    warmed,
+    CLIENTS, FLUSH_WAITS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, servers, tags,
+    until_poured, waiting, warmed,
 };
 use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
@@ -585,16 +585,12 @@ fn in_flight(pg: &Postgres, db: &str, clients: &mut [Raw], then: impl Fn(&mut [R
         for (i, client) in clients.iter_mut().enumerate().skip(1) {
             send_insert(client, attempt * 100 + i);
         }
-        let sql = format!(
-            "SELECT 1 FROM pg_stat_activity WHERE datname = '{db}' AND wait_event_type = 'Lock' AND application_name = 'pgsluice'"
-        );
+        let sql = servers("1", db, FLUSH_WAITS);
         let mut observer = Raw::login(pg.port(), "postgres");
         let seen = poll(PATIENCE, || {
             let flying = !observer.rows(&sql).is_empty();
             // Or it is over: then all of them wait in their own sessions.
-            let over = format!(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = '{db}' AND wait_event_type = 'Lock' AND application_name <> 'pgsluice'"
-            );
+            let over = servers("1", db, "wait_event_type = 'Lock' AND application_name <> 'pgsluice'");
             (flying || observer.rows(&over).len() == clients.len()).then_some(flying)
         });
         if seen == Some(true) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pgsluice::coalesce::batch::COPY_ROWS;
 use pgsluice::wire::backend;
 use support::console::{find, show};
+use support::pouring::{FLUSH_WAITS, servers};
 use support::seeded::from_env;
 use support::{Cut, Cutter, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
@@ -297,10 +298,7 @@ fn a_terminated_flush_is_nobodys_business() {
         lane.map_or(0, |lane| lane["flushes"].parse::<u64>().expect("a count"))
     };
     // A flush that is surely under way: it waits for the table.
-    let kill = format!(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-          WHERE datname = '{db}' AND wait_event_type = 'Lock' AND application_name = 'pgsluice'"
-    );
+    let kill = servers("count(pg_terminate_backend(pid))", &db, FLUSH_WAITS);
     let mut admin = Raw::login(pg.port(), "postgres");
     let mut holder = Raw::login(pg.port(), &db);
     let ledger = with_clients(proxy.port(), &db, Load::Rows, || {

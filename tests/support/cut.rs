@@ -1,11 +1,13 @@
 //! A relay between pgsluice and PostgreSQL that cuts a connection at a chosen byte of a flush.
 //!
-//! A flush is told by the Flush and Sync in what goes up: pgsluice writes rows, guard and these in one piece.
+//! A flush is told by its end ([`super::relay::FLUSH_END`]).
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+
+use super::relay::{has_flush, listen};
 
 /// Where a flush is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +22,6 @@ pub enum Cut {
     /// The whole answer but its ReadyForQuery has come back.
     BeforeReady,
 }
-
-/// Flush and Sync.
-const END: [u8; 10] = [b'H', 0, 0, 0, 4, b'S', 0, 0, 0, 4];
 
 /// The tail of an answer: ReadyForQuery, idle.
 const READY: [u8; 6] = [b'Z', 0, 0, 0, 5, b'I'];
@@ -43,17 +42,9 @@ pub struct Cutter {
 impl Cutter {
     /// In front of the server on 127.0.0.1:`target`.
     pub fn start(target: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
-        let port = listener.local_addr().expect("address").port();
         let shared = Arc::new(Shared::default());
         let all = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-                let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                relay(client, server, &all);
-            }
-        });
+        let port = listen(target, move |client, server| relay(client, server, &all));
         Self { port, shared }
     }
 
@@ -97,7 +88,7 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
         {
             let bytes = &piece[..n];
             let mut send = bytes;
-            if bytes.windows(END.len()).any(|w| w == END) {
+            if has_flush(bytes) {
                 up_shared.flushes.fetch_add(1, Ordering::AcqRel);
                 match up_shared.armed.lock().expect("armed").take() {
                     Some(Cut::Up(at)) => send = &bytes[..at % n],

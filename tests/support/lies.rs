@@ -1,14 +1,13 @@
 //! A relay in front of PostgreSQL that changes the answer to a flush.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pgsluice::wire::{TransactionStatus, backend as b, frame};
 
-/// Flush and Sync: a batch goes up.
-const BATCH_END: [u8; 10] = [b'H', 0, 0, 0, 4, b'S', 0, 0, 0, 4];
+use super::relay::{has_flush, listen};
 
 pub type Frames = Vec<(u8, Vec<u8>)>;
 
@@ -32,7 +31,9 @@ impl Liar {
     /// In front of the server on 127.0.0.1:`target`.
     pub fn start(target: u16) -> Self {
         let shared = Arc::default();
-        Self { port: liar(target, &shared), shared }
+        let all = Arc::clone(&shared);
+        let port = listen(target, move |client, server| relay(client, server, &all));
+        Self { port, shared }
     }
 
     /// Where it listens.
@@ -56,20 +57,6 @@ impl Liar {
     }
 }
 
-fn liar(target: u16, shared: &Arc<Shared>) -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
-    let port = listener.local_addr().expect("address").port();
-    let shared = Arc::clone(shared);
-    std::thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
-            let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            relay(client, server, &shared);
-        }
-    });
-    port
-}
-
 fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
     let lie: Arc<Mutex<Option<Lie>>> = Arc::default();
     let (mut up, mut to_server) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
@@ -79,7 +66,7 @@ fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
         while let Ok(n) = up.read(&mut piece)
             && n > 0
         {
-            if piece[..n].windows(BATCH_END.len()).any(|w| w == BATCH_END) {
+            if has_flush(&piece[..n]) {
                 if let Some(armed) = all.armed.lock().expect("armed").take() {
                     *lies.lock().expect("lie") = Some(armed);
                 }

@@ -83,13 +83,18 @@ pub fn send_insert(client: &mut Raw, a: usize) {
     client.send(&Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x')")).bytes);
 }
 
+/// Of a server process: it runs a flush, which waits for a lock.
+pub const FLUSH_WAITS: &str = "wait_event_type = 'Lock' AND application_name = 'pgsluice'";
+
+/// SQL that asks `what` of the database's server processes for which `condition` is true.
+pub fn servers(what: &str, database: &str, condition: &str) -> String {
+    format!("SELECT {what} FROM pg_stat_activity WHERE datname = '{database}' AND {condition}")
+}
+
 /// INSERTs that wait for a lock now: those that were sent on in their own sessions.
 pub fn waiting(pg: &Postgres, db: &str, at_least: usize) {
     pg.wait_until(
         "postgres",
-        &format!(
-            "SELECT count(*) >= {at_least} FROM pg_stat_activity
-              WHERE datname = '{db}' AND wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
-        ),
+        &servers(&format!("count(*) >= {at_least}"), db, "wait_event_type = 'Lock' AND query LIKE 'INSERT%'"),
     );
 }

@@ -148,11 +148,10 @@ impl Follower {
     /// ends the connection; otherwise it may have, and there is no transaction id to ask for.
     pub(super) fn lost(self, is_out: bool, reply: &Reply) {
         let ended = reply.error.as_deref().is_some_and(|error| ErrorFields::new(error).ends_connection());
-        let Next { flight, batch } = self.next;
         if is_out && !ended {
-            flight.never_heard_of(&batch);
+            self.next.flight.never_heard_of(&self.next.batch);
         } else {
-            Next { flight, batch }.fly();
+            self.next.fly();
         }
     }
 }
