@@ -145,6 +145,16 @@ pub struct Cell {
     pub targets: &'static [Target],
 }
 
+impl Cell {
+    /// How many times as often as others it runs.
+    pub fn times(&self) -> usize {
+        let itself = |t: &Target| {
+            matches!(t, Target::Pgsluice | Target::PgsluiceOff | Target::Single | Target::Control)
+        };
+        if self.targets.iter().all(itself) { TIMES_WITH_ITSELF } else { 1 }
+    }
+}
+
 const ALL: &[Target] = &[Target::Direct, Target::PgBouncer, Target::Pgsluice];
 /// Debian's PgBouncer has no prepared statements in transaction pooling.
 const NO_PGBOUNCER: &[Target] = &[Target::Direct, Target::Pgsluice];
@@ -155,6 +165,10 @@ const POURED_PREPARED: &[Target] = &[Target::Direct, Target::Pgsluice, Target::C
 const PROXIES: &[Target] = &[Target::PgBouncer, Target::Pgsluice];
 /// What it costs those who have nothing to pour.
 const ON_AND_OFF: &[Target] = &[Target::Pgsluice, Target::PgsluiceOff];
+
+/// How many times as often a cell runs that compares pgsluice with itself: a few percent are asked of it, and one second on
+/// a shared machine is off by more.
+pub const TIMES_WITH_ITSELF: usize = 7;
 
 const fn cell(
     name: &'static str,

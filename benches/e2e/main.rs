@@ -87,7 +87,7 @@ fn outcome(rig: &mut Rig, cell: &'static Cell, targets: &[Target], effort: Effor
             measure::run(rig, cell, target, 1);
         }
     }
-    for turn in 0..if once { 1 } else { effort.repetitions } {
+    for turn in 0..if once { 1 } else { effort.repetitions * cell.times() } {
         let samples: BTreeMap<_, _> =
             order.iter().map(|&t| (t, measure::run(rig, cell, t, seconds))).collect();
         let line: Vec<String> = samples.iter().map(|(target, s)| brief(*target, s)).collect();
