@@ -4,6 +4,7 @@ mod support;
 
 use std::io::Write as _;
 
+use pgsluice::limits::STATEMENT_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
 
@@ -495,6 +496,22 @@ fn great_values_pass_in_and_out_with_flat_memory() {
     assert_eq!((tags(&messages).as_str(), messages[2].body.len()), ("12DCZ", SIZE + 6));
     let grown = proxy.peak_rss().saturating_sub(before);
     assert!(grown < 40 << 20, "grew by {} MB", grown >> 20);
+}
+
+#[test]
+fn behind_a_query_that_is_too_long_to_be_looked_at_every_client_is_served() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let long = format!("SELECT length('{}')", "x".repeat(STATEMENT_BYTES_MAX));
+    for mode in MODES {
+        let proxy = through(server, mode, "workers = 1");
+        let (mut a, mut b) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+        for _ in 0..2 {
+            assert_eq!(a.value(&long), Some(STATEMENT_BYTES_MAX.to_string()), "{mode}");
+            assert_eq!(b.value("SELECT 1").as_deref(), Some("1"), "{mode}");
+            assert_eq!(a.value("SELECT 2").as_deref(), Some("2"), "{mode}");
+        }
+    }
 }
 
 #[test]

@@ -498,8 +498,10 @@ impl State {
         self.note_in_flight(Effects::UNKNOWN);
         self.names.forget_unnamed();
         server.names.unnamed = None;
-        self.taint = self.taint.union(Effects::UNKNOWN);
-        self.recheck = true;
+        if self.shares_servers() {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+            self.recheck = true;
+        }
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
     }
