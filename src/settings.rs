@@ -636,7 +636,7 @@ pub struct Coalesce {
     pub max_rows: usize,
     /// Most bytes of one flush.
     pub max_bytes: usize,
-    /// Flushes in flight for one table.
+    /// Flushes in flight for one table of a database.
     pub max_flushes_per_table: usize,
     /// Extra wait for more rows; 0: none.
     pub linger: Duration,

@@ -2,14 +2,16 @@
 //! session settings.
 //!
 //! Owns: what waits and when it leaves ([`flush`]: as which messages; [`flight`]: what becomes of it; [`ticket`]: who hears of
-//! it; [`behind`]: how one follows another). Never: answers a client.
+//! it; [`behind`]: how one follows another; [`berths`]: how many at once). Never: answers a client.
 
 mod behind;
+mod berths;
 mod crowd;
 mod flight;
 mod flush;
 mod ticket;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -30,6 +32,8 @@ use crate::sql::effects::Effects;
 use crate::wire::backend::{ErrorFields, stored_rows};
 use crate::wire::copy::CopyFormat;
 use behind::{Along, Next};
+pub use berths::Berths;
+use berths::{Berth, Table};
 use crowd::{Crowd, FEW};
 use flight::Flight;
 use flush::Way;
@@ -181,6 +185,8 @@ struct Inner {
     /// Rows under way as they were sent.
     singles: usize,
     crowd: Crowd,
+    /// The batch would have left, if there had been a place for its flush.
+    overdue: bool,
     /// Since when the batch waits for more while nothing is under way.
     held: Option<Instant>,
     /// How long flushes lately took.
@@ -225,6 +231,11 @@ impl Inner {
         }
     }
 
+    /// All batches before this number are gone, and none of them is under way.
+    fn has_landed(&self, before: u64) -> bool {
+        self.batches >= before && self.aloft.iter().all(|number| *number >= before)
+    }
+
     fn waited_in_vain(&mut self) {
         let here = self.here();
         self.crowd.stayed_away(here);
@@ -249,6 +260,8 @@ pub struct Lane {
     /// Foreign keys between its tables: one client's unit at a time.
     tied: bool,
     sentinel: Option<Arc<Statement>>,
+    /// Each of them once.
+    tables: Box<[Table]>,
     settings: Coalesce,
     lanes: Weak<Lanes>,
     shapes: Mutex<Vec<Weak<Shape>>>,
@@ -335,6 +348,9 @@ impl Lane {
             let sql = catalog::sentinel_sql(plans().map(|plan| plan.target.as_str()));
             Statement::new(sql.as_bytes(), &[], Effects::NONE)
         });
+        let database: Arc<str> = pool.key.database.as_str().into();
+        let tables: HashSet<_> =
+            plans().map(|plan| Table { database: Arc::clone(&database), relid: plan.relid }).collect();
         Arc::new(Self {
             pool: Arc::clone(pool),
             mode,
@@ -353,6 +369,7 @@ impl Lane {
             parts,
             tied: plans().any(|plan| plans().any(|other| plan.is_tied_to(other))),
             sentinel,
+            tables: tables.into_iter().collect(),
             settings,
             lanes: Arc::downgrade(lanes),
             shapes: Mutex::default(),
@@ -365,6 +382,7 @@ impl Lane {
                 aloft: Vec::new(),
                 singles: 0,
                 crowd: Crowd::default(),
+                overdue: false,
                 held: None,
                 took: Duration::ZERO,
                 failures: 0,
@@ -534,14 +552,14 @@ impl Lane {
 
     /// The timer of a batch; it is none of those that batches leave by, unless there is a `linger`. Ends a wait for sessions that
     /// do not come; and a row that left as it was sent may wait for somebody's lock: a batch does not wait for it longer than
-    /// it would wait for a lock itself.
+    /// it would wait for a lock itself, nor for other flushes longer than one of them may take.
     fn watch(self: &Arc<Self>, batch: u64) {
         if lock(&self.inner).batches != batch {
             return;
         }
         let lane = Arc::clone(self);
         tokio::spawn(async move {
-            let Coalesce { linger, lock_timeout, .. } = lane.settings;
+            let Coalesce { linger, lock_timeout, flush_timeout, .. } = lane.settings;
             if linger.is_zero() {
                 tokio::time::sleep(HELD_MAX).await;
                 if !lane.waits_no_more(batch) {
@@ -551,10 +569,11 @@ impl Lane {
             } else {
                 tokio::time::sleep(linger).await;
             }
-            let inner = lock(&lane.inner);
-            if inner.batches == batch {
-                lane.leave(inner);
+            if !lane.is_overdue(batch) {
+                return;
             }
+            tokio::time::sleep(flush_timeout).await;
+            lane.gives_up(batch);
         });
     }
 
@@ -570,6 +589,27 @@ impl Lane {
             self.leave(inner);
         }
         !held
+    }
+
+    /// A batch leaves as soon as there is a place for it. False: it is gone.
+    fn is_overdue(self: &Arc<Self>, batch: u64) -> bool {
+        let inner = lock(&self.inner);
+        if inner.batches != batch {
+            return false;
+        }
+        self.leave(inner);
+        lock(&self.inner).batches == batch
+    }
+
+    /// There was no place for it: its rows run as they were sent.
+    fn gives_up(self: &Arc<Self>, batch: u64) {
+        let mut inner = lock(&self.inner);
+        if inner.batches != batch {
+            return;
+        }
+        let Next { mut flight, batch } = self.depart(&mut inner, None);
+        drop(inner);
+        flight.hand_back(&batch);
     }
 
     fn within_budget(&self, bytes: usize) -> bool {
@@ -593,6 +633,8 @@ impl Lane {
             // The timer is not that of the next one.
             inner.batches += 1;
             inner.held = None;
+            inner.overdue = false;
+            self.landed.notify_waiters();
         }
         drop(inner);
         self.return_budget(bytes);
@@ -613,7 +655,7 @@ impl Lane {
         };
         loop {
             let landed = self.landed.notified();
-            if lock(&self.inner).aloft.iter().all(|number| *number >= before) {
+            if lock(&self.inner).has_landed(before) {
                 return;
             }
             landed.await;
@@ -628,22 +670,33 @@ impl Lane {
         let (rows, bytes, waiting) = (inner.batch.rows(), inner.batch.bytes(), inner.tickets.len());
         let full = rows >= self.caps().rows / 2 || bytes >= self.settings.max_bytes / 2;
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
-        let due = self.settings.linger.is_zero()
-            && match (inner.flights, inner.singles) {
-                (0, 0) => !inner.is_held(),
-                (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
-                (_, _) if inner.along.is_awaited() => inner.may_follow(),
-                (_, _) => {
-                    inner.took >= SLOW && inner.crowd.is_several() && inner.crowd.is_complete(inner.here())
-                }
-            };
-        if due || full {
-            let next = self.depart(&mut inner);
-            let alone = inner.along.give(next);
-            drop(inner);
-            if let Some(next) = alone {
-                next.fly();
-            }
+        let due = inner.overdue
+            || full
+            || self.settings.linger.is_zero()
+                && match (inner.flights, inner.singles) {
+                    (0, 0) => !inner.is_held(),
+                    (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
+                    (_, _) if inner.along.is_awaited() => inner.may_follow(),
+                    (_, _) => {
+                        inner.took >= SLOW
+                            && inner.crowd.is_several()
+                            && inner.crowd.is_complete(inner.here())
+                    }
+                };
+        if !due {
+            return;
+        }
+        let Some(berth) = Berth::take(self) else {
+            inner.overdue = true;
+            return;
+        };
+        // One that waited too long does not follow another: that one may be what it waited for.
+        let beside = inner.overdue;
+        let next = self.depart(&mut inner, Some(berth));
+        let alone = if beside { Some(next) } else { inner.along.give(next) };
+        drop(inner);
+        if let Some(next) = alone {
+            next.fly();
         }
     }
 
@@ -651,15 +704,16 @@ impl Lane {
         Cargo::new(self.legs.iter().map(|leg| leg.form), self.caps())
     }
 
-    /// On its own, beside whatever is under way.
+    /// Waits for nobody any more, but for a place.
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        let next = self.depart(&mut inner);
-        drop(inner);
-        next.fly();
+        inner.overdue = true;
+        self.flush_if_due(inner);
     }
 
-    fn depart(self: &Arc<Self>, inner: &mut Inner) -> Next {
+    /// `berth`: `None` if it does not go to the server.
+    fn depart(self: &Arc<Self>, inner: &mut Inner, berth: Option<Berth>) -> Next {
         inner.held = None;
+        inner.overdue = false;
         let here = inner.here();
         inner.crowd.left(here);
         let empty = inner.flown.pop().unwrap_or_else(|| self.empty());
@@ -680,6 +734,7 @@ impl Lane {
         let units = tickets.len();
         let flight = Flight {
             lane: Arc::clone(self),
+            berth,
             number,
             units,
             tickets,

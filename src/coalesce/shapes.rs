@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 
 use super::catalog::{self, Reason};
 use super::evidence::Evidence;
-use super::lane::{Lane, Leg};
+use super::lane::{Berths, Lane, Leg};
 use super::plan::{self, Context, InsertPlan};
 use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::{NO_ROWS, Statement};
@@ -357,6 +357,8 @@ pub struct Lanes {
     pub evidence: Evidence,
     /// Bytes waiting in all lanes and sessions.
     waiting_bytes: AtomicUsize,
+    /// Places for flushes.
+    pub(super) berths: Berths,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -314,7 +314,7 @@ table! {
     "", RELOAD, max_bytes = max_bytes: Bytes(1 << 10, 256 << 20),
         "most bytes of one flush";
     "", RELOAD, max_flushes_per_table = max_flushes_per_table: Count(1usize, 64),
-        "flushes in flight for one table, column list, format, user and set of session settings";
+        "flushes in flight for one table of a database, whatever columns they fill and whosever rows they are";
     "", RELOAD, linger = linger: Time(0, FLUSH_MICROS_MAX),
         "extra wait for more rows; 0 lets the batches form while a flush is in flight";
     "", RELOAD, lock_timeout = lock_timeout: Time(1_000, FLUSH_MICROS_MAX),

@@ -15,7 +15,7 @@ mod postgres;
 pub mod pouring;
 mod proxy;
 mod raw;
-mod relay;
+pub mod relay;
 pub mod seeded;
 
 pub use certs::Certs;

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::behind::Aboard;
+use super::berths::Berth;
 use super::flush::{Guard, Sent, Way};
 use super::ticket::{Outcome, RowNotice, Ticket, count_work};
 use super::{COPIES_ONLY, Lane, Owner, lock};
@@ -94,6 +95,7 @@ impl Lane {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) lane: Arc<Lane>,
+    pub(super) berth: Option<Berth>,
     pub(super) number: u64,
     pub(super) tickets: Vec<Arc<Ticket>>,
     pub(super) units: usize,
@@ -438,7 +440,7 @@ impl Flight {
         self.resolve(units, Outcome::Inserted);
     }
 
-    fn hand_back(&mut self, batch: &Cargo) {
+    pub(super) fn hand_back(&mut self, batch: &Cargo) {
         self.lane.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
         self.resolve(batch.units(), Outcome::RunSingly);
     }
@@ -463,6 +465,8 @@ impl Flight {
         if units == 0 {
             return;
         }
+        // Other lanes come first: this one had its turn.
+        self.berth = None;
         let mut inner = lock(&self.lane.inner);
         if let Some(took) = self.took {
             inner.failures = 0;

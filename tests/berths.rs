@@ -1,0 +1,175 @@
+//! `max_flushes_per_table` counts all flushes into a table, whichever columns they fill.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+
+use pgsluice::wire::backend;
+use support::console::{Row, find, show};
+use support::crowd::comparable;
+use support::pouring::tags;
+use support::relay::{has_flush, listen};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
+
+/// Rows of a pipeline; as many fill half a batch, and then it is due.
+const ROWS: usize = 100;
+
+const TABLE: &str = "CREATE TABLE t (a int PRIMARY KEY, b text)";
+
+/// The two column lists, each with a lane of its own.
+const COLUMNS: [&str; 2] = ["a, b", "b, a"];
+
+/// A relay in front of the server. Shut, it keeps flushes back, and nothing else.
+#[derive(Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn start(target: u16) -> (Arc<Self>, u16) {
+        let gate = Arc::new(Self::default());
+        let all = Arc::clone(&gate);
+        let port = listen(target, move |client, server| {
+            let (up, back) = ((client.try_clone(), server.try_clone()), (server, client));
+            let (Ok(from), Ok(to)) = up else { return };
+            let gate = Arc::clone(&all);
+            std::thread::spawn(move || gate.pass(from, to));
+            std::thread::spawn(move || Self::default().pass(back.0, back.1));
+        });
+        (gate, port)
+    }
+
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut piece = vec![0; 1 << 20];
+        while let Ok(n) = from.read(&mut piece)
+            && n > 0
+        {
+            if has_flush(&piece[..n]) {
+                let shut = self.shut.lock().expect("shut");
+                drop(self.opened.wait_while(shut, |shut| *shut).expect("opened"));
+            }
+            if to.write_all(&piece[..n]).is_err() {
+                break;
+            }
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+
+    fn shut(&self, shut: bool) {
+        *self.shut.lock().expect("shut") = shut;
+        self.opened.notify_all();
+    }
+}
+
+/// Two clients, each with a lane of its own into one table, of which one flush may be under way.
+struct Two {
+    db: String,
+    proxy: Proxy,
+    gate: Arc<Gate>,
+    clients: [Raw; 2],
+}
+
+impl Two {
+    fn new(pg: &Postgres, coalesce: &str) -> Self {
+        let db = pg.fresh_database(TABLE);
+        let (gate, port) = Gate::start(pg.port());
+        let coalesce = format!("[coalesce]\nmax_rows = {}\nmax_flushes_per_table = 1\n{coalesce}", 2 * ROWS);
+        let proxy = Proxy::to(pg, "", &format!("port = {port}"), &coalesce);
+        let clients = [0, 1].map(|_| Raw::login(proxy.port(), &db));
+        let mut two = Self { db, proxy, gate, clients };
+        for client in [0, 1] {
+            two.open_lane(client);
+        }
+        pg.psql(&two.db, "DELETE FROM t");
+        two
+    }
+
+    fn open_lane(&mut self, client: usize) {
+        let mut round = client;
+        let poured = poll(PATIENCE, || {
+            round += 2;
+            self.send(client, round * ROWS);
+            self.answered(client);
+            (self.lane(client)?["flushes"] != "0").then_some(())
+        });
+        assert!(
+            poured.is_some(),
+            "{:?}",
+            show(&mut Raw::login(self.proxy.port(), "pgsluice"), "SHOW COALESCE")
+        );
+    }
+
+    fn send(&mut self, client: usize, first: usize) {
+        let rows = (first..first + ROWS).map(|a| match client {
+            0 => [a.to_string(), "row".to_owned()],
+            _ => ["row".to_owned(), a.to_string()],
+        });
+        let sql = format!("INSERT INTO t ({}) VALUES ($1, $2)", COLUMNS[client]);
+        self.clients[client].send(&Step::pipeline(&sql, rows, false).bytes);
+    }
+
+    fn answered(&mut self, client: usize) {
+        let mut all: Vec<Message> = Vec::new();
+        while all.last().is_none_or(|m| m.tag != backend::READY_FOR_QUERY) {
+            all.push(self.clients[client].try_read().expect("an answer"));
+        }
+        assert_eq!(tags(&all), vec!["INSERT 0 1"; ROWS], "{}", comparable(&all));
+    }
+
+    fn lane(&self, client: usize) -> Option<Row> {
+        let columns = COLUMNS[client].split(", ").map(|c| format!("\"{c}\"")).collect::<Vec<_>>().join(", ");
+        let by = [("table", "public.t"), ("format", "text"), ("columns", columns.as_str())];
+        find(&mut Raw::login(self.proxy.port(), "pgsluice"), "SHOW COALESCE", &by)
+    }
+
+    /// The first one's rows are in a flush that does not come to its end.
+    fn hold_first(&mut self) {
+        self.gate.shut(true);
+        self.send(0, 0);
+        let flies = poll(PATIENCE, || (self.lane(0)?["in_flight"] == "1").then_some(()));
+        flies.expect("the first one's flush");
+    }
+
+    fn stored(&self, pg: &Postgres) -> String {
+        pg.psql(&self.db, "SELECT count(*), count(DISTINCT a) FROM t").trim().to_owned()
+    }
+}
+
+#[test]
+fn flushes_of_all_lanes_into_a_table_are_counted_together() {
+    let pg = Postgres::shared();
+    let mut two = Two::new(pg, "lock_timeout = \"900ms\"\nflush_timeout = \"950ms\"");
+    two.hold_first();
+    two.send(1, 1000);
+    let waits = poll(PATIENCE, || {
+        let lanes = show(&mut Raw::login(two.proxy.port(), "pgsluice"), "SHOW COALESCE");
+        let of_t = || lanes.iter().filter(|lane| lane["table"] == "public.t");
+        let flying: usize = of_t().map(|lane| lane["in_flight"].parse::<usize>().expect("a number")).sum();
+        assert!(flying <= 1, "{lanes:?}");
+        of_t().any(|lane| lane["state"] == "filling" && lane["waiting"] == ROWS.to_string()).then_some(())
+    });
+    waits.expect("the second one's rows wait");
+    two.gate.shut(false);
+    two.answered(0);
+    two.answered(1);
+    assert_eq!(two.stored(pg), "200|200");
+}
+
+#[test]
+fn a_batch_that_finds_no_place_runs_as_it_was_sent() {
+    let pg = Postgres::shared();
+    let mut two = Two::new(pg, "lock_timeout = \"50ms\"\nflush_timeout = \"100ms\"");
+    two.hold_first();
+    let before = two.lane(1).expect("its lane")["flushes"].clone();
+    two.send(1, 1000);
+    // While the flush before it is still under way.
+    two.answered(1);
+    assert_eq!(two.lane(1).expect("its lane")["flushes"], before);
+    assert_eq!(two.lane(0).expect("its lane")["in_flight"], "1");
+    two.gate.shut(false);
+    two.answered(0);
+    assert_eq!(two.stored(pg), "200|200");
+}
