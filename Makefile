@@ -10,7 +10,7 @@ MAKEFLAGS += --no-print-directory
 help:
 	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
 	@echo 'make test    all tests, the driver compatibility tests too'
-	@echo "make regress PostgreSQL's own regression suite, direct and through pgsluice"
+	@echo "make regress PostgreSQL's own regression and isolation suites, direct and through pgsluice"
 	@echo 'make lint    formatting and clippy'
 	@echo 'make fuzz    every fuzz target for a minute each (SECS=60, RUNS=10000000, TARGETS="sql startup")'
 	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; writes docs/benchmarks.md'

@@ -1,13 +1,14 @@
-//! PostgreSQL's own regression suite, direct and through pgsluice.
+//! PostgreSQL's own regression and isolation suites, direct and through pgsluice.
 //!
-//! Once with its statements sent by psql one file after the other, each way: the output of every file must be the same,
-//! but for the files and causes listed here. And once as its own program `pg_regress` runs it, twenty files at a time,
-//! against the outputs that PostgreSQL's developers expect, pouring on.
+//! The first once with its statements sent by psql one file after the other, each way: the output of every file must be the
+//! same, but for the files and causes listed here. And once as its own program `pg_regress` runs it, twenty files at a time,
+//! against the outputs that PostgreSQL's developers expect, pouring on. The second, of sessions that wait for each other, as
+//! its own `isolationtester` runs it, which the server's package has; its outputs are compared byte for byte, too.
 //!
 //! `make regress` brings the suite (it is not ours to keep), builds what it needs and runs this; with another server where
 //! `PGSLUICE_TEST_PG_BIN` says so. By hand: `PGSLUICE_REGRESS` is a directory with the suite (`src/test/regress` of
-//! PostgreSQL's sources), `pg_regress`, and the shared libraries; `PGSLUICE_REGRESS_FILES` chooses files. What was
-//! answered is kept under the target directory (`tmp/regress`).
+//! PostgreSQL's sources), the directory `specs` of `src/test/isolation`, `pg_regress`, and the shared libraries;
+//! `PGSLUICE_REGRESS_FILES` chooses files. What was answered is kept under the target directory (`tmp/regress`).
 
 mod support;
 
@@ -22,6 +23,10 @@ use support::{PgOptions, Postgres, Proxy, client_program};
 /// As the regression suite wants it; and no work in the background.
 const CONF: &str =
     "autovacuum = off\njit = off\ntimezone = 'PST8PDT'\ndatestyle = 'Postgres, MDY'\nlc_messages = 'C'";
+
+/// The databases that the suites name.
+const REGRESSION: &str = "regression";
+const ISOLATION: &str = "isolation_regression";
 
 /// A file whose output may differ.
 struct Known {
@@ -38,6 +43,7 @@ const fn known(file: &'static str, level: &'static str, mode: &'static str, why:
 
 #[rustfmt::skip]
 const KNOWN: &[Known] = &[
+    known("isolation-async-notify", "", "transaction", "the process id in a notification is the server's"),
     known("guc", "", "", "a server process that served others has PL/pgSQL loaded; pg_prepared_statements shows the pool's"),
     known("stats", "", "", "reconnecting starts no new session on the server"),
     known("temp", "", "", "a server process that served others has its temporary schema already"),
@@ -94,7 +100,7 @@ fn files(regress: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A server of its own with an empty database `regression`, what stands before it, and the suite where the server can
+/// A server of its own with an empty database, what stands before it, and the suite where the server can
 /// read its data and write its results.
 struct Site {
     pg: Postgres,
@@ -103,7 +109,7 @@ struct Site {
 }
 
 impl Site {
-    fn start(way: &Way, regress: &Path, conf: &str, general: &str) -> Self {
+    fn start(way: &Way, regress: &Path, database: &str, conf: &str, general: &str) -> Self {
         let pg = Postgres::start(PgOptions { conf: conf.into(), ..PgOptions::default() });
         let place = pg.socket_dir().join("regress");
         support::child::run(Command::new("cp").arg("-aL").arg(regress).arg(&place));
@@ -117,7 +123,7 @@ impl Site {
             let policy = format!("[policy]\nsimple_query = \"{}\"\nfunction_call = \"allow\"", way.level);
             Proxy::to(&pg, &general, "", &policy)
         });
-        pg.psql("postgres", "CREATE DATABASE regression TEMPLATE template0");
+        pg.psql("postgres", &format!("CREATE DATABASE {database} TEMPLATE template0"));
         Self { pg, proxy, place }
     }
 
@@ -140,7 +146,7 @@ impl Site {
         let (sql, out) = (self.place.join("sql").join(format!("{file}.sql")), self.place.join("out"));
         let written = File::create(&out).expect("output file");
         let mut command = self.command(&built_or_installed(&self.place, "psql"));
-        command.args(["-X", "-a", "-d", "regression", "-h", "127.0.0.1", "-U", "postgres"]);
+        command.args(["-X", "-a", "-d", REGRESSION, "-h", "127.0.0.1", "-U", "postgres"]);
         command.args(["-p", &self.port().to_string()]);
         command.args(["-v", "HIDE_TABLEAM=on", "-v", "HIDE_TOAST_COMPRESSION=on"]);
         command.stdin(File::open(sql).expect("statements"));
@@ -165,10 +171,10 @@ fn without_large_object(line: &str) -> String {
 }
 
 fn run(way: &Way, regress: &Path, files: &[String]) -> Outcome {
-    let site = Site::start(way, regress, CONF, "default_pool_size = 5");
+    let site = Site::start(way, regress, REGRESSION, CONF, "default_pool_size = 5");
     let outputs: BTreeMap<_, _> = files.iter().map(|file| (file.clone(), site.psql(file))).collect();
     keep(way, &outputs);
-    Outcome { outputs, statements: site.proxy.map_or(0, |proxy| statements(&proxy)) }
+    Outcome { outputs, statements: site.proxy.map_or(0, |proxy| statements(&proxy, REGRESSION)) }
 }
 
 /// For who looks into a difference.
@@ -180,10 +186,10 @@ fn keep(way: &Way, outputs: &BTreeMap<String, String>) {
     }
 }
 
-/// `total_query_count` of the database.
-fn statements(proxy: &Proxy) -> u64 {
+/// `total_query_count` of the suite's database.
+fn statements(proxy: &Proxy, database: &str) -> u64 {
     let rows = support::Raw::login(proxy.port(), "pgsluice").rows("SHOW STATS_TOTALS");
-    let row = rows.into_iter().find(|row| row[0].as_deref() == Some("regression"));
+    let row = rows.into_iter().find(|row| row[0].as_deref() == Some(database));
     row.and_then(|row| row[3].as_deref()?.parse().ok()).expect("query_count of the database")
 }
 
@@ -199,28 +205,16 @@ fn difference(direct: &str, through: &str) -> (usize, String) {
     (count, lines.take(24).map(|l| format!("    {:.160}\n", l)).collect())
 }
 
-fn suite() -> PathBuf {
-    std::env::var_os("PGSLUICE_REGRESS").map(PathBuf::from).expect("PGSLUICE_REGRESS: run `make regress`")
-}
-
-/// One test after the other: each keeps the machine busy.
-static TURN: Mutex<()> = Mutex::new(());
-
-#[test]
-#[ignore = "needs PostgreSQL's sources and minutes: make regress"]
-fn the_regression_suite_cannot_tell() {
-    let _turn = TURN.lock();
-    let regress = suite();
-    let files = files(&regress);
-    assert!(!files.is_empty(), "no statements in {}", regress.display());
+/// Runs the files twice direct and then each way through, two at a time. Fails where an output differs and nobody knows why.
+fn compare(files: &[String], through: &[(&'static str, &'static str)], run: impl Fn(&Way) -> Outcome + Sync) {
     let mut ways = vec![("direct", ""), ("direct", "")];
-    ways.extend(THROUGH);
+    ways.extend(through);
     let ways: Vec<Way> =
         ways.into_iter().map(|(level, mode)| Way { name: format!("{level} {mode}"), level, mode }).collect();
     let mut outcomes = Vec::new();
     for pair in ways.chunks(2) {
         let ran: Vec<Outcome> = std::thread::scope(|scope| {
-            let work: Vec<_> = pair.iter().map(|way| scope.spawn(|| run(way, &regress, &files))).collect();
+            let work: Vec<_> = pair.iter().map(|way| scope.spawn(|| run(way))).collect();
             work.into_iter().map(|w| w.join().expect("a way failed")).collect()
         });
         outcomes.extend(ran);
@@ -252,10 +246,27 @@ fn the_regression_suite_cannot_tell() {
     assert_eq!(surprises, 0, "files differ and nobody knows why");
 }
 
+fn suite() -> PathBuf {
+    std::env::var_os("PGSLUICE_REGRESS").map(PathBuf::from).expect("PGSLUICE_REGRESS: run `make regress`")
+}
+
+/// One test after the other: each keeps the machine busy.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+#[ignore = "needs PostgreSQL's sources and minutes: make regress"]
+fn the_regression_suite_cannot_tell() {
+    let _turn = TURN.lock();
+    let regress = suite();
+    let files = files(&regress);
+    assert!(!files.is_empty(), "no statements in {}", regress.display());
+    compare(&files, &THROUGH, |way| run(way, &regress, &files));
+}
+
 /// `pg_regress` runs the files as their schedule says, many at a time, and compares with the expected outputs. Returns
 /// the files that failed, and how many there were.
 fn pg_regress(way: &Way, regress: &Path) -> (Vec<String>, usize) {
-    let site = Site::start(way, regress, "", "default_pool_size = 20");
+    let site = Site::start(way, regress, REGRESSION, "", "default_pool_size = 20");
     for setting in [
         "lc_messages TO 'C'",
         "lc_monetary TO 'C'",
@@ -264,7 +275,7 @@ fn pg_regress(way: &Way, regress: &Path) -> (Vec<String>, usize) {
         "bytea_output TO 'hex'",
         "timezone_abbreviations TO 'Default'",
     ] {
-        site.pg.psql("postgres", &format!("ALTER DATABASE regression SET {setting}"));
+        site.pg.psql("postgres", &format!("ALTER DATABASE {REGRESSION} SET {setting}"));
     }
     let psql = built_or_installed(&site.place, "psql");
     let mut command = site.command(&site.place.join("pg_regress"));
@@ -329,4 +340,84 @@ fn pg_regress_cannot_tell() {
         }
     }
     assert!(surprises.is_empty(), "files fail and nobody knows why: {surprises:?}");
+}
+
+// ----- isolation
+
+/// What `isolationtester` asks to learn whether a session waits. It asks by process ids, of which a client in transaction mode
+/// knows none that the server knows; so the sessions are found by their application names, in the order of the ids.
+const SESSIONS_BY_NAME: &str = "
+    CREATE SCHEMA tester;
+    CREATE TABLE tester.sessions (names text[]);
+    ALTER FUNCTION pg_catalog.pg_isolation_test_session_is_blocked(int, int[]) RENAME TO process_is_blocked;
+    CREATE FUNCTION pg_catalog.pg_isolation_test_session_is_blocked(pid int, pids int[]) RETURNS bool LANGUAGE sql AS $$
+        WITH ours AS (SELECT * FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend')
+        SELECT coalesce(bool_or(process_is_blocked(o.pid, (SELECT array_agg(ours.pid) FROM ours))), false) FROM ours o
+         WHERE o.application_name = (SELECT names[array_position(pids, $1)] FROM tester.sessions) $$";
+
+/// The isolation suite's specifications, told from files of the other by their names.
+fn specs(regress: &Path) -> Vec<String> {
+    let all = fs::read_dir(regress.join("specs")).expect("specs of the isolation suite");
+    let name = |entry: fs::DirEntry| {
+        entry.file_name().to_str()?.strip_suffix(".spec").map(|spec| format!("isolation-{spec}"))
+    };
+    let chosen = std::env::var("PGSLUICE_REGRESS_FILES").unwrap_or_default();
+    let chosen: Vec<&str> = chosen.split_whitespace().collect();
+    let mut specs: Vec<String> = all.filter_map(|entry| name(entry.expect("an entry"))).collect();
+    assert!(!specs.is_empty(), "no specifications in {}", regress.display());
+    specs.retain(|spec| chosen.is_empty() || chosen.contains(&spec.as_str()));
+    specs.sort();
+    specs
+}
+
+/// Sessions in their order, by the application names that the tester gives them.
+fn sessions(spec: &str, text: &str) -> Vec<String> {
+    let names = text.lines().filter_map(|line| line.strip_prefix("session")?.split_whitespace().next());
+    names.map(|name| format!("{spec}/{}", name.trim_matches('"'))).collect()
+}
+
+impl Site {
+    fn isolation(&self, name: &str) -> String {
+        let spec = name.strip_prefix("isolation-").unwrap_or(name);
+        let path = self.place.join("specs").join(format!("{spec}.spec"));
+        let names = sessions(spec, &fs::read_to_string(&path).expect("a specification"));
+        let known = format!(
+            "TRUNCATE tester.sessions; INSERT INTO tester.sessions VALUES ('{{{}}}')",
+            names.join(",")
+        );
+        self.pg.psql(ISOLATION, &known);
+        let mut command = self.command(&isolationtester(self.pg.bin()));
+        command.arg(format!("host=127.0.0.1 port={} user=postgres dbname={ISOLATION}", self.port()));
+        command
+            .env("PGAPPNAME", spec)
+            .envs([("PGISOLATIONTIMEOUT", "60"), ("PG_TEST_TIMEOUT_DEFAULT", "30")]);
+        command.stdin(File::open(path).expect("a specification"));
+        let output = command.output().expect("run isolationtester");
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        text.concat() + &format!("isolationtester: {}\n", output.status)
+    }
+}
+
+/// Where the server's package keeps it: Debian's, or the one in `tests/drivers/prepare.sh`.
+fn isolationtester(bin: &Path) -> PathBuf {
+    let at = |lib: &str| bin.join("..").join(lib).join("pgxs/src/test/isolation/isolationtester");
+    let found = ["lib", "lib/postgresql"].into_iter().map(at).find(|path| path.exists());
+    found.expect("isolationtester beside the server")
+}
+
+fn run_isolation(way: &Way, regress: &Path, specs: &[String]) -> Outcome {
+    let site = Site::start(way, regress, ISOLATION, "lc_messages = 'C'", "default_pool_size = 20");
+    site.pg.psql(ISOLATION, SESSIONS_BY_NAME);
+    let outputs: BTreeMap<_, _> = specs.iter().map(|spec| (spec.clone(), site.isolation(spec))).collect();
+    keep(way, &outputs);
+    Outcome { outputs, statements: site.proxy.map_or(0, |proxy| statements(&proxy, ISOLATION)) }
+}
+
+#[test]
+#[ignore = "needs PostgreSQL's sources and minutes: make regress"]
+fn the_isolation_suite_cannot_tell() {
+    let _turn = TURN.lock();
+    let regress = suite();
+    let specs = specs(&regress);
+    compare(&specs, &THROUGH[..2], |way| run_isolation(way, &regress, &specs));
 }

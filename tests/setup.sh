@@ -91,9 +91,9 @@ setup_seeds() {
     install_missing
 }
 
-# PostgreSQL's own regression suite, from the source package of the server that is installed here, with what is built of
-# it: psql, pg_regress and the suite's C functions. Nothing of it is installed, and apt's own lists are left alone. The
-# last line says where it is.
+# PostgreSQL's own regression and isolation suites, from the source package of the server that is installed here, with what
+# is built of the first: psql, pg_regress and the suite's C functions. Nothing of it is installed, and apt's own lists are
+# left alone. The last line says where it is.
 setup_regress() {
     need build-essential has cc
     need dpkg-dev has dpkg-source
@@ -107,7 +107,7 @@ setup_regress() {
     target=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}
     mkdir -p "$target"
     out=$(cd "$target" && pwd)/regress
-    if [ ! -f "$out/$version.built" ]; then
+    if [ ! -f "$out/$version.built" ] || [ ! -d "$out/regress/specs" ]; then
         rm -rf "$out"
         mkdir -p "$out/source" "$out/regress"
         regress_source || {
@@ -143,7 +143,7 @@ regress_build() (
     make -j2 -C src/bin/psql
     make -j2 -C src/test/regress pg_regress regress.so
     make -C contrib/spi refint.so autoinc.so
-    cp -a ../src/test/regress/. "$out/regress"
+    cp -a ../src/test/regress/. ../src/test/isolation/specs "$out/regress"
     cp src/bin/psql/psql src/interfaces/libpq/libpq.so.5 src/test/regress/pg_regress "$out/regress"
     cp src/test/regress/regress.so contrib/spi/refint.so contrib/spi/autoinc.so "$out/regress"
 )

@@ -765,7 +765,8 @@ struct ColumnAnswer {
     notnull: bool,
     identity: String,
     generated: String,
-    may_insert: bool,
+    /// `None`: the table was dropped while the query ran.
+    may_insert: Option<bool>,
     domain_null_check: bool,
     has_default: bool,
     default_whys: Vec<String>,
@@ -859,7 +860,7 @@ fn column(c: ColumnAnswer) -> Result<Column, Reason> {
         notnull: c.notnull,
         identity,
         generated,
-        may_insert: c.may_insert,
+        may_insert: c.may_insert.ok_or(Reason::NotFound)?,
         domain_null_check: c.domain_null_check,
         default,
         name: c.name,
@@ -1054,6 +1055,8 @@ mod tests {
         assert_eq!(decode("t", &[Some(b"{")]), Err(Reason::Malformed("json")));
         let gone = answer("", "[]").replace("16400", "null");
         assert_eq!(decode("t", &[Some(gone.as_bytes())]), Err(Reason::NotFound));
+        let going = answer(&column(1, plain).replace(r#""may_insert": true"#, r#""may_insert": null"#), "[]");
+        assert_eq!(decode("t", &[Some(going.as_bytes())]), Err(Reason::NotFound));
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl Postgres {
         self.port
     }
 
+    /// Directory of its programs.
+    pub fn bin(&self) -> &Path {
+        &self.bin
+    }
+
     /// Directory of the Unix socket.
     pub fn socket_dir(&self) -> &Path {
         self.dir.path()
