@@ -251,3 +251,32 @@ fn a_text_is_tried_on_the_server_and_taken_back() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("cannot be asked"), "{output:?}");
 }
+
+#[test]
+fn who_is_told_that_it_is_ready_may_send_signals() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let socket = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).expect("a socket");
+    socket.set_read_timeout(Some(support::PATIENCE)).expect("a timeout");
+    let port = support::free_port();
+    let general = format!("[general]\nlisten_port = {port}\nauth_type = \"trust\"\nworkers = 1");
+    let file = dir.path().join("pgsluice.toml");
+    std::fs::write(&file, format!("{general}\n[databases.\"*\"]\nhost = \"127.0.0.1\"\n")).expect("write");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgsluice"))
+        .args(["serve", "-c"])
+        .arg(&file)
+        .env("NOTIFY_SOCKET", dir.path().join("notify"))
+        .spawn()
+        .expect("start pgsluice");
+    let mut said = [0; 64];
+    let said = socket.recv(&mut said).map(|n| said[..n].to_vec());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    assert_eq!(said.expect("a word"), b"READY=1\n");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask").trim();
+    let caught = u64::from_str_radix(caught, 16).expect("hexadecimal digits");
+    let (hup, int, quit, usr1, usr2, term) = (1, 2, 3, 10, 12, 15);
+    for signal in [hup, int, quit, usr1, usr2, term] {
+        assert!(caught & (1 << (signal - 1)) != 0, "signal {signal} would end it: {caught:x}");
+    }
+}

@@ -45,7 +45,7 @@ use crate::wire::startup::Startup;
 
 use averages::Averages;
 use logins::{Logins, Place};
-use stop::Stopping;
+use stop::{Signals, Stopping};
 use workers::{CountedIn, Worker, raise_file_limit, runtime, start_workers};
 
 pub use stop::Running;
@@ -94,8 +94,9 @@ impl std::error::Error for ServeError {}
 pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
     let runtime = runtime().map_err(|e| ServeError(format!("cannot start a runtime: {e}")))?;
     runtime.block_on(async {
+        let signals = Signals::catch();
         let running = start(settings, path).await?;
-        running.until_stopped().await;
+        running.until_stopped(signals).await;
         Ok(())
     })
 }
@@ -142,7 +143,6 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         std::fs::write(pidfile, format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
-    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     Ok(Running::new(proxy, addrs, threads, sockets))
 }
 

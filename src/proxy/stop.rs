@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::Notify;
 
 use super::Proxy;
@@ -106,6 +107,31 @@ impl Proxy {
     }
 }
 
+/// The signals that an operator sends. Each would end the process until it is caught.
+pub(super) struct Signals {
+    term: Option<unix::Signal>,
+    int: Option<unix::Signal>,
+    quit: Option<unix::Signal>,
+    hup: Option<unix::Signal>,
+    usr1: Option<unix::Signal>,
+    usr2: Option<unix::Signal>,
+}
+
+impl Signals {
+    /// From here on they are ours: before anybody is told that the process is there.
+    pub(super) fn catch() -> Self {
+        let catch = |kind| unix::signal(kind).ok();
+        Self {
+            term: catch(SignalKind::terminate()),
+            int: catch(SignalKind::interrupt()),
+            quit: catch(SignalKind::quit()),
+            hup: catch(SignalKind::hangup()),
+            usr1: catch(SignalKind::user_defined1()),
+            usr2: catch(SignalKind::user_defined2()),
+        }
+    }
+}
+
 /// A started proxy: listeners are open.
 #[derive(Debug)]
 pub struct Running {
@@ -130,16 +156,10 @@ impl Running {
 
     /// Runs until it is told to stop: SIGTERM and SIGINT drain within `shutdown_timeout`, a second one or SIGQUIT ends
     /// at once; SIGHUP reloads; SIGUSR1 and SIGUSR2 pause and resume all databases.
-    pub async fn until_stopped(self) {
-        use tokio::signal::unix::{SignalKind, signal};
+    pub(super) async fn until_stopped(self, signals: Signals) {
+        let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         let proxy = Arc::clone(&self.proxy);
-        let catch = |kind| signal(kind).ok();
-        let mut term = catch(SignalKind::terminate());
-        let mut int = catch(SignalKind::interrupt());
-        let mut quit = catch(SignalKind::quit());
-        let mut hup = catch(SignalKind::hangup());
-        let mut usr1 = catch(SignalKind::user_defined1());
-        let mut usr2 = catch(SignalKind::user_defined2());
+        let Signals { mut term, mut int, mut quit, mut hup, mut usr1, mut usr2 } = signals;
         let mut deadline: Option<tokio::time::Instant> = None;
         while !proxy.has_ended() {
             let timeout = deadline.unwrap_or_else(|| tokio::time::Instant::now() + FOREVER);
@@ -181,7 +201,7 @@ async fn reload(proxy: &Arc<Proxy>) {
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
 }
 
-async fn caught(signal: &mut Option<tokio::signal::unix::Signal>) {
+async fn caught(signal: &mut Option<unix::Signal>) {
     match signal {
         Some(signal) => {
             signal.recv().await;
