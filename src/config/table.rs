@@ -4,7 +4,7 @@
 
 use super::keys::Entry;
 use super::value::{
-    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Statement, TIMEOUT, Text, Time,
+    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Rule, Statement, TIMEOUT, Text, Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;
@@ -279,24 +279,24 @@ table! {
 table! {
     /// `[policy]`
     POLICY: Policy;
-    "", RELOAD, simple_query = simple_query: Maybe(one_of::<SimpleQuery>()),
+    "", RELOAD, simple_query = simple_query: Rule(one_of::<SimpleQuery>()),
         "which Query messages pass: all, those with one statement, transaction control and session state \
          only, or none";
-    "", RELOAD, function_call = function_call: Maybe(one_of::<Switch>()),
+    "", RELOAD, function_call = function_call: Rule(one_of::<Switch>()),
         "whether FunctionCall messages pass; without it they do while simple_query is allow";
-    "", RELOAD, sql_prepare = sql_prepare: Maybe(one_of::<Switch>()),
+    "", RELOAD, sql_prepare = sql_prepare: Rule(one_of::<Switch>()),
         "whether SQL's PREPARE and EXECUTE pass, in either protocol";
-    "", RELOAD, replication = replication: Maybe(one_of::<Switch>()),
+    "", RELOAD, replication = replication: Rule(one_of::<Switch>()),
         "whether replication connections are refused by this policy, or for not being supported";
-    "", RELOAD, statements = statements: Maybe(one_of::<Statements>()),
+    "", RELOAD, statements = statements: Rule(one_of::<Statements>()),
         "which kinds of statements pass, in either protocol: all, those that define nothing, or those that only \
          read";
-    "", RELOAD, allow_list = allow_list: Maybe(one_of::<AllowListMode>()),
+    "", RELOAD, allow_list = allow_list: Rule(one_of::<AllowListMode>()),
         "what becomes of statements that allow_list_file does not have: passed, learned, passed with an audit \
          event, or refused";
     "", RELOAD, allow_list_file = allow_list_file: Maybe(File),
         "file of statements that may pass, a fingerprint a line";
-    "", RELOAD, enforce = enforce: Maybe(one_of::<Enforce>()),
+    "", RELOAD, enforce = enforce: Rule(one_of::<Enforce>()),
         "refuse what a rule forbids, or let it pass and write the same audit event";
 }
 

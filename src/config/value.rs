@@ -471,3 +471,27 @@ impl<K: Kind> Kind for Maybe<K> {
         value.as_ref().and_then(|value| self.0.toml(value))
     }
 }
+
+/// A rule that may be absent. An empty text is none: a policy that says nothing where it was meant to say something
+/// would be an open door.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule<K>(pub(super) K);
+
+impl<K: Kind> Kind for Rule<K> {
+    type Value = Option<K::Value>;
+    fn takes(&self) -> String {
+        self.0.takes()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value> {
+        self.0.read(raw, dir).map(Some)
+    }
+    fn show(&self, value: &Self::Value) -> String {
+        value.as_ref().map(|value| self.0.show(value)).unwrap_or_default()
+    }
+    fn form(&self) -> Form {
+        self.0.form()
+    }
+    fn toml(&self, value: &Self::Value) -> Option<String> {
+        value.as_ref().and_then(|value| self.0.toml(value))
+    }
+}
