@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use pgsluice::wire::{backend as b, frontend as f};
-use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -333,6 +333,86 @@ fn a_reset_after_each_transaction_does_not_keep_who_said_discard_all_from_going_
             assert!(rows.iter().flatten().flatten().all(|name| name == "psql"), "{level}: {sql}: {rows:?}");
         }
     }
+}
+
+#[test]
+fn what_connect_query_sets_is_there_for_every_client_whatever_others_set() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let reader = format!("reader_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {reader}"));
+    let greeting =
+        format!("connect_query = \"SET TimeZone = 'Asia/Tokyo'; SET my.own = 'x'; SET ROLE {reader}\"");
+    let expected = format!("Asia/Tokyo|x|{reader}");
+    let sql =
+        "SELECT current_setting('TimeZone') || '|' || current_setting('my.own', true) || '|' || current_user";
+    for mode in ["transaction", "statement", "session"] {
+        let general = format!("default_pool_size = 1\npool_mode = \"{mode}\"");
+        let proxy = Proxy::to(server, &general, &greeting, "");
+        for change in [
+            "SET TimeZone = 'UTC'",
+            "RESET TimeZone",
+            "RESET ALL",
+            "RESET ROLE",
+            "SET my.own = 'y'",
+            "DISCARD ALL",
+        ] {
+            let mut one = Raw::login(proxy.port(), &database);
+            assert_eq!(one.value(sql).as_deref(), Some(&*expected), "{mode}: before {change}");
+            one.rows(change);
+            if mode == "session" {
+                one.terminate();
+            }
+            let mut other = Raw::login(proxy.port(), &database);
+            assert_eq!(other.value(sql).as_deref(), Some(&*expected), "{mode}: behind {change}");
+        }
+    }
+}
+
+#[test]
+fn why_connect_query_failed_is_logged() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "", "connect_query = \"SELECT nonsense\"", "");
+    assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 1").as_deref(), Some("1"));
+    let line = proxy.wait_for_log("connect_query failed");
+    assert!(line.contains("nonsense") && line.contains("does not exist"), "{line}");
+}
+
+#[test]
+fn a_secret_that_was_changed_is_the_one_that_servers_are_told() {
+    let hba = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n";
+    let server = Postgres::start(PgOptions { hba: Some(hba.into()), ..PgOptions::default() });
+    server.psql(
+        "postgres",
+        "CREATE ROLE plain LOGIN PASSWORD 'one'; CREATE ROLE verified LOGIN PASSWORD 'one'",
+    );
+    let verifier = || {
+        let sql = "SELECT rolpassword FROM pg_authid WHERE rolname = 'verified'";
+        server.psql("postgres", sql).trim().to_owned()
+    };
+    let list =
+        |plain: &str| format!("\"postgres\" \"p\"\n\"plain\" \"{plain}\"\n\"verified\" \"{}\"\n", verifier());
+    let general = "auth_type = \"scram-sha-256\"\nauth_file = \"users\"\nserver_lifetime = 0";
+    let config = Proxy::config(&server, general, "", "");
+    let proxy = Proxy::start_with(&config, &[("users", &list("one"))]);
+    let enter = |user: &str, password: &str| {
+        Raw::login_as(proxy.port(), &[("user", user), ("database", "postgres")], password)
+            .unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    let works = |raw: &mut Raw| assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+    // They stay, so that their pools do: from here on each use is a login of its own.
+    let (mut plain, mut verified) = (enter("plain", "one"), enter("verified", "one"));
+    works(&mut plain);
+    works(&mut verified);
+    server.psql("postgres", "ALTER ROLE plain PASSWORD 'two'; ALTER ROLE verified PASSWORD 'two'");
+    std::fs::write(proxy.dir().join("users"), list("two")).expect("write the userlist");
+    proxy.reload(&config);
+    proxy.wait_for_log("reloaded");
+    // In clear it is known by the file, of a verifier only by whoever logs in.
+    works(&mut plain);
+    works(&mut enter("verified", "two"));
+    works(&mut verified);
 }
 
 #[test]

@@ -79,6 +79,16 @@ impl Credential {
             Secret::Scram(_) => Self::None,
         }
     }
+
+    /// Does it prove to a server what `other` proves?
+    pub fn proves_the_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, Self::None) => true,
+            (Self::Plain(a), Self::Plain(b)) | (Self::Md5(a), Self::Md5(b)) => same_text(a, b),
+            (Self::Scram(a), Self::Scram(b)) => a.prove_the_same(b),
+            _ => false,
+        }
+    }
 }
 
 // ===== who a client claims to be =====

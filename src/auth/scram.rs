@@ -209,6 +209,11 @@ impl ClientKeys {
             server_key: self.server_key.clone(),
         }
     }
+
+    /// The same password, salted and hashed in the same way.
+    pub fn prove_the_same(&self, other: &Self) -> bool {
+        self.client_key.as_slice().ct_eq(other.client_key.as_slice()).into()
+    }
 }
 
 /// The slow step, ready to be moved elsewhere.

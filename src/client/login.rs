@@ -233,8 +233,12 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
             .map(|(n, v)| (n.as_str(), v.as_str()))
             .chain(named.as_deref().map(|name| ("application_name", name))),
     );
-    let since = base.since(moment());
     let mode = pool.settings.load().mode;
+    let base = match begins_with(&pool, mode, base).await {
+        Ok(base) => base,
+        Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
+    };
+    let since = base.since(moment());
     let greeted = match mode {
         PoolMode::Session => {
             session_server(&pool, &base).await.map(|server| (Arc::clone(&server.reported), Some(server)))
@@ -341,7 +345,8 @@ fn named_by_host(settings: &Settings, startup: &Startup, peer: Peer) -> Option<S
     })
 }
 
-/// The pool, made when it is the first login; a login that proved more than the pool knows is remembered there.
+/// The pool, made when it is the first login. What the last login proved is what servers are told from here on: a
+/// password may have been changed since the pool was made.
 fn pool_of(
     cx: &Context,
     settings: &Settings,
@@ -353,7 +358,7 @@ fn pool_of(
     let known = target.credential.clone();
     let pool = cx.pools.get(key, || (pool_settings(settings, database, key), target));
     let have = pool.target.load();
-    if matches!(have.credential, Credential::None) && !matches!(known, Credential::None) {
+    if !matches!(known, Credential::None) && !have.credential.proves_the_same(&known) {
         let mut better = (**have).clone();
         better.credential = known;
         pool.target.store(Arc::new(better));
@@ -386,6 +391,19 @@ fn full(cx: &Context, settings: &Settings, database: &Database, key: &PoolKey) -
         return Some("max_db_client_connections");
     }
     (max_user > 0 && count(&|k| k.user == key.user) >= max_user).then_some("max_user_client_connections")
+}
+
+/// What a client's startup packet sets, on top of what `connect_query` does. In session mode its server is not asked.
+async fn begins_with(
+    pool: &Arc<Pool>,
+    mode: PoolMode,
+    own: Arc<VarSet>,
+) -> Result<Arc<VarSet>, Result<Error, Vec<u8>>> {
+    if mode == PoolMode::Session {
+        return Ok(own);
+    }
+    let greeting = pool.greeting().await.map_err(why_none)?;
+    Ok(if greeting.is_empty() { own } else { pool.shared().vars.overlay(&greeting, &own) })
 }
 
 /// Session mode: the server that is the client's own, logged in with its settings.

@@ -784,6 +784,8 @@ async fn reset(mut server: Checkout, query: String) {
         server.names.clear();
         server.unvouched = None;
         server.vars = Arc::clone(&server.pool().shared().none);
+        let pool = Arc::clone(server.pool());
+        pool.greet(&mut server).await;
     }
     server.release(Instant::now());
 }

@@ -19,13 +19,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, oneshot};
 
 use crate::proto::vars::VarSet;
 use crate::server::connect::{ConnectError, Target};
 use crate::server::{Reported, ServerConn, ServerShared};
 use crate::settings::{Coalesce, PoolMode, SessionState};
+use crate::telemetry::events;
+use crate::wire::backend::ErrorFields;
 
 pub use checkout::{Checkout, CheckoutError};
 pub use registry::Pools;
@@ -187,6 +189,8 @@ pub struct Pool {
     pub stats: Stats,
     /// What a server reports for a set of startup settings, once one was seen. Bounded.
     pub welcome: Mutex<Vec<(Arc<VarSet>, Arc<Reported>)>>,
+    /// What `connect_query` sets; `None`: not known yet.
+    greeting: ArcSwapOption<VarSet>,
     /// New clients are refused.
     pub disabled: AtomicBool,
     /// Clients logged in.
@@ -460,27 +464,66 @@ impl Pool {
                 let worker = registry::current_worker();
                 let mut server =
                     Box::new(ServerConn::new(login, target, startup, Arc::clone(&self.shared.none), worker));
-                if let Some(query) = &settings.connect_query {
-                    // As PgBouncer: a failure is only logged.
-                    match server.simple(query).await {
-                        Ok(reply) if reply.error.is_none() => {}
-                        _ => crate::telemetry::events::connect_query_failed(&self.key.database),
-                    }
-                    let _ = server.simple("").await;
-                }
+                self.greet(&mut server).await;
                 self.logged_in(server);
             }
             Err(error) => self.login_failed(error),
         }
     }
 
+    /// `connect_query` on a connection in which nothing is set. What it sets is where clients begin, and what RESET leads
+    /// back to: it would be lost to all behind the first one that sets something, otherwise.
+    ///
+    /// Cancel safety: none; drop the connection if this is cancelled.
+    pub async fn greet(&self, server: &mut ServerConn) {
+        let settings = self.settings.load_full();
+        let Some(query) = &settings.connect_query else { return };
+        // As PgBouncer: a failure is only logged.
+        match server.simple(query).await.map(|reply| reply.error) {
+            Ok(None) => {}
+            Ok(Some(error)) => {
+                let why = ErrorFields::new(&error).field(b'M').unwrap_or_default();
+                events::connect_query_failed(&self.key.database, &String::from_utf8_lossy(why));
+            }
+            Err(lost) => events::connect_query_failed(&self.key.database, &lost.0),
+        }
+        let _ = server.simple("").await;
+        if settings.mode == PoolMode::Session {
+            return;
+        }
+        self.shared.note_custom_settings(query.as_bytes());
+        let names = self.shared.custom_settings();
+        match server.probe(&names, settings.max_prepared_of_ours()).await {
+            Ok(found) => {
+                let set =
+                    self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+                (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
+                self.greeting.store(Some(set));
+            }
+            Err(lost) => {
+                server.broken = true;
+                events::connect_query_failed(&self.key.database, &lost.0);
+            }
+        }
+    }
+
+    /// What `connect_query` set on the last new connection; one is opened if there was none yet.
+    ///
+    /// # Errors
+    /// As [`Pool::checkout`].
+    pub async fn greeting(self: &Arc<Self>) -> Result<Arc<VarSet>, CheckoutError> {
+        let known = || self.greeting.load_full();
+        if self.settings.load().connect_query.is_none() {
+            return Ok(Arc::clone(&self.shared.none));
+        }
+        if known().is_none() {
+            self.checkout(&self.shared.none, None).await?.release(Instant::now());
+        }
+        Ok(known().unwrap_or_else(|| Arc::clone(&self.shared.none)))
+    }
+
     fn logged_in(self: &Arc<Self>, server: Box<ServerConn>) {
-        crate::telemetry::events::server_connected(
-            &self.key.database,
-            &self.key.user,
-            server.shared.pid,
-            server.shared.tls,
-        );
+        events::server_connected(&self.key.database, &self.key.user, server.shared.pid, server.shared.tls);
         {
             let mut inner = self.lock();
             inner.connecting -= 1;
@@ -498,7 +541,7 @@ impl Pool {
     /// What the server refuses by an answer of its own (28…, 3D000) is told to all who wait; what may pass by
     /// itself (the network, a server that starts) is tried again until their `query_wait_timeout`.
     fn login_failed(self: &Arc<Self>, error: ConnectError) {
-        crate::telemetry::events::server_login_failed(&self.key.database, &self.key.user, &error);
+        events::server_login_failed(&self.key.database, &self.key.user, &error);
         let final_answer = error.is_final();
         let error = Arc::new(error);
         self.db_count.fetch_sub(1, Ordering::Relaxed);
@@ -547,6 +590,9 @@ impl Pool {
     /// A reload.
     pub fn govern(&self, settings: Settings) {
         let settings = Arc::new(settings);
+        if self.settings.load().connect_query != settings.connect_query {
+            self.greeting.store(None);
+        }
         self.lock().settings = Arc::clone(&settings);
         self.settings.store(settings);
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::{Inner, Pool, PoolKey, Settings, Stats};
 use crate::proto::prepared::Statements;
@@ -178,6 +178,7 @@ impl Pools {
             target: ArcSwap::from_pointee(target),
             stats: Stats::default(),
             welcome: Mutex::default(),
+            greeting: ArcSwapOption::empty(),
             disabled: held.disabled.contains(&key.database).into(),
             clients: AtomicUsize::new(0),
             inner: Mutex::new(inner),

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::Proxy;
+use crate::auth::Credential;
 use crate::cancel::Signal;
 use crate::client::login;
 use crate::config::{self, SetError};
@@ -25,7 +26,7 @@ struct Change {
     pool: Arc<Pool>,
     settings: pool::Settings,
     target: Target,
-    /// Its connections go somewhere else, or as somebody else.
+    /// Its connections go somewhere else, as somebody else, or begin in another way.
     moved: bool,
 }
 
@@ -119,15 +120,25 @@ impl Proxy {
                 continue;
             };
             let old = pool.target.load_full();
-            let target = login::pool_target(settings, database, &pool.key, old.credential.clone())
+            let credential = credential_now(settings, &pool.key.user, &old.credential);
+            let target = login::pool_target(settings, database, &pool.key, credential)
                 .map_err(|e| format!("{e}: {}", e.log().unwrap_or_default()))?;
             let moved = (&old.hosts, old.port, &old.dbname, &old.user)
                 != (&target.hosts, target.port, &target.dbname, &target.user)
                 || running.general.server_tls != settings.general.server_tls;
             let settings = login::pool_settings(settings, database, &pool.key);
+            let moved = moved || settings.connect_query != pool.settings.load().connect_query;
             changes.push(Change { pool, settings, target, moved });
         }
         Ok((changes, removed))
+    }
+}
+
+/// What auth_file holds now is good for a login, unless it is a verifier: then what the last client proved has to do.
+fn credential_now(settings: &Settings, user: &str, proved: &Credential) -> Credential {
+    match settings.userlist.get(user).map(Credential::from_secret) {
+        None | Some(Credential::None) => proved.clone(),
+        Some(configured) => configured,
     }
 }
 

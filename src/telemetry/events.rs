@@ -29,8 +29,8 @@ pub fn server_login_failed(database: &str, user: &str, why: &dyn Display) {
 }
 
 /// `connect_query` failed on a new server connection.
-pub fn connect_query_failed(database: &str) {
-    tracing::warn!(database, "connect_query failed");
+pub fn connect_query_failed(database: &str, why: &str) {
+    tracing::warn!(database, error = why, "connect_query failed");
 }
 
 /// A server connection was dropped in use.
