@@ -74,6 +74,15 @@ pub const AUDIT_QUEUE_EVENTS: usize = 4096;
 /// How long the end of the process waits for the audit's last lines.
 pub const AUDIT_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// Requests over HTTP at a time; one more is closed.
+pub const HTTP_CONNECTIONS_MAX: usize = 16;
+
+/// Longest request over HTTP (bytes): its first line is what is read.
+pub const HTTP_REQUEST_BYTES_MAX: usize = 8 << 10;
+
+/// Longest time that one request over HTTP may take, its answer included.
+pub const HTTP_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Most SCRAM iterations a server may ask of us; a hostile one would otherwise hold a core.
 pub const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
 

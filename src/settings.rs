@@ -4,7 +4,7 @@
 //! [`crate::config`] fills them from a file; a reload is a new value.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,6 +95,8 @@ pub struct General {
     pub unix_socket_dir: Option<PathBuf>,
     /// Mode of the Unix socket's file.
     pub unix_socket_mode: u32,
+    /// Where HTTP is listened on, for metrics and health; `None`: nowhere. Ours.
+    pub http_addr: Option<SocketAddr>,
     /// Worker threads; 0: one for every two cores, because PostgreSQL or the clients want the others. Ours.
     pub workers: usize,
     /// Longest wait of a session alone on its worker that is spent looking instead of sleeping; zero: none. Ours.
@@ -225,6 +227,7 @@ impl Default for General {
             listen_backlog: 128,
             unix_socket_dir: None,
             unix_socket_mode: 0o777,
+            http_addr: None,
             workers: 0,
             busy_poll: Duration::from_micros(500),
             pool_mode: PoolMode::Transaction,

@@ -4,7 +4,8 @@
 
 use super::keys::Entry;
 use super::value::{
-    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Rule, Statement, TIMEOUT, Text, Time,
+    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Rule, Socket, Statement, TIMEOUT, Text,
+    Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;
@@ -73,6 +74,8 @@ table! {
         "directory of the Unix socket; without it there is none";
     LISTEN, RESTART, unix_socket_mode = unix_socket_mode: FileMode,
         "permissions of the Unix socket's file";
+    LISTEN, RESTART, http_addr = http_addr: Maybe(Socket),
+        "address and port for HTTP: /metrics, /healthz and /readyz; without it there is none";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
         "worker threads; 0 is one for every two cores, because PostgreSQL or the clients want the others";
     LISTEN, RELOAD, busy_poll = busy_poll: Time(0, BUSY_POLL_MICROS_MAX),

@@ -4,6 +4,7 @@
 //! (that is [`super::keys`]), a file.
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -336,6 +337,26 @@ impl Kind for Statement {
     }
     fn show(&self, value: &String) -> String {
         value.clone()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// An address and a port.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Socket;
+
+impl Kind for Socket {
+    type Value = SocketAddr;
+    fn takes(&self) -> String {
+        "an address and a port, such as \"127.0.0.1:9127\" or \"[::1]:9127\"".into()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<SocketAddr> {
+        Text.read(raw, dir)?.trim().parse().ok()
+    }
+    fn show(&self, value: &SocketAddr) -> String {
+        value.to_string()
     }
     fn form(&self) -> Form {
         Form::Quoted

@@ -27,6 +27,7 @@ use crate::server::connect::{ConnectError, Target};
 use crate::server::{Reported, ServerConn, ServerShared};
 use crate::settings::{Coalesce, PoolMode, SessionState};
 use crate::telemetry::events;
+use crate::telemetry::histogram::Histogram;
 use crate::wire::backend::ErrorFields;
 
 pub use checkout::{Checkout, CheckoutError};
@@ -113,6 +114,8 @@ pub struct Stats {
     pub query_time: AtomicU64,
     /// Microseconds clients waited for a server.
     pub wait_time: AtomicU64,
+    /// The same for each of those that waited, in microseconds.
+    pub wait: Histogram,
     /// Times a server was given to a client.
     pub server_assignment_count: AtomicU64,
     /// Parse messages from clients.
@@ -307,6 +310,7 @@ impl Pool {
             let Some(waiter) = inner.waiters.remove(at) else { break };
             let waited = now.duration_since(waiter.since).as_micros() as u64;
             self.stats.wait_time.fetch_add(waited, Ordering::Relaxed);
+            self.stats.wait.record(waited);
             match waiter.tx.send(Ok(server)) {
                 Ok(()) => return,
                 Err(Ok(back)) => server = back,

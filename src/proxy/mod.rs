@@ -7,6 +7,7 @@
 //! ```text
 //! stop       start, signals, the end         reload     a new configuration into what runs
 //! listen     addresses, accept               console    one client of the console
+//! http       /metrics, /healthz, /readyz    metrics    what is counted, for the first of them
 //! logins     who has not logged in yet       show, act  what it asks, what it orders
 //! workers    threads
 //! ```
@@ -14,8 +15,10 @@
 mod act;
 mod averages;
 mod console;
+mod http;
 mod listen;
 mod logins;
+mod metrics;
 mod reload;
 mod show;
 mod stop;
@@ -137,6 +140,9 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         averages: Averages::default(),
     });
     let (addrs, sockets) = listen::listen(&proxy, &general)?;
+    if let Some(addr) = general.http_addr {
+        http::listen(&proxy, addr).await?;
+    }
     let janitor = Arc::clone(&proxy);
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
     if let Some(pidfile) = &general.pidfile {

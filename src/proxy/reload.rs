@@ -158,6 +158,7 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
     new.listen_backlog = running.listen_backlog;
     new.unix_socket_dir.clone_from(&running.unix_socket_dir);
     new.unix_socket_mode = running.unix_socket_mode;
+    new.http_addr = running.http_addr;
     new.workers = running.workers;
     new.pidfile.clone_from(&running.pidfile);
     new.log_format = running.log_format;
@@ -167,6 +168,8 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
+
     use crate::settings::LogFormat;
 
     #[test]
@@ -178,6 +181,7 @@ mod tests {
             listen_backlog: 7,
             unix_socket_dir: Some("/run".into()),
             unix_socket_mode: 0o700,
+            http_addr: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
             workers: 3,
             pidfile: Some("/run/pid".into()),
             log_format: LogFormat::Json,

@@ -568,7 +568,7 @@ fn flush_row(flush: Flush) -> FlushRow {
 }
 
 /// What the system says this process holds in memory.
-fn resident_bytes() -> Option<usize> {
+pub(super) fn resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
     line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kib| kib * 1024)

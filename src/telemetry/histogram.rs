@@ -57,6 +57,15 @@ impl Histogram {
     }
 }
 
+impl Histogram {
+    /// How many values lie below each of `ends`, powers of two in rising order, and how many there are.
+    pub fn cumulated<const N: usize>(&self, ends: &[u64; N]) -> ([u64; N], u64) {
+        let counts = self.buckets.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let below = ends.map(|end| counts[..bucket(end)].iter().sum());
+        (below, counts.iter().sum())
+    }
+}
+
 fn bucket(value: u64) -> usize {
     if value < 4 {
         return value as usize;

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod events;
+pub mod exposition;
 pub mod histogram;
 pub mod time;
 

@@ -295,7 +295,12 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("[users.app]\ncoalesce = true\n", 4, "users.app.coalesce", "the section [users.app.coalesce]"),
         ("[policy]\nsimple_query = \"none\"\n", 4, "policy.simple_query", "allow, single, control, deny"),
         ("[policy]\nsimple_query = \"\"\n", 4, "policy.simple_query", "allow, single, control, deny"),
-        ("[users.app.policy]\nstatements = \"\"\n", 4, "users.app.policy.statements", "all, no_ddl, read_only"),
+        (
+            "[users.app.policy]\nstatements = \"\"\n",
+            4,
+            "users.app.policy.statements",
+            "all, no_ddl, read_only",
+        ),
         ("[policy]\nfunction_cal = \"deny\"\n", 4, "policy.function_cal", "did you mean function_call?"),
         ("[coalesce]\ncopy_min_rows = 1\n", 4, "coalesce.copy_min_rows", "from 2 to"),
         ("[coalesce]\nflush_timeout = 1\n", 4, "coalesce.flush_timeout", "from 1ms to 999ms"),
