@@ -241,7 +241,7 @@ impl Line {
         let Some(Stream::Tcp(tcp)) = self.stream.take() else {
             return Err(LoginError::Gone(io::ErrorKind::NotConnected.into()));
         };
-        self.stream = Some(self.in_time(tls.accept(tcp)).await?);
+        self.stream = Some(self.in_time(tls.accept(tcp)).await.map_err(tls_failed)?);
         Ok(())
     }
 
@@ -558,6 +558,16 @@ impl Judge<'_> {
             Credential::None => Credential::Scram(keys.into()),
             stored => stored,
         })
+    }
+}
+
+/// What does not fit (a certificate, a version) is the operator's to know; TLS itself has told the client.
+fn tls_failed(error: LoginError) -> LoginError {
+    match error {
+        LoginError::Gone(why) if why.kind() == io::ErrorKind::InvalidData => {
+            Error::new(Kind::InvalidAuthorization, "the TLS handshake failed").with_log(why.to_string()).into()
+        }
+        other => other,
     }
 }
 
