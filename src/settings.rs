@@ -143,6 +143,12 @@ pub struct General {
     pub auth_file: Option<PathBuf>,
     /// The HBA file's path.
     pub auth_hba_file: Option<PathBuf>,
+    /// Who asks the server for secrets of users that are not in auth_file; `None`: nobody does.
+    pub auth_user: Option<String>,
+    /// What is asked.
+    pub auth_query: String,
+    /// The `[databases]` entry in which it is asked; `None`: the client's.
+    pub auth_dbname: Option<String>,
     /// Iterations used when a SCRAM secret is made from a plain one.
     pub scram_iterations: u32,
     /// Console rights.
@@ -250,6 +256,9 @@ impl Default for General {
             auth_type: AuthType::ScramSha256,
             auth_file: None,
             auth_hba_file: None,
+            auth_user: None,
+            auth_query: AUTH_QUERY.into(),
+            auth_dbname: None,
             scram_iterations: 4096,
             admin_users: Vec::new(),
             stats_users: Vec::new(),
@@ -288,6 +297,10 @@ impl Default for General {
     }
 }
 
+/// The secret of one role that may log in; none, once it has expired.
+const AUTH_QUERY: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END \
+                          FROM pg_authid WHERE rolname = $1 AND rolcanlogin";
+
 /// `[databases.NAME]`.
 #[derive(Debug, Clone)]
 pub struct Database {
@@ -323,6 +336,12 @@ pub struct Database {
     pub session_state: Option<SessionState>,
     /// Run on each new server connection.
     pub connect_query: Option<String>,
+    /// Overrides of `[general]`.
+    pub auth_user: Option<String>,
+    /// Overrides of `[general]`.
+    pub auth_query: Option<String>,
+    /// Overrides of `[general]`.
+    pub auth_dbname: Option<String>,
     /// `[databases.NAME.policy]`
     pub policy: Policy,
     /// `[databases.NAME.coalesce]` merged over `[coalesce]`: effective.

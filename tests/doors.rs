@@ -672,7 +672,7 @@ impl Door {
     /// One client up to AuthenticationOk.
     async fn take(&self, listener: &TcpListener) -> Result<Authenticated, LoginError> {
         match self.open(listener).await? {
-            Opened::Startup(client) => client.authenticate(&self.settings, &self.auth).await,
+            Opened::Startup(client) => client.authenticate(&self.settings, &self.auth, None).await,
             Opened::Cancel { .. } => panic!("a CancelRequest"),
         }
     }

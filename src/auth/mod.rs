@@ -35,6 +35,9 @@ use scram::{Derivation, Verifier};
 /// Derived verifiers that are kept, of users and of strangers each (some 300 bytes apiece).
 const DERIVED_MAX: usize = 8192;
 
+/// Looks that are remembered.
+const LOOKS_MAX: usize = 64;
+
 /// Bytes of a salt of ours, as PostgreSQL's.
 const SALT_BYTES: usize = 16;
 
@@ -234,9 +237,22 @@ impl Auth {
 
     /// What is known of `user`, or something that looks like it.
     pub fn account<'a>(&self, settings: &'a Settings, user: &'a str) -> Account<'a> {
+        self.account_of(settings, user, None)
+    }
+
+    /// The same, where the server was asked and gave `found`.
+    pub fn account_of<'a>(
+        &self,
+        settings: &'a Settings,
+        user: &'a str,
+        found: Option<&'a Secret>,
+    ) -> Account<'a> {
         // Made up for everybody, so that it takes equally long.
         let made_up = self.made_up(user);
-        match settings.userlist.get(user) {
+        if let Some(secret) = found {
+            self.looks.lock().unwrap_or_else(PoisonError::into_inner).see(secret);
+        }
+        match settings.userlist.get(user).or(found) {
             Some(secret) => Account { user, secret: Cow::Borrowed(secret), known: true },
             None => Account { user, secret: Cow::Owned(made_up), known: false },
         }
@@ -329,6 +345,20 @@ enum Look {
     Scram { iterations: u32, salt_bytes: usize },
 }
 
+impl Look {
+    /// What PostgreSQL makes of a password unless it is told otherwise.
+    const SERVERS: Self = Self::Scram { iterations: 4096, salt_bytes: SALT_BYTES };
+
+    fn of(secret: &Secret) -> Option<Self> {
+        match secret {
+            Secret::Plain(_) => Some(Self::Plain),
+            Secret::Md5(_) => Some(Self::Md5),
+            Secret::Scram(text) => Verifier::parse(text)
+                .map(|v| Self::Scram { iterations: v.iterations, salt_bytes: v.salt.len() }),
+        }
+    }
+}
+
 /// The looks that secrets in auth_file have, and how many have each.
 #[derive(Debug, Default)]
 struct Looks(BTreeMap<Look, usize>);
@@ -336,18 +366,21 @@ struct Looks(BTreeMap<Look, usize>);
 impl Looks {
     fn of(settings: &Settings) -> Self {
         let mut looks = BTreeMap::new();
-        for secret in settings.userlist.values() {
-            let look = match secret {
-                Secret::Plain(_) => Look::Plain,
-                Secret::Md5(_) => Look::Md5,
-                Secret::Scram(text) => match Verifier::parse(text) {
-                    Some(v) => Look::Scram { iterations: v.iterations, salt_bytes: v.salt.len() },
-                    None => continue,
-                },
-            };
+        for look in settings.userlist.values().filter_map(Look::of) {
             *looks.entry(look).or_default() += 1;
         }
+        let mut databases = settings.databases.values().chain(&settings.fallback);
+        if settings.general.auth_user.is_some() || databases.any(|d| d.auth_user.is_some()) {
+            *looks.entry(Look::SERVERS).or_default() += 1;
+        }
         Self(looks)
+    }
+
+    /// What a server gave, so that strangers may look like that from here on.
+    fn see(&mut self, secret: &Secret) {
+        if let Some(look) = Look::of(secret).filter(|_| self.0.len() < LOOKS_MAX) {
+            self.0.entry(look).or_insert(1);
+        }
     }
 
     /// As often as users have it. A change of a few users changes the look of few strangers.

@@ -29,7 +29,7 @@ use crate::limits::{AUTH_MESSAGE_BYTES_MAX, LOGIN_PIECE_BYTES};
 use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
-use crate::settings::{AuthType, Settings};
+use crate::settings::{AuthType, Secret, Settings};
 use crate::wire::CancelKey;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -414,15 +414,46 @@ impl Unauthenticated {
         Box::pin(async move { self.line.tell(error).await })
     }
 
-    /// Has the client prove who it is, by `auth_type`, and sends AuthenticationOk.
+    /// `auth_type`, or that of the HBA rule for this self.
+    pub fn method(&self, settings: &Settings) -> Result<AuthType, Error> {
+        let method = settings.general.auth_type;
+        if method != AuthType::Hba {
+            return Ok(method);
+        }
+        let tls = self.line.stream().is_ok_and(Stream::is_tls);
+        let Startup { database, user, .. } = &self.startup;
+        let asker = Asker { ip: self.peer.ip(), tls, database, user };
+        let who = || {
+            let host = self.peer.ip().map_or_else(|| "[local]".to_owned(), |ip| ip.to_string());
+            let encryption = if tls { "SSL encryption" } else { "no encryption" };
+            format!("host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
+        };
+        let refused = |what: String| Error::new(Kind::InvalidAuthorization, what);
+        match hba::find(&settings.hba, &asker) {
+            None => Err(refused(format!("no auth_hba_file entry for {}", who()))),
+            Some(rule) => rule
+                .method
+                .filter(|method| *method != AuthType::Hba)
+                .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
+                .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
+        }
+    }
+
+    /// Has the client prove who it is, by `auth_type`, and sends AuthenticationOk. `found` is what the server said of a
+    /// user that auth_file does not have.
     ///
     /// Cancel safety: dropping the future closes the connection.
     ///
     /// # Errors
     /// The client went, or was refused.
-    pub fn authenticate<'a>(mut self, settings: &'a Settings, auth: &'a Auth) -> Step<'a, Authenticated> {
+    pub fn authenticate<'a>(
+        mut self,
+        settings: &'a Settings,
+        auth: &'a Auth,
+        found: Option<Secret>,
+    ) -> Step<'a, Authenticated> {
         Box::pin(async move {
-            let judge = Judge { settings, auth };
+            let judge = Judge { settings, auth, found };
             match judge.run(&mut self).await {
                 Err(error) => Err(self.line.end(error).await),
                 Ok((method, credential)) => match self.line.stream.take() {
@@ -449,13 +480,14 @@ impl Unauthenticated {
 struct Judge<'a> {
     settings: &'a Settings,
     auth: &'a Auth,
+    found: Option<Secret>,
 }
 
 impl Judge<'_> {
     async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential)> {
-        let method = self.method(client)?;
+        let method = client.method(self.settings)?;
         let user = client.startup.user.clone();
-        let account = self.auth.account(self.settings, &user);
+        let account = self.auth.account_of(self.settings, &user, self.found.as_ref());
         let mut out = Vec::new();
         if let Some(negotiate) = &client.startup.negotiate {
             startup::put_negotiate(&mut out, negotiate);
@@ -472,31 +504,6 @@ impl Judge<'_> {
         startup::put_authentication(&mut out, code::OK, &[]);
         client.line.write(&out).await?;
         Ok((method, credential))
-    }
-
-    /// `auth_type`, or that of the HBA rule for this client.
-    fn method(&self, client: &Unauthenticated) -> Result<AuthType, Error> {
-        let method = self.settings.general.auth_type;
-        if method != AuthType::Hba {
-            return Ok(method);
-        }
-        let tls = client.line.stream().is_ok_and(Stream::is_tls);
-        let Startup { database, user, .. } = &client.startup;
-        let asker = Asker { ip: client.peer.ip(), tls, database, user };
-        let who = || {
-            let host = client.peer.ip().map_or_else(|| "[local]".to_owned(), |ip| ip.to_string());
-            let encryption = if tls { "SSL encryption" } else { "no encryption" };
-            format!("host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
-        };
-        let refused = |what: String| Error::new(Kind::InvalidAuthorization, what);
-        match hba::find(&self.settings.hba, &asker) {
-            None => Err(refused(format!("no auth_hba_file entry for {}", who()))),
-            Some(rule) => rule
-                .method
-                .filter(|method| *method != AuthType::Hba)
-                .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
-                .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
-        }
     }
 
     /// Methods without a password: `trust` and `cert`. With an auth_file the user must be in it.
@@ -565,7 +572,9 @@ impl Judge<'_> {
 fn tls_failed(error: LoginError) -> LoginError {
     match error {
         LoginError::Gone(why) if why.kind() == io::ErrorKind::InvalidData => {
-            Error::new(Kind::InvalidAuthorization, "the TLS handshake failed").with_log(why.to_string()).into()
+            Error::new(Kind::InvalidAuthorization, "the TLS handshake failed")
+                .with_log(why.to_string())
+                .into()
         }
         other => other,
     }

@@ -104,10 +104,11 @@ fn auth(draft: &mut Draft) {
     let general = &draft.settings.general;
     let (auth_type, verified) = (general.auth_type, verifies_clients(&general.client_tls));
     let has_list = general.auth_file.is_some();
+    let looks_up = general.auth_user.is_some();
     let has_hba = general.auth_hba_file.is_some();
     let name = word(auth_type);
     match auth_type {
-        AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 if !has_list => {
+        AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 if !has_list && !looks_up => {
             draft.object(
                 "auth_type",
                 format!("\"{name}\" needs the users' secrets; set auth_file to a userlist"),
@@ -124,7 +125,8 @@ fn auth(draft: &mut Draft) {
         _ => {}
     }
     let asks = matches!(auth_type, AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256);
-    if asks && has_list && draft.settings.userlist.is_empty() {
+    let looked_up = looks_up || draft.databases.iter().any(|d| d.auth_user.is_some());
+    if asks && has_list && !looked_up && draft.settings.userlist.is_empty() {
         let at = draft.place("auth_file");
         draft.notice(
             &at,
@@ -256,9 +258,25 @@ fn databases(draft: &mut Draft) {
         let message = "no database is configured; add [databases.NAME], or \"*\" for any name";
         draft.object_ours("databases", message);
     }
+    let general = draft.settings.general.auth_dbname.clone();
+    check_auth_dbname(draft, "auth_dbname", general.as_deref());
+    let names: Vec<_> = draft.databases.iter().map(|d| (d.name.clone(), d.auth_dbname.clone())).collect();
+    for (name, auth_dbname) in names {
+        check_auth_dbname(draft, &join(&join("databases", &name), "auth_dbname"), auth_dbname.as_deref());
+    }
     for database in std::mem::take(&mut draft.databases) {
         check_database(draft, &database);
         draft.databases.push(database);
+    }
+}
+
+/// A lookup in a database that is not there would let nobody in.
+fn check_auth_dbname(draft: &mut Draft, key: &str, name: Option<&str>) {
+    let Some(name) = name else { return };
+    let served = draft.databases.iter().any(|database| database.name == name || database.name == "*");
+    if !served || CONSOLE_NAMES.contains(&name) {
+        let name = shorten(name);
+        draft.object(key, format!("no entry of [databases] is \"{name}\"; add one, or name another"));
     }
 }
 

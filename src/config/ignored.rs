@@ -6,7 +6,6 @@ use super::keys::Section;
 
 const TLS: &str = "TLS 1.2 and 1.3 with modern ciphers are always what is offered";
 const LOGGING: &str = "the log goes to standard error, where the service manager picks it up";
-const LOOKUP: &str = "users come from auth_file only";
 const PEERS: &str = "one process serves all cores, and no cancel request is passed between processes";
 const DNS: &str = "host names are looked up by the system for each new connection";
 
@@ -21,9 +20,6 @@ const GENERAL: &[(&str, &str)] = &[
     ("peer_id", PEERS),
     ("track_extra_parameters", "every session setting is carried from server to server"),
     ("auth_ident_file", "names are not mapped"),
-    ("auth_user", LOOKUP),
-    ("auth_query", LOOKUP),
-    ("auth_dbname", LOOKUP),
     ("auth_ldap_options", "LDAP is not an authentication method here"),
     ("logfile", LOGGING),
     ("syslog", LOGGING),
@@ -58,9 +54,6 @@ const GENERAL: &[(&str, &str)] = &[
 
 /// Keys of a database line.
 const DATABASE: &[(&str, &str)] = &[
-    ("auth_user", LOOKUP),
-    ("auth_query", LOOKUP),
-    ("auth_dbname", LOOKUP),
     ("load_balance_hosts", "hosts are tried in order"),
     ("client_encoding", "the client's own choice is carried to the server"),
     ("datestyle", "the client's own choice is carried to the server"),

@@ -128,6 +128,9 @@ pub(super) fn blank_database(name: &str) -> Database {
         server_lifetime: None,
         session_state: None,
         connect_query: None,
+        auth_user: None,
+        auth_query: None,
+        auth_dbname: None,
         policy: Policy::default(),
         coalesce: Coalesce::default(),
     }

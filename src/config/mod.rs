@@ -27,6 +27,7 @@ use std::sync::Arc;
 pub use describe::describe;
 pub use keys::{Key, Section, keys, needs_restart, values};
 pub use set::{SetError, set};
+pub use userlist::secret;
 
 use crate::learn;
 use crate::settings::{AllowList, AllowListMode, Database, Policy, Settings, SimpleQuery};

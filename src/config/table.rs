@@ -131,6 +131,12 @@ table! {
         "the userlist: names and secrets, in PgBouncer's format";
     AUTH, RELOAD, auth_hba_file = auth_hba_file: Maybe(File),
         "rules by database, user and address, used with auth_type = \"hba\"";
+    AUTH, RELOAD, auth_user = auth_user: Maybe(Text),
+        "who asks the server for the secrets of users that are not in auth_file; without it nobody does";
+    AUTH, RELOAD, auth_query = auth_query: Statement,
+        "what auth_user asks: one row, a user's name and secret, for the name $1";
+    AUTH, RELOAD, auth_dbname = auth_dbname: Maybe(Text),
+        "the [databases] entry in which auth_query is asked; not set: the one that the client asks for";
     AUTH, RELOAD, scram_iterations = scram_iterations: Count(1u32, limits::SCRAM_ITERATIONS_MAX),
         "iterations used when a SCRAM secret is made from a password in clear";
     AUTH, RELOAD, admin_users = admin_users: List,
@@ -249,6 +255,12 @@ table! {
         "overrides [general]";
     "", RELOAD, connect_query = connect_query: Maybe(Statement),
         "run on each new server connection";
+    "", RELOAD, auth_user = auth_user: Maybe(Text),
+        "overrides [general]";
+    "", RELOAD, auth_query = auth_query: Maybe(Statement),
+        "overrides [general]";
+    "", RELOAD, auth_dbname = auth_dbname: Maybe(Text),
+        "overrides [general]";
 }
 
 table! {

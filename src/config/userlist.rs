@@ -91,7 +91,7 @@ pub(super) fn quoted(line: &str) -> Option<(String, &str)> {
 ///
 /// # Errors
 /// It begins like a SCRAM verifier and is none.
-pub(super) fn secret(text: &str) -> Result<Secret, &'static str> {
+pub fn secret(text: &str) -> Result<Secret, &'static str> {
     if text.starts_with(SCRAM_PREFIX) {
         return match Verifier::parse(text) {
             Some(_) => Ok(Secret::Scram(text.to_owned())),

@@ -8,6 +8,7 @@
 //! stop       start, signals, the end         reload     a new configuration into what runs
 //! listen     addresses, accept               console    one client of the console
 //! http       /metrics, /healthz, /readyz    metrics    what is counted, for the first of them
+//! lookup     auth_query
 //! logins     who has not logged in yet       show, act  what it asks, what it orders
 //! workers    threads
 //! ```
@@ -18,6 +19,7 @@ mod console;
 mod http;
 mod listen;
 mod logins;
+mod lookup;
 mod metrics;
 mod reload;
 mod show;
@@ -48,6 +50,7 @@ use crate::wire::startup::Startup;
 
 use averages::Averages;
 use logins::{Logins, Place};
+use lookup::Lookups;
 use stop::{Signals, Stopping};
 use workers::{CountedIn, Worker, raise_file_limit, runtime, start_workers};
 
@@ -66,6 +69,7 @@ pub struct Proxy {
     /// When it began.
     pub started: Instant,
     auth: Auth,
+    lookups: Lookups,
     tls: ArcSwap<Acceptor>,
     workers: Vec<Worker>,
     /// Connections that have not logged in.
@@ -131,6 +135,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         path,
         started: Instant::now(),
         auth: Auth::new(&settings),
+        lookups: Lookups::default(),
         tls: ArcSwap::from_pointee(tls),
         workers,
         logins: Arc::new(Logins::new(files / 4)),
@@ -202,7 +207,19 @@ impl Proxy {
             client.refuse(&error).await;
             return None;
         }
-        let proven = match client.authenticate(&settings, &self.auth).await {
+        let found = match Box::pin(self.look_up(&settings, &client)).await {
+            Ok(found) => found,
+            Err(error) => {
+                events::client_refused(
+                    &peer.to_string(),
+                    error.message(),
+                    error.detail().unwrap_or_default(),
+                );
+                client.refuse(&error).await;
+                return None;
+            }
+        };
+        let proven = match client.authenticate(&settings, &self.auth, found).await {
             Ok(proven) => proven,
             Err(error) => return refused(peer, &error),
         };
@@ -276,6 +293,7 @@ impl Proxy {
             self.cx.pools.forget_unserved(|name| settings.database(name).is_some());
             self.cx.lanes.forget(&self.cx.pools.unused());
             self.cx.pools.forget_unused();
+            self.lookups.maintain();
             self.averages.tick(now, settings.general.stats_period, || self.totals());
         }
     }

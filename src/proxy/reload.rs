@@ -91,6 +91,7 @@ impl Proxy {
         self.tls.store(Arc::new(tls));
         self.cx.audit.switch(audit);
         self.auth.reload(&settings);
+        self.lookups.forget();
         self.cx.settings.store(Arc::new(settings));
         for Change { pool, settings, target, moved } in changes {
             pool.govern(settings);

@@ -15,7 +15,7 @@ use crate::limits::AUDIT_LAST_LINES;
 use crate::telemetry::events;
 
 /// "No deadline", for a timer that must have one.
-const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+pub(super) const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// How far the process is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

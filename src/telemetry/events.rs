@@ -33,6 +33,11 @@ pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");
 }
 
+/// `auth_query` gave no usable answer.
+pub fn lookup_failed(database: &str, why: &str) {
+    tracing::warn!(database, error = why, "auth_query failed");
+}
+
 /// A server connection was dropped in use.
 pub fn server_lost(who: Who<'_>, why: &str) {
     tracing::warn!(

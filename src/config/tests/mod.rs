@@ -263,10 +263,10 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             "did you mean pool_size?",
         ),
         (
-            "[databases.app]\nhost = \"a\"\nauth_query = \"x\"\n",
+            "[databases.app]\nhost = \"a\"\nauth_dbname = \"x\"\n",
             5,
-            "databases.app.auth_query",
-            "auth_file only",
+            "databases.app.auth_dbname",
+            "no entry of [databases] is \"x\"",
         ),
         (
             "[databases.app]\nhost = \"a\"\nmin_pool_size = 30\n",
@@ -440,11 +440,12 @@ mode = shadow
     assert_eq!(settings.databases["odd name"].connect_query.as_deref(), Some("select 1"));
     assert_eq!(settings.databases["local"].host, ["/tmp"]);
     assert_eq!(settings.fallback.as_ref().expect("a fallback").host, ["db1", "db2"]);
+    assert_eq!(settings.fallback.as_ref().expect("a fallback").auth_user.as_deref(), Some("lookup"));
     assert_eq!(settings.users["app"].pool_mode, Some(PoolMode::Statement));
     assert_eq!(settings.users["app"].max_user_connections, Some(7));
     let notices: Vec<(&str, Option<usize>)> =
         loaded.notices.iter().map(|n| (n.key.as_str(), n.line)).collect();
-    assert_eq!(notices, [("databases.*.auth_user", Some(8)), ("logfile", Some(18)), ("[peers]", Some(26))]);
+    assert_eq!(notices, [("logfile", Some(18)), ("[peers]", Some(26))]);
     assert!(loaded.notices.iter().all(|notice| notice.message.contains("ignored, because")));
 }
 

@@ -1,0 +1,215 @@
+//! `auth_query`: secrets of users that auth_file does not have, asked of the server by `auth_user`.
+//!
+//! Owns: the connections for it. No client ever gets one of them and nothing that a client says but its name reaches one;
+//! names in `auth_query` are looked for in pg_catalog only. Never: judges a secret (the handshake does).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+use super::stop::FOREVER;
+use super::{CONSOLES, Proxy};
+use crate::auth::Credential;
+use crate::client::handshake::Unauthenticated;
+use crate::client::login;
+use crate::config;
+use crate::error::Error;
+use crate::pool::{self, CheckoutError, PoolKey, Pools};
+use crate::proto::prepared::Statement;
+use crate::server::connect::Target;
+use crate::server::internal::{Reply, Rows};
+use crate::settings::{PoolMode, Secret, Settings};
+use crate::sql::effects::Effects;
+use crate::telemetry::events;
+use crate::wire::backend::ErrorFields;
+use crate::wire::startup::Startup;
+
+/// Connections for the lookups of one database.
+const LOOKUPS_AT_A_TIME: usize = 2;
+
+/// Idle time after which such a connection is closed: it keeps its database from being dropped.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The connections; a reload begins with new ones.
+#[derive(Debug, Default)]
+pub(super) struct Lookups(ArcSwap<Pools>);
+
+impl Lookups {
+    /// As `server_lifetime` and its kin ask.
+    pub(super) fn maintain(&self) {
+        let pools = self.0.load();
+        pools.all().iter().for_each(|pool| pool.maintain());
+        pools.forget_unused();
+    }
+
+    /// The server, its users or `auth_query` may be others now.
+    pub(super) fn forget(&self) {
+        self.0.store(Arc::default());
+    }
+}
+
+/// What is asked where, and as whom.
+struct Lookup {
+    key: PoolKey,
+    query: String,
+    settings: pool::Settings,
+    target: Target,
+}
+
+impl Lookup {
+    /// `None`: nobody is to ask for this client.
+    fn of(settings: &Settings, startup: &Startup) -> Option<Self> {
+        let general = &settings.general;
+        let own =
+            (!CONSOLES.contains(&&*startup.database)).then(|| settings.database(&startup.database)).flatten();
+        let user = own.and_then(|d| d.auth_user.clone()).or_else(|| general.auth_user.clone())?;
+        let query = own.and_then(|d| d.auth_query.clone()).unwrap_or_else(|| general.auth_query.clone());
+        let name = own.and_then(|d| d.auth_dbname.clone()).or_else(|| general.auth_dbname.clone());
+        let database = name.unwrap_or_else(|| startup.database.clone());
+        if CONSOLES.contains(&&*database) {
+            return None;
+        }
+        // As auth_user, whoever all clients of that entry are to the server.
+        let mut entry = (**settings.database(&database)?).clone();
+        (entry.user, entry.password, entry.connect_query) = (None, None, None);
+        let key = PoolKey { database, user };
+        let credential = settings.userlist.get(&key.user).map_or(Credential::None, Credential::from_secret);
+        let mut target = login::pool_target(settings, &entry, &key, credential).ok()?;
+        target.startup = [
+            ("search_path", "pg_catalog, pg_temp"),
+            ("client_encoding", "UTF8"),
+            ("application_name", "pgsluice auth_query"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
+        let settings = pool::Settings {
+            mode: PoolMode::Transaction,
+            size: LOOKUPS_AT_A_TIME,
+            min_size: 0,
+            reserve_size: 0,
+            max_db_connections: 0,
+            max_user_connections: 0,
+            query_wait_timeout: general.client_login_timeout,
+            server_idle_timeout: IDLE,
+            ..login::pool_settings(settings, &entry, &key)
+        };
+        Some(Self { key, query, settings, target })
+    }
+}
+
+impl Proxy {
+    /// The secret of a user that auth_file does not have, where the server is to be asked. `None`: there is none, and the
+    /// client goes the way of all strangers, also where the question failed: the log says why.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub(super) async fn look_up(
+        &self,
+        settings: &Settings,
+        client: &Unauthenticated,
+    ) -> Result<Option<Secret>, Error> {
+        let startup = client.startup();
+        // Whom the rules keep out anyway, nobody is asked about.
+        if settings.userlist.contains_key(&startup.user) || client.method(settings).is_err() {
+            return Ok(None);
+        }
+        let Some(lookup) = Lookup::of(settings, startup) else { return Ok(None) };
+        let (database, user) = (lookup.key.database.clone(), startup.user.clone());
+        let limit = settings.general.client_login_timeout;
+        let limit = if limit.is_zero() { FOREVER } else { limit };
+        let asked = tokio::time::timeout(limit, self.ask(lookup, &user)).await;
+        match asked
+            .unwrap_or_else(|_| Err(Failed::Unreachable("no answer within client_login_timeout".into())))
+        {
+            Ok(rows) => {
+                let secret = secret_of(&rows, &user);
+                if let Err(why) = &secret {
+                    events::lookup_failed(&database, why);
+                }
+                Ok(secret.ok().flatten())
+            }
+            Err(Failed::Unreachable(why)) => Err(Error::server_unreachable(&why)),
+            Err(Failed::Refused(why)) => {
+                events::lookup_failed(&database, &why);
+                Ok(None)
+            }
+        }
+    }
+
+    async fn ask(&self, lookup: Lookup, user: &str) -> Result<Rows, Failed> {
+        let Lookup { key, query, settings, target } = lookup;
+        let pools = self.lookups.0.load_full();
+        let pool = pools.get(&key, || (settings, target));
+        let mut server = pool.checkout(&pools.shared().none, None).await.map_err(|error| match error {
+            CheckoutError::Login(error) => Failed::Refused(error.to_string()),
+            CheckoutError::Timeout(_, Some(error)) => Failed::Unreachable(error.to_string()),
+            CheckoutError::Timeout(..) => Failed::Unreachable("too many logins at a time".into()),
+            CheckoutError::Closed => Failed::Unreachable("shutting down".into()),
+        })?;
+        let statement = Statement::new(query.as_bytes(), &[], Effects::NONE);
+        let Reply { rows, error, .. } = server
+            .prepared(&statement, &[Some(user.as_bytes())], 1)
+            .await
+            .map_err(|lost| Failed::Unreachable(lost.0))?;
+        server.release(Instant::now());
+        match error {
+            None => Ok(rows),
+            Some(body) => {
+                let why = ErrorFields::new(&body).field(b'M').unwrap_or_default();
+                Err(Failed::Refused(String::from_utf8_lossy(why).into_owned()))
+            }
+        }
+    }
+}
+
+/// Why there are no rows.
+enum Failed {
+    Unreachable(String),
+    Refused(String),
+}
+
+/// The secret in the one row that is the user's. `None`: there is no row, or it holds none.
+fn secret_of(rows: &Rows, user: &str) -> Result<Option<Secret>, &'static str> {
+    match rows.as_slice() {
+        [] => Ok(None),
+        [row] => {
+            let [Some(name), secret, ..] = row.as_slice() else {
+                return Err("a row of a name and a secret is expected");
+            };
+            if name != user.as_bytes() {
+                return Err("the row is another user's");
+            }
+            let Some(secret) = secret else { return Ok(None) };
+            let text = std::str::from_utf8(secret).map_err(|_| "a secret that is not UTF-8")?;
+            config::secret(text).map(Some).map_err(|_| "a malformed SCRAM verifier")
+        }
+        _ => Err("more than one row"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_users_own_row_holds_its_secret() {
+        let row = |values: &[Option<&str>]| {
+            values.iter().map(|v| v.map(|v| v.as_bytes().to_vec())).collect::<Vec<_>>()
+        };
+        let ann = row(&[Some("ann"), Some("pw")]);
+        assert_eq!(secret_of(&vec![ann.clone()], "ann"), Ok(Some(Secret::Plain("pw".into()))));
+        assert_eq!(secret_of(&vec![], "ann"), Ok(None));
+        assert_eq!(secret_of(&vec![row(&[Some("ann"), None])], "ann"), Ok(None));
+        for bad in [
+            vec![ann.clone(), ann.clone()],
+            vec![row(&[Some("eve"), Some("pw")])],
+            vec![row(&[None, Some("pw")])],
+            vec![row(&[Some("ann")])],
+            vec![row(&[])],
+            vec![row(&[Some("ann"), Some("SCRAM-SHA-256$1:x")])],
+        ] {
+            assert!(secret_of(&bad, "ann").is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Who gets in by what the server knows (`auth_query`), and what the log says of who does not.
+
+mod support;
+
+use std::process::Command;
+
+use support::{Certs, PgOptions, Postgres, Proxy, Raw};
+
+/// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
+fn server() -> Postgres {
+    let hba = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n";
+    let server = Postgres::start(PgOptions { hba: Some(hba.into()), ..PgOptions::default() });
+    server.psql(
+        "postgres",
+        "CREATE ROLE lookup LOGIN SUPERUSER PASSWORD 'asks';
+         CREATE ROLE ann LOGIN PASSWORD 'right';
+         CREATE ROLE expired LOGIN PASSWORD 'right' VALID UNTIL '2001-01-01';
+         CREATE ROLE nologin PASSWORD 'right';
+         CREATE ROLE nothing LOGIN;
+         SET password_encryption = 'md5';
+         CREATE ROLE old LOGIN PASSWORD 'right';
+         GRANT CREATE ON DATABASE postgres TO ann;
+         CREATE VIEW public.pg_authid AS SELECT 'ann'::name AS rolname, 'forged'::text AS rolpassword,
+                true AS rolcanlogin, NULL::timestamptz AS rolvaliduntil;
+         ALTER ROLE lookup SET search_path = public, pg_catalog;",
+    );
+    server
+}
+
+fn asking(server: &Postgres, general: &str, database: &str) -> Proxy {
+    let method = if general.contains("auth_type") { "" } else { "auth_type = \"scram-sha-256\"\n" };
+    let general = format!("{method}auth_file = \"users\"\nauth_user = \"lookup\"\n{general}");
+    let users = "\"lookup\" \"asks\"\n\"listed\" \"by file\"\n";
+    Proxy::start_with(&Proxy::config(server, &general, database, ""), &[("users", users)])
+}
+
+/// Whose session it becomes, or SQLSTATE and message.
+fn enter(proxy: &Proxy, user: &str, password: &str, more: &[(&str, &str)]) -> Result<String, String> {
+    let parameters = [&[("user", user), ("database", "postgres")], more].concat();
+    let mut raw = Raw::login_as(proxy.port(), &parameters, password)
+        .map_err(|error| format!("{} {}", error.sqlstate(), error.field(b'M')))?;
+    Ok(raw.value("SELECT session_user").unwrap_or_default())
+}
+
+#[test]
+fn only_whom_the_lookup_finds_gets_in() {
+    let server = server();
+    let proxy = asking(&server, "", "");
+    assert_eq!(enter(&proxy, "ann", "right", &[]).as_deref(), Ok("ann"));
+    for user in ["ann", "expired", "nologin", "nothing", "nobody", "old", "' OR true --"] {
+        for password in ["wrong", "", "forged", "asks"] {
+            let refused = format!("28P01 password authentication failed for user \"{user}\"");
+            assert_eq!(enter(&proxy, user, password, &[]), Err(refused));
+        }
+    }
+    for user in ["expired", "nologin", "nothing", "old"] {
+        assert!(enter(&proxy, user, "right", &[]).is_err(), "{user}");
+    }
+    // What was changed on the server holds for the next login; who is in stays.
+    server.psql("postgres", "ALTER ROLE ann PASSWORD 'new'");
+    assert!(enter(&proxy, "ann", "right", &[]).is_err());
+    assert_eq!(enter(&proxy, "ann", "new", &[]).as_deref(), Ok("ann"));
+    // The file goes before the server.
+    server.psql("postgres", "CREATE ROLE listed LOGIN PASSWORD 'by server'");
+    assert!(enter(&proxy, "listed", "by server", &[]).is_err());
+    // MD5 secrets are good for MD5.
+    let md5 = asking(&server, "auth_type = \"md5\"", "");
+    assert_eq!(enter(&md5, "ann", "new", &[]).as_deref(), Ok("ann"));
+    assert!(enter(&md5, "old", "wrong", &[]).is_err());
+}
+
+#[test]
+fn nothing_of_a_client_reaches_a_lookup() {
+    let server = server();
+    let proxy = asking(&server, "", "");
+    // A view of the same name that the client, the role and the server's search_path would all find first.
+    for more in [[("search_path", "public, pg_catalog")], [("options", "-c search_path=public,pg_catalog")]] {
+        assert!(enter(&proxy, "ann", "forged", &more).is_err(), "{more:?}");
+        assert_eq!(enter(&proxy, "ann", "right", &more).as_deref(), Ok("ann"), "{more:?}");
+    }
+    let who = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'lookup' AND application_name <> 'pgsluice auth_query'";
+    assert_eq!(server.psql("postgres", who).trim(), "0");
+}
+
+#[test]
+fn an_answer_that_is_none_lets_nobody_in_and_is_logged() {
+    let server = server();
+    let verifier = "(SELECT rolpassword FROM pg_authid WHERE rolname = 'ann')";
+    for (query, why) in [
+        ("SELECT nonsense, $1", "\"nonsense\""),
+        (
+            &*format!("SELECT 'ann', {verifier} WHERE $1 <> '' UNION ALL SELECT 'ann', 'x'"),
+            "more than one row",
+        ),
+        (&*format!("SELECT 'someone', {verifier} WHERE $1 <> ''"), "another user's"),
+        (&*format!("SELECT {verifier} WHERE $1 <> ''"), "a name and a secret"),
+        ("SELECT 'ann', 'SCRAM-SHA-256$1:x' WHERE $1 <> ''", "malformed"),
+    ] {
+        let proxy = asking(&server, "", &format!("auth_query = '''{query}'''"));
+        assert!(enter(&proxy, "ann", "right", &[]).is_err_and(|e| e.starts_with("28P01 ")), "{query}");
+        let line = proxy.wait_for_log("auth_query failed");
+        assert!(line.contains(why.trim_matches('"')), "{line}");
+    }
+    // A database that is not there is no answer either, and tells a stranger nothing.
+    let wrong = asking(&server, "", "auth_user = \"nobody\"");
+    assert!(enter(&wrong, "ann", "right", &[]).is_err_and(|e| e.starts_with("28P01 ")));
+    wrong.wait_for_log("auth_query failed");
+    // Nobody there: it is said, after the time that a client waits for a server.
+    let down = asking(&server, "client_login_timeout = 1", "port = 1");
+    assert!(enter(&down, "ann", "right", &[]).is_err_and(|e| e.starts_with("08001 ")));
+}
+
+#[test]
+fn the_console_is_entered_by_a_lookup_where_auth_dbname_says_in_which_database() {
+    let server = server();
+    let console = |proxy: &Proxy| {
+        Raw::login_as(proxy.port(), &[("user", "ann"), ("database", "pgbouncer")], "right").map(drop)
+    };
+    assert!(console(&asking(&server, "admin_users = [\"ann\"]", "")).is_err());
+    let proxy = asking(&server, "admin_users = [\"ann\"]\nauth_dbname = \"postgres\"", "");
+    console(&proxy).unwrap_or_else(|e| panic!("{}", e.outline()));
+}
+
+#[test]
+fn why_a_tls_handshake_failed_is_logged() {
+    let certs = Certs::new("postgres");
+    let server = Postgres::shared();
+    let tls = format!(
+        "client_tls_sslmode = \"verify-full\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}\n\
+         client_tls_ca_file = {:?}",
+        certs.server_key, certs.server_cert, certs.ca
+    );
+    let proxy = Proxy::to(server, &tls, "", "");
+    let conninfo = format!("host=127.0.0.1 port={} user=postgres sslmode=require sslcert=none", proxy.port());
+    let output =
+        Command::new(support::client_program("psql")).args(["-XAtc", "SELECT 1", &conninfo]).output();
+    assert!(!output.expect("run psql").status.success());
+    let line = proxy.wait_for_log("the TLS handshake failed");
+    assert!(line.contains("no certificates") && line.contains("peer=\"127.0.0.1:"), "{line}");
+}
