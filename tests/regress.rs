@@ -373,7 +373,7 @@ fn specs(regress: &Path) -> Vec<String> {
 /// Sessions in their order, by the application names that the tester gives them.
 fn sessions(spec: &str, text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|line| line.strip_prefix("session")?.split_whitespace().next());
-    names.map(|name| format!("{spec}/{}", name.trim_matches('"'))).collect()
+    names.map(|name| format!("isolation/{spec}/{}", name.trim_matches('"'))).collect()
 }
 
 impl Site {
@@ -389,7 +389,7 @@ impl Site {
         let mut command = self.command(&isolationtester(self.pg.bin()));
         command.arg(format!("host=127.0.0.1 port={} user=postgres dbname={ISOLATION}", self.port()));
         command
-            .env("PGAPPNAME", spec)
+            .env("PGAPPNAME", format!("isolation/{spec}"))
             .envs([("PGISOLATIONTIMEOUT", "60"), ("PG_TEST_TIMEOUT_DEFAULT", "30")]);
         command.stdin(File::open(path).expect("a specification"));
         let output = command.output().expect("run isolationtester");
