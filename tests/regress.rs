@@ -44,6 +44,7 @@ const fn known(file: &'static str, level: &'static str, mode: &'static str, why:
 #[rustfmt::skip]
 const KNOWN: &[Known] = &[
     known("isolation-async-notify", "", "transaction", "the process id in a notification is the server's"),
+    known("event_trigger_login", "", "", "a login is the server connection's, made before the client came"),
     known("guc", "", "", "a server process that served others has PL/pgSQL loaded; pg_prepared_statements shows the pool's"),
     known("stats", "", "", "reconnecting starts no new session on the server"),
     known("temp", "", "", "a server process that served others has its temporary schema already"),
