@@ -172,6 +172,49 @@ fn session_mode_keeps_one_connection_for_one_client() {
 }
 
 #[test]
+fn a_setting_that_the_server_refuses_at_login_is_refused_as_direct_and_holds_nobody_up() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 1").as_deref(), Some("1"), "{mode}");
+        for (name, value) in [
+            ("doesnotexist", "x"),
+            ("work_mem", "banana"),
+            ("shared_buffers", "1GB"),
+            ("role", "nobody_has_this"),
+            ("options", "-c doesnotexist=x"),
+            ("client_encoding", "nope"),
+        ] {
+            let parameters = [("user", "postgres"), ("database", database.as_str()), (name, value)];
+            let refusal =
+                |port| Raw::login_as(port, &parameters, "").err().map(|e| (e.sqlstate(), e.field(b'M')));
+            let direct = refusal(server.port());
+            assert!(direct.is_some(), "{name}");
+            assert_eq!(refusal(proxy.port()), direct, "{mode} {name}");
+            let mut next = Raw::login(proxy.port(), &database);
+            assert_eq!(next.value("SELECT 2").as_deref(), Some("2"), "{mode} behind {name}");
+        }
+    }
+}
+
+#[test]
+fn a_database_that_the_role_may_not_connect_to_says_so_as_direct() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE ROLE shut_out LOGIN");
+    server.psql(&database, &format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC"));
+    let parameters = [("user", "shut_out"), ("database", database.as_str())];
+    let refusal = |port| Raw::login_as(port, &parameters, "").err().map(|e| e.outline());
+    let direct = refusal(server.port()).expect("a refusal");
+    assert!(direct.contains("42501"), "{direct}");
+    for mode in MODES {
+        assert_eq!(refusal(through(server, mode, "").port()).as_deref(), Some(&*direct), "{mode}");
+    }
+    server.psql("postgres", &format!("DROP DATABASE {database} WITH (FORCE)"));
+    server.psql("postgres", "DROP ROLE shut_out");
+}
+
+#[test]
 fn an_error_in_the_middle_of_a_pipeline_skips_to_the_next_sync_as_direct() {
     let server = Postgres::shared();
     for mode in MODES {

@@ -471,7 +471,7 @@ impl Pool {
                 self.greet(&mut server).await;
                 self.logged_in(server);
             }
-            Err(error) => self.login_failed(error),
+            Err(error) => self.login_failed(error, &startup),
         }
     }
 
@@ -542,9 +542,9 @@ impl Pool {
         self.launch_if_needed();
     }
 
-    /// What the server refuses by an answer of its own (28…, 3D000) is told to all who wait; what may pass by
+    /// What the server refuses by an answer of its own (28…, 3D000, 42501) is told to all who wait; what may pass by
     /// itself (the network, a server that starts) is tried again until their `query_wait_timeout`.
-    fn login_failed(self: &Arc<Self>, error: ConnectError) {
+    fn login_failed(self: &Arc<Self>, error: ConnectError, startup: &Arc<VarSet>) {
         events::server_login_failed(&self.key.database, &self.key.user, &error);
         let final_answer = error.is_final();
         let error = Arc::new(error);
@@ -552,8 +552,12 @@ impl Pool {
         self.user_count.fetch_sub(1, Ordering::Relaxed);
         let mut inner = self.lock();
         inner.connecting -= 1;
-        inner.last_error = Some(Arc::clone(&error));
         self.changed.notify_waiters();
+        if inner.settings.mode == PoolMode::Session && error.refuses_settings() {
+            drop(inner);
+            return self.refuse_all_with(startup, &error);
+        }
+        inner.last_error = Some(Arc::clone(&error));
         if final_answer {
             // With servers alive the queue goes on waiting for those (53300 is then no answer to give).
             if inner.total == 0 {
@@ -573,6 +577,21 @@ impl Pool {
             tokio::time::sleep(pause).await;
             pool.launch_if_needed();
         });
+    }
+
+    /// What the server refuses is what a client asked for, and no trouble of the server's: who asked for the same is told,
+    /// the others go on.
+    fn refuse_all_with(self: &Arc<Self>, startup: &Arc<VarSet>, error: &Arc<ConnectError>) {
+        let mut inner = self.lock();
+        let (same, others): (VecDeque<_>, _) = std::mem::take(&mut inner.waiters)
+            .into_iter()
+            .partition(|waiter| Arc::ptr_eq(&waiter.startup, startup));
+        inner.waiters = others;
+        drop(inner);
+        for waiter in same {
+            let _ = waiter.tx.send(Err(CheckoutError::Login(Arc::clone(error))));
+        }
+        self.launch_if_needed();
     }
 
     /// What a server reported right after login (or after the settings were applied), for later clients.

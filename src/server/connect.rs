@@ -126,15 +126,22 @@ impl ConnectError {
     }
 
     /// Will trying again give the same answer, until someone changes something? So it is with a server
-    /// that knows us not (class 28) or the database not (3D000), and with secrets that don't fit.
+    /// that knows us not (class 28) or the database not (3D000) or lets us not in (42501), and with secrets that don't fit.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Server(_) => {
-                self.sqlstate().is_some_and(|code| code.starts_with(b"28") || code == b"3D000")
-            }
+            Self::Server(_) => self
+                .sqlstate()
+                .is_some_and(|code| code.starts_with(b"28") || code == b"3D000" || code == b"42501"),
             Self::Auth(_) => true,
             Self::Network(_) | Self::Tls(_) | Self::Protocol(_) | Self::Timeout => false,
         }
+    }
+
+    /// Does the server refuse what this one login asked for: a setting that is not there, not allowed at login, or has
+    /// no such value, or a library that is not there?
+    pub fn refuses_settings(&self) -> bool {
+        let told = self.sqlstate().unwrap_or_default();
+        [&b"0A"[..], b"22", b"42", b"55P02", b"58P01"].iter().any(|refusal| told.starts_with(refusal))
     }
 }
 
