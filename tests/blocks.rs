@@ -507,6 +507,52 @@ fn runs_inside_a_block_leave_as_copy() {
     }
 }
 
+/// What a block does to a table itself holds for the rows that it stores there afterwards: on a connection that has verified the
+/// table in this very transaction, too.
+#[test]
+fn what_a_block_defines_holds_for_its_next_run() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    let mut direct = Raw::login(pg.port(), &pg.fresh_database(TABLES));
+    let run = |client: &mut Raw, first: usize| {
+        let mut bytes = Vec::new();
+        (first..first + 4).for_each(|id| Statement::Insert("a", id, "x").put_extended(&mut bytes, false));
+        put_sync(&mut bytes);
+        client.send(&bytes);
+        comparable(&client.read_until_ready())
+    };
+    let commands = "SELECT count(DISTINCT (xmin::text, cmin::text)) FROM a";
+    let learnt = poll(PATIENCE, || {
+        client.query("BEGIN");
+        run(&mut client, 0);
+        let commands = client.value(commands);
+        client.query("ROLLBACK");
+        (commands.as_deref() == Some("1")).then_some(())
+    });
+    assert!(learnt.is_some(), "never poured");
+    for definition in [
+        "CREATE RULE nothing AS ON INSERT TO a DO INSTEAD NOTHING",
+        "CREATE RULE also AS ON INSERT TO a DO ALSO INSERT INTO b VALUES (NEW.id, NEW.v)",
+        "CREATE TRIGGER up BEFORE INSERT ON a FOR EACH ROW EXECUTE FUNCTION up()",
+        "ALTER TABLE a DROP COLUMN id; ALTER TABLE a ADD COLUMN id int GENERATED ALWAYS AS IDENTITY",
+    ] {
+        // The connection has never seen the table.
+        console(&proxy).rows("RECONNECT");
+        let [expected, seen] = [&mut direct, &mut client].map(|client| {
+            let mut said = vec![comparable(&client.query("BEGIN")), run(client, 0)];
+            said.push(comparable(&client.query(definition)));
+            said.push(run(client, 10));
+            said.push(comparable(&client.query("SELECT * FROM a ORDER BY v, id")));
+            said.push(comparable(&client.query("SELECT * FROM b ORDER BY id")));
+            said.push(comparable(&client.query("ROLLBACK")));
+            said
+        });
+        assert_eq!(seen, expected, "{definition}");
+    }
+}
+
 /// Does no server know of the blocks that clients of the database have begun?
 fn nothing_is_open(pg: &Postgres, db: &str) -> bool {
     let open =

@@ -91,12 +91,15 @@ pub(super) struct Pouring {
     no_runs: u32,
     /// Runs that failed one after the other.
     runs_failed: u32,
+    /// A run of this transaction took the sentinel's mark.
+    pub(super) took_mark: bool,
 }
 
 impl Pouring {
     /// A transaction begins on a server.
     pub(super) fn begins(&mut self) {
         self.no_runs = self.no_runs.saturating_sub(1);
+        self.took_mark = false;
     }
 
     /// After one that failed none is tried in this transaction, and after several in a row not in the next ones.
@@ -113,7 +116,14 @@ impl Pouring {
 
 impl Pouring {
     fn new(client: u64) -> Self {
-        Self { ticket: Arc::new(Ticket::new(client)), singly: 0, run_from: 0, no_runs: 0, runs_failed: 0 }
+        Self {
+            ticket: Arc::new(Ticket::new(client)),
+            singly: 0,
+            run_from: 0,
+            no_runs: 0,
+            runs_failed: 0,
+            took_mark: false,
+        }
     }
 }
 

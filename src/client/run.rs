@@ -95,15 +95,17 @@ impl Session {
             return Ok(());
         };
         let mut reply = Reply::default();
+        let marks = !self.pouring().took_mark;
         let flown = SCRATCH.with(|scratch| {
             let scratch = &*scratch.borrow();
-            run.lane.put_run(server, &scratch.rows, &scratch.cuts, opening)
+            run.lane.put_run(server, &scratch.rows, &scratch.cuts, opening, marks)
         });
         let answers = SCRATCH.with(|scratch| std::mem::take(&mut scratch.borrow_mut().answers));
         let Some(flown) = flown else {
             self.let_pass(run.bytes);
             return Ok(());
         };
+        self.pouring().took_mark |= flown.took_mark();
         self.finish(server, &mut reply).await?;
         if run.lane.run_succeeded(server, flown, &reply, self.me.id) {
             self.client.prepare_out();

@@ -286,7 +286,8 @@ pub fn guard_sql() -> &'static str {
 ///
 /// For one table or several. `$1` the mark that was answered last time, NULL the first time; then for each table its name as
 /// [`lookup_name`] wrote it, and its relid. Answers one row: the transaction's id and the mark ([`decode_sentinel`]); a mark that moved is an error
-/// ([`is_guard_error`]), and then only the full guard can tell whether the table changed.
+/// ([`is_guard_error`]), and then only the full guard can tell whether the table changed. A mark tells nothing in the transaction
+/// in which it was taken: all that is analysed there has the same `'now'`.
 ///
 /// Not for partitioned tables (a leaf's change does not invalidate the parent) nor for columns of domains and other types of
 /// users (ALTER DOMAIN invalidates no table): see [`Table::has_sentinel`]. The role needs SELECT.

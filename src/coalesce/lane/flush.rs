@@ -22,12 +22,15 @@ use crate::wire::frontend as f;
 impl Lane {
     /// Appends everything of one round trip that stores a client's rows in its own transaction on its own connection. `None`:
     /// the rows are not those of this lane, and nothing was appended.
+    ///
+    /// `marks`: no mark was taken in this transaction yet ([`Flown::took_mark`]).
     pub fn put_run(
         &self,
         server: &mut Checkout,
         encoded: &[u8],
         cuts: &[Cut],
         opening: Opening,
+        marks: bool,
     ) -> Option<Flown> {
         let mut batch = self.empty();
         if !batch.push_unit(encoded, cuts) {
@@ -38,7 +41,7 @@ impl Lane {
         for text in opening.before() {
             put_plain(server, text, max);
         }
-        let Sent { guard, values_rows } = self.put_rows(server, &batch, Way::Cheapest);
+        let Sent { guard, values_rows } = self.put_rows(server, &batch, Way::Cheapest, marks);
         for text in opening.after() {
             put_plain(server, text, max);
         }
@@ -111,12 +114,14 @@ impl Lane {
 
     /// Appends COPY, its rows and its end, for each table, or one INSERT of many VALUES where that does less work, or the clients'
     /// own INSERTs; and a guard. Where the cheap guard has a mark from an
-    /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark.
-    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo, way: Way) -> Sent {
+    /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark. Without
+    /// `marks` the full one goes alone.
+    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo, way: Way, marks: bool) -> Sent {
         let max = self.max_prepared();
         server.conn.prepare_out();
-        let mark = self.sentinel.as_ref().and_then(|s| server.mark(s.id).map(str::to_owned));
-        let guard = match (&self.sentinel, &mark) {
+        let sentinel = self.sentinel.as_ref().filter(|_| marks);
+        let mark = sentinel.and_then(|s| server.mark(s.id).map(str::to_owned));
+        let guard = match (sentinel, &mark) {
             (Some(_), Some(_)) => Guard::Sentinel,
             (Some(_), None) => Guard::FullWithMark,
             (None, _) => Guard::Full,
@@ -155,7 +160,7 @@ impl Lane {
                 put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
             }
         }
-        if let Some(sentinel) = &self.sentinel {
+        if let Some(sentinel) = sentinel {
             server.ensure_own(sentinel, max);
             let mut params = vec![mark.as_deref().map(str::as_bytes)];
             for (leg, relid) in self.legs.iter().zip(&relids) {
@@ -186,7 +191,7 @@ impl Lane {
 
     /// Everything of one round trip, in one write.
     pub(super) fn put_flush(&self, server: &mut Checkout, batch: &Cargo, way: Way) -> Sent {
-        let sent = self.put_rows(server, batch, way);
+        let sent = self.put_rows(server, batch, way, true);
         // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
         // commit is then a question that the server can answer.
         f::put_empty(&mut server.conn.out, f::FLUSH);
@@ -304,6 +309,14 @@ pub struct Flown {
     values_rows: usize,
     opening: Opening,
     left: Instant,
+}
+
+impl Flown {
+    /// Did it take the sentinel's mark? That tells nothing while its transaction goes on: `'now'` is the transaction's time, and a
+    /// statement that is analysed again there, because the block's own DDL asks for it, comes to the same.
+    pub fn took_mark(&self) -> bool {
+        self.guard == Guard::FullWithMark
+    }
 }
 
 /// What verifies the table inside a flush's transaction.
