@@ -5,8 +5,8 @@ mod support;
 
 use pgsluice::wire::{backend, frame, frontend};
 use support::crowd::{self, comparable};
-use support::pouring::{CLIENTS, ROUNDS, crowd_of, number, tags, until_poured, warmed};
-use support::{Postgres, Proxy, Raw, Step};
+use support::pouring::{CLIENTS, ROUNDS, crowd_of, number, rows_and_commands, tags, until_poured, warmed};
+use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
 /// A client directly and one through pgsluice, in twin databases; the second one's `t (a int, b text)` is poured into.
 struct Twins {
@@ -115,6 +115,63 @@ fn odd_parameter_lists_are_the_servers() {
                 });
                 twins.say(&what, &step);
             }
+        }
+    }
+    twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");
+}
+
+/// The server reads the whole text before it knows where a comment ends.
+#[test]
+fn comments_are_refused_for_their_bytes_as_directly() {
+    let pg = Postgres::shared();
+    let mut twins = Twins::new(pg, "CREATE TABLE t (a int, b text)");
+    let query = |out: &mut Vec<u8>, text: &[u8]| {
+        frame::put(out, frontend::QUERY, |out| frame::put_cstr(out, text));
+    };
+    // What is here whole leaves as a COPY.
+    let block = |texts: [&[u8]; 4]| {
+        let mut bytes = Vec::new();
+        texts.iter().for_each(|text| query(&mut bytes, text));
+        Step { bytes, ready: 4 }
+    };
+    let parsed = |text: &[u8]| {
+        let mut bytes = Vec::new();
+        for n in [b"1", b"2"] {
+            frontend::put_parse(&mut bytes, b"", text, &[]);
+            put_bind(&mut bytes, &[], &[n, b"x"], &[]);
+            frontend::put_execute(&mut bytes, b"", 0);
+        }
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Step { bytes, ready: 1 }
+    };
+    let db = twins.through.0.clone();
+    let poured = |twins: &mut Twins, step: &Step| {
+        let one_command = poll(PATIENCE, || {
+            twins.say("plain", step);
+            let seen = rows_and_commands(pg, &db, "t");
+            [&twins.direct.0, &db].into_iter().for_each(|db| drop(pg.psql(db, "DELETE FROM t")));
+            (seen == (2, 1)).then_some(())
+        });
+        assert!(one_command.is_some(), "never poured");
+    };
+    let (insert, plain) =
+        (&b"INSERT INTO t (a, b) VALUES (1, 'x')"[..], &b"INSERT INTO t (a, b) VALUES ($1, $2)"[..]);
+    poured(&mut twins, &block([b"BEGIN", insert, insert, b"COMMIT"]));
+    poured(&mut twins, &parsed(plain));
+    for comment in ["-- plain", "/* café */", "-- \u{1F600}"] {
+        let text = [plain, b" ", comment.as_bytes()].concat();
+        twins.say(comment, &parsed(&text));
+    }
+    for setting in ["RESET client_encoding", "SET client_encoding = 'WIN1252'"] {
+        twins.say(setting, &Step::query(setting));
+        for comment in [&b"/* \xff\xfe */ "[..], b"/* \x81 */", b"-- \xe9\n"] {
+            let what = format!("{setting}: {}", String::from_utf8_lossy(comment));
+            let text = [comment, insert].concat();
+            twins.say(&what, &block([b"BEGIN", &text, &text, b"COMMIT"]));
+            twins.say(&what, &block([&[b"BEGIN ", comment].concat(), insert, insert, b"COMMIT"]));
+            twins.say(&what, &block([b"BEGIN", insert, insert, &[comment, b"COMMIT"].concat()]));
+            twins.say(&what, &Step::query("ROLLBACK"));
+            twins.say(&what, &parsed(&[comment, plain].concat()));
         }
     }
     twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");

@@ -40,7 +40,9 @@ impl Word {
 
 /// The word that `text` consists of; `None`: anything else, or any doubt.
 pub fn word(text: &[u8]) -> Option<Word> {
-    if !may_begin(text) || text.len() > TEXT_BYTES_MAX || memchr::memchr(0x0b, text).is_some() {
+    // What is not ASCII stands in a comment, and is the server's to refuse if it is no character.
+    let plain = text.is_ascii() && memchr::memchr(0x0b, text).is_none();
+    if !may_begin(text) || text.len() > TEXT_BYTES_MAX || !plain {
         return None;
     }
     let mut rest = scan::scan(text, true).map(|token| (token.kind, &text[token.start..token.end])).peekable();

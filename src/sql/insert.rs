@@ -235,6 +235,9 @@ pub enum NotPourable {
     Count,
     /// `standard_conforming_strings` is off.
     StringsNotStandard,
+    /// A comment with bytes outside ASCII. Comments do not leave with what is poured, and the server refuses a text for bytes that
+    /// are no characters of the client's encoding, wherever they stand.
+    Comment,
     /// The text does not follow the syntax; the server will say how.
     Syntax,
     /// PostgreSQL's own parser saw something else than this scan.
@@ -261,6 +264,7 @@ impl NotPourable {
             Self::Params => "params",
             Self::Count => "count",
             Self::StringsNotStandard => "strings_not_standard",
+            Self::Comment => "comment",
             Self::Syntax => "syntax",
             Self::Disagreement => "disagreement",
         }
@@ -324,7 +328,8 @@ pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     if memchr(0x0b, text).is_some() {
         return Err(NotPourable::Syntax); // white space from 16 on, an error before
     }
-    let mut lift = Lift { text, tokens: scan::scan(text, true), peeked: None, columns: 0, out };
+    let tokens = scan::scan(text, true);
+    let mut lift = Lift { text, tokens, read: 0, strange: false, peeked: None, columns: 0, out };
     lift.statement()
 }
 
@@ -360,6 +365,10 @@ impl<'a> Iterator for Pieces<'a> {
 struct Lift<'a, 'o> {
     text: &'a [u8],
     tokens: Scanner<'a>,
+    /// Where the last token ended.
+    read: usize,
+    /// What stood between two tokens was not ASCII.
+    strange: bool,
     peeked: Option<Option<Token>>,
     columns: usize,
     out: &'o mut Lifted,
@@ -374,21 +383,33 @@ impl<'a> Lift<'a, '_> {
         self.values()?;
         self.rows()?;
         self.tail()?;
+        if self.strange {
+            return Err(NotPourable::Comment);
+        }
         self.check_params()
     }
 
     fn next(&mut self) -> Option<Token> {
         match self.peeked.take() {
             Some(token) => token,
-            None => self.tokens.next(),
+            None => self.scan(),
         }
     }
 
     fn peek(&mut self) -> Option<Token> {
         if self.peeked.is_none() {
-            self.peeked = Some(self.tokens.next());
+            self.peeked = Some(self.scan());
         }
         self.peeked.flatten()
+    }
+
+    #[inline]
+    fn scan(&mut self) -> Option<Token> {
+        let token = self.tokens.next();
+        let (start, end) = token.map_or((self.text.len(), self.text.len()), |token| (token.start, token.end));
+        self.strange |= !self.text[self.read..start].is_ascii();
+        self.read = end;
+        token
     }
 
     fn bytes(&self, token: Token) -> &'a [u8] {
@@ -825,6 +846,10 @@ mod tests {
             ("INSERT INTO t VALUES (1) LIMIT 1", N::Syntax),
             ("INSERT INTO t VALUES (1); SELECT 1", N::SecondStatement),
             ("INSERT INTO t VALUES (1) /* open", N::Syntax),
+            ("INSERT INTO t VALUES (1) -- é", N::Comment),
+            ("INSERT INTO t VALUES (1) RETURNING a /* é */", N::Comment),
+            ("/* é */ INSERT INTO t VALUES (1);", N::Comment),
+            ("INSERT INTO t (\"é\" /* é */) VALUES ('é')", N::Comment),
             ("INSERT INTO t VALUES (1+1)", N::Expression),
             ("INSERT INTO t VALUES (+1)", N::Expression),
             ("INSERT INTO t VALUES (- 1)", N::Expression),
