@@ -294,6 +294,64 @@ fn an_error_in_a_pipeline_undoes_the_names_behind_it() {
     assert_eq!(run(&mut raw, "behind", &[]), "behind");
 }
 
+/// A Parse takes the unnamed statement away before it is known to be good; one that an error skips does not.
+#[test]
+fn a_parse_that_fails_leaves_no_unnamed_statement() {
+    let (server, proxy, database) = rotating("");
+    server.psql(&database, "CREATE TABLE t (a text)");
+    let one = |o: &mut Vec<u8>| put_run(o, "", &["x"]);
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        let mut said = Vec::new();
+        for _ in 0..4 {
+            for bad in [
+                "INSERT INTO missing VALUES ($1)",
+                "INSERT INTO t VALUES ($1",
+                "INSERT INTO t (b) VALUES ($1)",
+            ] {
+                prepare(&mut raw, "", "INSERT INTO t VALUES ($1)");
+                said.push(failure(&mut raw, |o| put_parse(o, "", bad)));
+                said.push(tags(&ask(&mut raw, one)));
+            }
+            prepare(&mut raw, "", "SELECT $1");
+            said.push(failure(&mut raw, |o| {
+                put_run(o, "missing", &[]);
+                put_parse(o, "", "INSERT INTO t VALUES ($1)");
+            }));
+            said.push(run(&mut raw, "", &["skipped"]));
+            raw.rows("BEGIN");
+            prepare(&mut raw, "", "INSERT INTO t VALUES ($1)");
+            said.push(failure(&mut raw, |o| put_run(o, "", &[])));
+            said.push(failure(&mut raw, |o| put_parse(o, "", "SELECT $1")));
+            raw.rows("ROLLBACK");
+            said.push(failure(&mut raw, one));
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+    assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
+}
+
+#[test]
+fn a_refused_parse_leaves_no_unnamed_statement() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a text)");
+    let proxy = Proxy::to(server, "", "", "[policy]\nsql_prepare = \"deny\"");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "", "INSERT INTO t VALUES ($1)");
+    assert_eq!(failure(&mut raw, |o| put_parse(o, "", "PREPARE s AS SELECT 1")), "42501");
+    assert_eq!(failure(&mut raw, |o| put_run(o, "", &["x"])), "26000");
+    prepare(&mut raw, "", "SELECT $1");
+    assert_eq!(
+        failure(&mut raw, |o| {
+            put_run(o, "missing", &[]);
+            put_parse(o, "", "PREPARE s AS SELECT 1");
+        }),
+        "26000"
+    );
+    assert_eq!(run(&mut raw, "", &["skipped"]), "skipped");
+}
+
 #[test]
 fn refusals_of_ours_behind_an_error_are_not_told_later() {
     let (_, proxy, database) = one("");

@@ -422,6 +422,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     Settled::No => {}
                     Settled::Done => state.names.settle(),
                     Settled::Struck(count) => state.names.strike(count, names),
+                    Settled::Failed(count) => state.names.fail(count, names),
                 }
                 match tag {
                     b::ERROR_RESPONSE => state.recv_error(body, asked, shared, pipeline, to_server),

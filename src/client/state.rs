@@ -362,6 +362,18 @@ impl State {
         self.refuse_with(kind, Refusal::Ours(error), server)
     }
 
+    /// A Parse takes the unnamed statement away, whether it is refused by the server or by us.
+    fn refuse_parse(&mut self, unnamed: bool, error: Error, server: &mut ServerConn) -> Taken {
+        let takes_away = unnamed && self.tracks(b"");
+        if takes_away {
+            self.names.close(b"");
+        }
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'P', b"pgsluice_refused");
+        server.pipeline.push(Kind::Parse, Action::Refuse, takes_away);
+        self.refusals.push_back(Refusal::Ours(error));
+        Taken::Done
+    }
+
     fn refuse_with(&mut self, kind: Kind, refusal: Refusal, server: &mut ServerConn) -> Taken {
         let out = &mut server.conn.out;
         match kind {
@@ -577,7 +589,7 @@ impl State {
             Ruling::Wait => return Ok(Taken::Later),
             Ruling::Refuse(error) => {
                 self.counts.client_parses += 1;
-                return Ok(self.refuse(Kind::Parse, error, server));
+                return Ok(self.refuse_parse(parse.name.is_empty(), error, server));
             }
             Ruling::Pass | Ruling::Fold => {}
         }
@@ -607,7 +619,7 @@ impl State {
             crate::client::session::unnamed_statement(parse.query, parse.types, class, std_strings)
         });
         if let Some(error) = self.state_refusal(statement.effects) {
-            return Ok(self.refuse(Kind::Parse, error, server));
+            return Ok(self.refuse_parse(true, error, server));
         }
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
@@ -696,11 +708,11 @@ impl State {
     /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
     fn take_long_parse(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         self.counts.client_parses += 1;
+        let unnamed = body.first() == Some(&0);
         if let Some(error) = self.rule_long_text() {
-            self.refuse(Kind::Parse, error, server);
+            self.refuse_parse(unnamed, error, server);
             return Ok(Taken::Drop);
         }
-        let unnamed = body.first() == Some(&0);
         if self.tracks_names() && !unnamed {
             self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
             return Ok(Taken::Drop);

@@ -118,6 +118,8 @@ pub enum Settled {
     Done,
     /// This many recorded messages at the front were struck and must be undone.
     Struck(usize),
+    /// The same, and the first of them is a Parse that failed: the server had taken it up.
+    Failed(usize),
 }
 
 /// The queue.
@@ -369,7 +371,9 @@ impl Pipeline {
                 let told = usize::from(front.action == Action::Refuse);
                 let struck = self.strike_until_sync();
                 self.refusals_struck -= told;
-                Ok((error_answer_of(front.action), Settled::Struck(struck)))
+                let failed = front.kind == Kind::Parse && front.names;
+                let settled = if failed { Settled::Failed(struck) } else { Settled::Struck(struck) };
+                Ok((error_answer_of(front.action), settled))
             }
         }
     }
@@ -474,7 +478,7 @@ mod tests {
             (Kind::Bind, F),
             (Kind::Sync, F),
         ]);
-        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(1))));
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Failed(1))));
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
         assert_eq!(p.recv(b::BIND_COMPLETE), Ok((Answer::Forward, Settled::No)));
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
@@ -631,7 +635,7 @@ mod tests {
         assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(1))));
         assert_eq!(p.take_struck_refusals(), 1);
         p.recv_ready(TransactionStatus::Idle).unwrap();
-        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Refuse, Settled::Struck(1))));
+        assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Refuse, Settled::Failed(1))));
         assert_eq!(p.take_struck_refusals(), 0);
     }
 

@@ -360,6 +360,16 @@ impl ClientNames {
         }
     }
 
+    /// As [`ClientNames::strike`], where the oldest is a Parse that failed: it has no meaning to give to the unnamed statement, but
+    /// the one before it is gone.
+    pub fn fail(&mut self, count: usize, server: &mut ServerNames) {
+        let unnamed = matches!(self.undo.front(), Some(Undo::Name { name, .. }) if name.is_empty());
+        self.strike(count, server);
+        if unnamed {
+            self.forget_unnamed();
+        }
+    }
+
     /// The oldest `count` recorded changes were struck: take them back, newest first.
     pub fn strike(&mut self, count: usize, server: &mut ServerNames) {
         let count = count.min(self.undo.len());
@@ -478,6 +488,26 @@ mod tests {
         names.strike(2, &mut server);
         assert_eq!(names.lookup(b"s").unwrap().id, a.id);
         assert!(server.holds(a.id) && !server.holds(b.id));
+    }
+
+    #[test]
+    fn failed_parse_takes_the_unnamed_statement_away() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        names.set_unnamed(Some(statement("a")));
+        names.parse(b"", statement("b"), None);
+        names.parse(b"", statement("c"), None);
+        names.strike(2, &mut server);
+        assert_eq!(&*names.lookup(b"").unwrap().query, b"a");
+        names.parse(b"", statement("b"), None);
+        names.parse(b"", statement("c"), None);
+        names.fail(2, &mut server);
+        assert!(names.lookup(b"").is_none());
+        // One with a name, and what stood behind it.
+        names.set_unnamed(Some(statement("a")));
+        names.parse(b"s", statement("b"), None);
+        names.parse(b"", statement("c"), None);
+        names.fail(2, &mut server);
+        assert_eq!(&*names.lookup(b"").unwrap().query, b"a");
     }
 
     #[test]

@@ -290,7 +290,9 @@ impl ServerConn {
                     match settled {
                         Settled::No => {}
                         Settled::Done => self.own_names.settle(),
-                        Settled::Struck(count) => self.own_names.strike(count, &mut self.names),
+                        Settled::Struck(count) | Settled::Failed(count) => {
+                            self.own_names.strike(count, &mut self.names);
+                        }
                     }
                 }
             }
