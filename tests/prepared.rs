@@ -3,6 +3,7 @@
 mod support;
 
 use pgsluice::wire::{backend as b, frame, frontend as f};
+use support::crowd::comparable;
 use support::{Message, Postgres, Proxy, Raw, outline};
 
 /// Appends the messages of one unit but its Sync.
@@ -330,6 +331,59 @@ fn a_parse_that_fails_leaves_no_unnamed_statement() {
     });
     assert_eq!(said[1], said[0]);
     assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
+}
+
+/// Several units in one write: an error in the first skips a Parse of the client's, or one of ours, and what the next ones say of
+/// its name is said of what stands there then.
+#[test]
+fn a_parse_that_is_skipped_is_nothing_to_the_units_behind_it() {
+    let (server, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut direct = Raw::login(server.port(), &database);
+    let mut other = Raw::login(proxy.port(), &database);
+    let write = |raw: &mut Raw, units: &[Unit<'_>]| {
+        raw.send(&build(|o| {
+            for unit in units {
+                unit(o);
+                sync(o);
+            }
+        }));
+        units.iter().map(|_| comparable(&raw.read_until_ready())).collect::<Vec<_>>()
+    };
+    let missing = |o: &mut Vec<u8>| put_run(o, "missing", &[]);
+    let scripts: [&[Unit<'_>]; 7] = [
+        &[&|o| (missing(o), put_parse(o, "", "SELECT 'mine'")).1, &|o| put_run(o, "", &[])],
+        &[&|o| (missing(o), put_parse(o, "", "SELECT 'mine'")).1, &|o| {
+            f::put_target(o, f::DESCRIBE, b'S', b"");
+        }],
+        &[&|o| (missing(o), put_parse(o, "s", "SELECT 'mine'")).1, &|o| put_run(o, "s", &[])],
+        &[&|o| (missing(o), put_parse(o, "s", "SELECT 1")).1, &|o| put_parse(o, "s", "SELECT 2"), &|o| {
+            put_run(o, "s", &[]);
+        }],
+        &[&|o| (missing(o), put_parse(o, "", "SELECT 1")).1, &|o| put_parse(o, "", "SELECT 2")],
+        // That of the unit before.
+        &[&|o| put_run(o, "", &[]), &|o| put_run(o, "s", &[])],
+        &[&|o| (missing(o), put_run(o, "kept", &[])).1, &|o| put_run(o, "kept", &[])],
+    ];
+    for raw in [&mut raw, &mut direct] {
+        prepare(raw, "kept", "SELECT 'kept'");
+        prepare(raw, "", "SELECT 'before'");
+        // A Query takes it away, also behind a Parse that was skipped.
+        raw.send(&build(|o| {
+            missing(o);
+            put_parse(o, "", "SELECT 'mine'");
+            sync(o);
+            f::put_query(o, b"SELECT");
+        }));
+        (0..2).for_each(|_| drop(raw.read_until_ready()));
+        assert_eq!(failure(raw, |o| put_run(o, "", &[])), "26000");
+    }
+    for (number, script) in scripts.into_iter().enumerate() {
+        // Another connection, where somebody else's statement stands.
+        Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+        prepare(&mut other, "", "SELECT 'not yours'");
+        assert_eq!(write(&mut raw, script), write(&mut direct, script), "script {number}");
+    }
 }
 
 #[test]

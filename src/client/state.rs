@@ -585,6 +585,9 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let parse = f::Parse::decode(body)?;
+        if !parse.name.is_empty() && self.waits_for_name(parse.name, server) {
+            return Ok(Taken::Later);
+        }
         match self.rule_parse(parse.query, &server.pipeline) {
             Ruling::Wait => return Ok(Taken::Later),
             Ruling::Refuse(error) => {
@@ -609,6 +612,19 @@ impl State {
         } else {
             self.parse_named(&parse, server, reply)
         }
+    }
+
+    /// What a name means hangs on an earlier unit that is not answered yet: the message that speaks of it waits. On the server
+    /// there might be somebody else's statement, or none.
+    fn waits_for_name(&mut self, name: &[u8], server: &mut ServerConn) -> bool {
+        let pipeline = &server.pipeline;
+        let is_owed = !pipeline.is_empty() && !pipeline.in_copy_in();
+        if !is_owed || !self.names.is_in_doubt(name, pipeline.names_in_unit()) {
+            return false;
+        }
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
     }
 
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
@@ -739,6 +755,9 @@ impl State {
             return need_names(head, body);
         };
         let name = &body[portal_end + 1..portal_end + 1 + name_len];
+        if self.waits_for_name(name, server) {
+            return Ok(Taken::Later);
+        }
         if self.rules_binds(name) {
             let statement = if self.tracks(name) { self.names.lookup(name).cloned() } else { None };
             if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
@@ -881,6 +900,9 @@ impl State {
 
     fn take_describe(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let (kind, name) = f::target(f::DESCRIBE, body)?;
+        if kind == b'S' && self.waits_for_name(name, server) {
+            return Ok(Taken::Later);
+        }
         if kind == b'S' && self.tracks(name) {
             if name.is_empty() {
                 self.ensure_unnamed(server);

@@ -132,6 +132,8 @@ pub struct Pipeline {
     discarding: bool,
     /// Extended messages went by and no Sync yet: portals live until it.
     unsynced: bool,
+    /// Recorded messages that were sent since the last Sync or Query.
+    names_in_unit: usize,
     /// Refusals struck before their turn came.
     refusals_struck: usize,
     /// Syncs that were sent to an open copy-in, or before it opened.
@@ -152,6 +154,12 @@ impl Pipeline {
     /// Nothing is owed.
     pub fn is_empty(&self) -> bool {
         self.owed.is_empty()
+    }
+
+    /// Recorded messages that were sent since the last Sync or Query, answered or not: an error in an earlier unit strikes none
+    /// of them.
+    pub fn names_in_unit(&self) -> usize {
+        self.names_in_unit
     }
 
     /// Extended messages went by and no Sync yet: the ReadyForQuery behind them is not on its way.
@@ -216,14 +224,15 @@ impl Pipeline {
     }
 
     fn push_owed(&mut self, owed: Owed) -> bool {
-        let Owed { kind, action, .. } = owed;
+        let Owed { kind, action, names, .. } = owed;
+        self.names_in_unit += usize::from(names);
         match kind {
             Kind::Sync if self.copy_in => {
                 self.swallowed += 1;
                 return false;
             }
-            Kind::Sync => (self.discarding, self.unsynced) = (false, false),
-            Kind::Query | Kind::FunctionCall => self.unsynced = false,
+            Kind::Sync => (self.discarding, self.unsynced, self.names_in_unit) = (false, false, 0),
+            Kind::Query | Kind::FunctionCall => (self.unsynced, self.names_in_unit) = (false, 0),
             Kind::Parse | Kind::Bind | Kind::Describe | Kind::Execute | Kind::Close => self.unsynced = true,
             Kind::CopyEnd => {
                 self.copy_in = false;

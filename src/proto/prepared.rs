@@ -255,6 +255,19 @@ impl Moved {
     }
 }
 
+impl Undo {
+    /// It is about the unnamed statement.
+    fn is_unnamed(&self) -> bool {
+        match self {
+            Self::Name { name, .. } => name.is_empty(),
+            Self::Server { on_server } | Self::Closed { on_server } => on_server & UNNAMED != 0,
+        }
+    }
+}
+
+/// Ids of this bit stand for a Parse of the unnamed statement.
+const UNNAMED: u64 = 1 << 63;
+
 /// One client's names.
 #[derive(Debug, Default)]
 pub struct ClientNames {
@@ -336,9 +349,16 @@ impl ClientNames {
         self.named.values_mut().filter(|s| s.id == old).for_each(|s| *s = Arc::clone(new));
     }
 
-    /// A Query destroys the unnamed statement.
+    /// A Query destroys the unnamed statement, also one that a Parse before it leaves as it was.
     pub fn forget_unnamed(&mut self) {
         self.set_unnamed(None);
+        for undo in &mut self.undo {
+            if let Undo::Name { name, before, .. } = undo
+                && name.is_empty()
+            {
+                *before = None;
+            }
+        }
     }
 
     /// The unnamed statement is this one, without undo.
@@ -360,13 +380,40 @@ impl ClientNames {
         }
     }
 
+    /// May an error of an earlier unit still strike what a name means now? `in_unit`: the newest changes, which no such error
+    /// does ([`names_in_unit`](super::pipeline::Pipeline::names_in_unit)).
+    pub fn is_in_doubt(&self, name: &[u8], in_unit: usize) -> bool {
+        let earlier = self.undo.len().saturating_sub(in_unit);
+        if earlier == 0 {
+            return false;
+        }
+        if name.is_empty() {
+            self.undo.iter().rposition(Undo::is_unnamed).is_some_and(|last| last < earlier)
+        } else {
+            self.undo.iter().take(earlier).any(|undo| !undo.is_unnamed())
+        }
+    }
+
     /// As [`ClientNames::strike`], where the oldest is a Parse that failed: it has no meaning to give to the unnamed statement, but
     /// the one before it is gone.
     pub fn fail(&mut self, count: usize, server: &mut ServerNames) {
-        let unnamed = matches!(self.undo.front(), Some(Undo::Name { name, .. }) if name.is_empty());
+        if let Some(Undo::Name { name, before, .. }) = self.undo.front_mut()
+            && name.is_empty()
+        {
+            *before = None;
+        }
         self.strike(count, server);
-        if unnamed {
-            self.forget_unnamed();
+    }
+
+    /// `name` means what it meant before; where a unit behind has changed it again, that is what it meant before that.
+    fn give_back(&mut self, name: &[u8], statement: Option<Arc<Statement>>) {
+        let later = self.undo.iter_mut().find_map(|undo| match undo {
+            Undo::Name { name: other, before, .. } if **other == *name => Some(before),
+            _ => None,
+        });
+        match later {
+            Some(before) => *before = statement,
+            None => drop(self.set(name, statement)),
         }
     }
 
@@ -377,7 +424,7 @@ impl ClientNames {
         for undo in struck.into_iter().rev() {
             let on_server = match undo {
                 Undo::Name { name, before, on_server } => {
-                    self.set(&name, before);
+                    self.give_back(&name, before);
                     on_server
                 }
                 Undo::Server { on_server } => Some(on_server),
@@ -458,7 +505,6 @@ impl ServerNames {
     /// text may mean something else (a table was changed, other settings held).
     pub fn unnamed_parsed(&mut self) -> u64 {
         // Never the id of a statement with a name.
-        const UNNAMED: u64 = 1 << 63;
         self.unnamed_parses += 1;
         let number = UNNAMED | self.unnamed_parses;
         self.unnamed = Some(number);
@@ -508,6 +554,40 @@ mod tests {
         names.parse(b"", statement("c"), None);
         names.fail(2, &mut server);
         assert_eq!(&*names.lookup(b"").unwrap().query, b"a");
+    }
+
+    #[test]
+    fn struck_parse_is_nothing_to_one_behind_it() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        for name in [&b""[..], b"s"] {
+            names.parse(name, statement("a"), None);
+            names.settle();
+            names.parse(name, statement("b"), None);
+            names.parse(name, statement("c"), None);
+            names.strike(1, &mut server);
+            assert_eq!(&*names.lookup(name).unwrap().query, b"c");
+            names.strike(1, &mut server);
+            assert_eq!(&*names.lookup(name).unwrap().query, b"a");
+        }
+        names.parse(b"", statement("b"), None);
+        names.forget_unnamed();
+        names.strike(1, &mut server);
+        assert!(names.lookup(b"").is_none(), "a Query stood between");
+    }
+
+    #[test]
+    fn what_an_earlier_unit_changed_is_in_doubt() {
+        let mut names = ClientNames::default();
+        names.parse(b"", statement("a"), Some(UNNAMED | 1));
+        assert!(!names.is_in_doubt(b"", 1), "it is of this unit");
+        assert!(names.is_in_doubt(b"", 0) && !names.is_in_doubt(b"s", 0));
+        names.parse(b"", statement("b"), Some(UNNAMED | 2));
+        assert!(!names.is_in_doubt(b"", 1), "the last one counts");
+        names.parse_on_server(7);
+        assert!(!names.is_in_doubt(b"", 2) && !names.is_in_doubt(b"s", 1));
+        assert!(names.is_in_doubt(b"", 1) && names.is_in_doubt(b"s", 0));
+        (0..3).for_each(|_| names.settle());
+        assert!(!names.is_in_doubt(b"", 0) && !names.is_in_doubt(b"s", 0));
     }
 
     #[test]
