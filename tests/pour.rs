@@ -952,6 +952,32 @@ fn a_spelling_that_comes_to_mean_another_table_goes_there() {
     assert_eq!((here("public.t", 0), here("s.t", 1)), ("t".into(), "t".into()));
 }
 
+/// The name without a schema still means the table that was planned for; what a COPY names is another one now.
+#[test]
+fn schemas_that_change_their_names_take_their_tables_along() {
+    let pg = Postgres::shared();
+    let table = "TABLE t (a int, b text)";
+    let db =
+        pg.fresh_database(&format!("CREATE SCHEMA live CREATE {table}; CREATE SCHEMA next CREATE {table}"));
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nvalues_max_rows = 0");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    for client in &mut clients {
+        client.rows("SET search_path = old, live");
+    }
+    let insert = |n: usize| Step::query(&format!("INSERT INTO t (a, b) VALUES ({n}, 'x')"));
+    until_poured(pg, &mut clients, &db, "live.t", |c, r| (0..4).map(|i| insert(number(c, r, i))).collect());
+    pg.psql(&db, "TRUNCATE live.t");
+    pg.psql(&db, "BEGIN; ALTER SCHEMA live RENAME TO old; ALTER SCHEMA next RENAME TO live; COMMIT");
+    let scripts: Vec<Vec<Step>> =
+        (0..CLIENTS).map(|c| (0..ROUNDS).map(|r| insert(number(c, r, 0))).collect()).collect();
+    for seen in crowd::run(&mut clients, &scripts, false) {
+        assert_eq!(tags(&seen).len(), ROUNDS);
+    }
+    let rows =
+        ["old", "live"].map(|s| pg.psql(&db, &format!("SELECT count(*) FROM {s}.t")).trim().to_owned());
+    assert_eq!(rows, [(CLIENTS * ROUNDS).to_string(), "0".into()]);
+}
+
 /// On one worker, which knows a text by its beginning: the database, the session's settings and the literals' kinds decide
 /// what it means.
 #[test]

@@ -76,7 +76,8 @@ macro_rules! fingerprint_query {
             "SELECT pg_catalog.concat(
   pg_catalog.to_hex(pg_catalog.hashtextextended(z.t COLLATE pg_catalog.\"C\", 0)), '-',
   pg_catalog.to_hex(pg_catalog.hashtextextended(z.t COLLATE pg_catalog.\"C\", 1))) AS f
-  FROM (SELECT pg_catalog.concat_ws('|', r.relname, r.relnamespace, r.relkind, r.relpersistence, r.relam, r.relowner,
+  FROM (SELECT pg_catalog.concat_ws('|', r.relname, r.relnamespace,
+    (SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE n.oid OPERATOR(pg_catalog.=) r.relnamespace), r.relkind, r.relpersistence, r.relam, r.relowner,
     r.relacl, r.relhasrules, r.relhastriggers, r.relrowsecurity, r.relforcerowsecurity, r.relispartition,
     (SELECT pg_catalog.string_agg(l.relid::pg_catalog.text, ',' ORDER BY l.relid) FROM rels l), '#',\n    ",
             versions!(
