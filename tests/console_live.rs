@@ -183,6 +183,16 @@ fn pouring_is_shown() {
         let by = [("database", database.as_str()), ("table", "t"), ("reason", reason), ("seen", "2")];
         assert!(find(&mut console, "SHOW COALESCE_TABLES", &by).is_some(), "{sql}");
     }
+    // Also with parameters, as ORMs write them.
+    let params = [Some("-21"), Some("x"), Some("-22"), Some("x")];
+    for (sql, params, reason) in [
+        ("INSERT INTO \"t\" VALUES ($1::int, $2::varchar)", &params[..2], "expression"),
+        ("INSERT INTO \"t\" VALUES ($1, $2), ($3, $4) ON CONFLICT DO NOTHING", &params[..], "on_conflict"),
+    ] {
+        client.extended(sql, params);
+        let by = [("database", database.as_str()), ("table", "\"t\""), ("reason", reason), ("seen", "1")];
+        assert!(find(&mut console, "SHOW COALESCE_TABLES", &by).is_some(), "{sql}");
+    }
     n += 1;
     client.rows(&format!("INSERT INTO t VALUES ({n}, 'x')"));
     let lane =

@@ -36,7 +36,7 @@ use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::Statement;
 use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
-use crate::sql::insert::{Lifted, lift, quick_reject};
+use crate::sql::insert::{Lifted, NotPourable, lift, quick_reject};
 use crate::wire::copy::CopyFormat;
 use crate::wire::frame::{self, HEADER_BYTES, header};
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
@@ -726,9 +726,16 @@ impl<'a> Walk<'a> {
         {
             return Some(Arc::clone(&bound.ready));
         }
-        let insert = statement.as_insert().filter(|insert| insert.tail.is_plain() || insert.rows == 1)?;
-        let source = Source::Prepared(insert.one_row().unwrap_or(statement));
         let session = self.session;
+        let insert = match statement.as_insert() {
+            Ok(insert) => insert,
+            Err(NotPourable::NotInsert) => return None,
+            Err(why) => {
+                session.cx.lanes.note_refused(&session.pool, &statement.query, why);
+                return None;
+            }
+        };
+        let source = Source::Prepared(insert.one_row().unwrap_or(statement));
         let ready = session.cx.lanes.find(&session.pool, &session.state.want, source)?;
         if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
             return None;
@@ -976,7 +983,7 @@ impl<'a> Walk<'a> {
         let Some(ready) = self.ready(&statement) else { return Ok(false) };
         let Some(description) = &ready.param_description else { return Ok(false) };
         // That of one row, when the statement is known by it.
-        let by_row = statement.as_insert().filter(|insert| insert.one_row().is_some());
+        let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
         put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
         let together = ready.together();
         let told = together.is_none_or(|together| together.tell(&statement));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::sql::block::Word;
 use crate::sql::effects::Effects;
-use crate::sql::insert::{Lifted, Tail, lift, quick_reject};
+use crate::sql::insert::{Lifted, NotPourable, Tail, lift, quick_reject};
 
 /// Server-side names begin so; a client that uses such a name itself is told it does not exist.
 pub const SERVER_NAME_PREFIX: &str = "pgsluice_";
@@ -35,7 +35,7 @@ pub struct Statement {
     era: u64,
     /// What it may do to session state.
     pub effects: Effects,
-    insert: OnceLock<Option<Box<PreparedInsert>>>,
+    insert: OnceLock<Result<Box<PreparedInsert>, NotPourable>>,
     /// It opens or closes a transaction block, plainly; found once.
     pub block: OnceLock<Option<Word>>,
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
@@ -55,20 +55,24 @@ pub struct PreparedInsert {
 }
 
 impl PreparedInsert {
-    fn of(statement: &Statement) -> Option<Box<Self>> {
+    fn of(statement: &Statement) -> Result<Box<Self>, NotPourable> {
         if quick_reject(&statement.query) {
-            return None;
+            return Err(NotPourable::NotInsert);
         }
         let mut lifted = Lifted::new();
-        lift(&statement.query, &mut lifted).ok()?;
+        lift(&statement.query, &mut lifted)?;
         let Lifted { rows, tail, .. } = lifted;
-        let types = types_of_one_row(&statement.types, rows, usize::from(lifted.params()))?;
+        if rows > 1 {
+            tail.plain()?;
+        }
+        let types = types_of_one_row(&statement.types, rows, usize::from(lifted.params()))
+            .ok_or(NotPourable::ManyRows)?;
         let row = (!statement.is_shared()).then(|| {
             let mut text = Vec::with_capacity(statement.query.len() / rows.max(1) + 64);
             lifted.put_statement(&statement.query, 0, &mut text);
             Statement::under(&text, types, statement.class, statement.effects)
         });
-        Some(Box::new(Self { rows, tail, row }))
+        Ok(Box::new(Self { rows, tail, row }))
     }
 
     /// The same INSERT with one row and without comments, in the place of one that is parsed anew each time: neither its
@@ -110,9 +114,10 @@ impl Statement {
         self.bytes.is_some()
     }
 
-    /// What it is as an INSERT that could be poured; found once. `standard_conforming_strings` must be on.
-    pub fn as_insert(&self) -> Option<&PreparedInsert> {
-        self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref()
+    /// What it is as an INSERT that could be poured, or why its text rules that out; found once.
+    /// `standard_conforming_strings` must be on.
+    pub fn as_insert(&self) -> Result<&PreparedInsert, NotPourable> {
+        self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref().map_err(|&why| why)
     }
 
     fn build(
