@@ -3,10 +3,11 @@
 mod support;
 
 use std::io::Write as _;
+use std::process::Command;
 
 use pgsluice::limits::STATEMENT_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
+use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
 const MODES: [&str; 3] = ["session", "transaction", "statement"];
 
@@ -212,6 +213,27 @@ fn a_database_that_the_role_may_not_connect_to_says_so_as_direct() {
     }
     server.psql("postgres", &format!("DROP DATABASE {database} WITH (FORCE)"));
     server.psql("postgres", "DROP ROLE shut_out");
+}
+
+#[test]
+fn a_tls_session_that_the_server_ends_is_closed_in_tls() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let certs = Certs::new("postgres");
+    let tls = format!(
+        "client_tls_sslmode = \"require\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    for mode in MODES {
+        let proxy = through(server, mode, &tls);
+        let mut psql = Command::new(client_program("psql"));
+        psql.args(["-X", "-c", "SELECT pg_terminate_backend(pg_backend_pid())", "-d"]);
+        let output =
+            psql.arg(format!("{} sslmode=require", proxy.dsn(&database))).output().expect("run psql");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains("terminating connection due to administrator command"), "{mode}: {told}");
+        assert!(told.contains("SSL connection has been closed unexpectedly"), "{mode}: {told}");
+    }
 }
 
 #[test]

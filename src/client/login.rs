@@ -77,7 +77,7 @@ impl NotAdmitted {
                 b::put_as_fatal(&mut self.client.out, body);
             }
         }
-        let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.flush()).await;
+        let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
     }
 }
 

@@ -727,7 +727,7 @@ impl Session {
             events::session_ended(self.who(&peer), &fault_text(&fault));
         }
         drop(settings);
-        let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.flush()).await;
+        let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
     }
 }
 

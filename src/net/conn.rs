@@ -257,6 +257,15 @@ impl Conn {
         std::future::poll_fn(|cx| self.poll_flush(cx)).await
     }
 
+    /// Writes what waits, and says that nothing more comes: over TLS its peer would take silence for a cut.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn say_goodbye(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        std::future::poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await
+    }
+
     /// Reads once; see [`Conn::poll_fill`].
     ///
     /// # Errors
