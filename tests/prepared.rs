@@ -351,7 +351,7 @@ fn a_parse_that_is_skipped_is_nothing_to_the_units_behind_it() {
         units.iter().map(|_| comparable(&raw.read_until_ready())).collect::<Vec<_>>()
     };
     let missing = |o: &mut Vec<u8>| put_run(o, "missing", &[]);
-    let scripts: [&[Unit<'_>]; 7] = [
+    let scripts: [&[Unit<'_>]; 8] = [
         &[&|o| (missing(o), put_parse(o, "", "SELECT 'mine'")).1, &|o| put_run(o, "", &[])],
         &[&|o| (missing(o), put_parse(o, "", "SELECT 'mine'")).1, &|o| {
             f::put_target(o, f::DESCRIBE, b'S', b"");
@@ -364,6 +364,9 @@ fn a_parse_that_is_skipped_is_nothing_to_the_units_behind_it() {
         // That of the unit before.
         &[&|o| put_run(o, "", &[]), &|o| put_run(o, "s", &[])],
         &[&|o| (missing(o), put_run(o, "kept", &[])).1, &|o| put_run(o, "kept", &[])],
+        &[&|o| (missing(o), put_close(o, "kept")).1, &|o| put_close(o, "kept"), &|o| {
+            put_parse(o, "kept", "SELECT 'again'");
+        }],
     ];
     for raw in [&mut raw, &mut direct] {
         prepare(raw, "kept", "SELECT 'kept'");

@@ -931,6 +931,9 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let (kind, name) = f::target(f::CLOSE, body)?;
+        if kind == b'S' && self.waits_for_name(name, server) {
+            return Ok(Taken::Later);
+        }
         if kind == b'S' && self.tracks(name) {
             let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
             if !name.is_empty() && (ours || self.names.lookup(name).is_some()) {
