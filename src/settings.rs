@@ -495,6 +495,24 @@ pub struct Tls {
     pub cert_file: Option<PathBuf>,
     /// PEM authorities; server side `None`: the machine's.
     pub ca_file: Option<PathBuf>,
+    /// Versions that are spoken.
+    pub protocols: TlsProtocols,
+    /// Cipher suites of TLS 1.2 in order of preference, as rustls calls them; empty: all.
+    pub ciphers: Vec<&'static str>,
+    /// Those of TLS 1.3.
+    pub tls13_ciphers: Vec<&'static str>,
+}
+
+/// Versions of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TlsProtocols {
+    /// 1.2 and 1.3.
+    #[default]
+    Both,
+    /// 1.2 only.
+    Tls12,
+    /// 1.3 only.
+    Tls13,
 }
 
 /// PgBouncer's words.

@@ -14,7 +14,7 @@ use pgsluice::client::handshake::{self, Authenticated, LoginError, Opened};
 use pgsluice::limits::{LOGIN_BYTES_MAX, SCRAM_ITERATIONS_MAX, STARTUP_BYTES_MAX};
 use pgsluice::net::{Acceptor, Connector, Keepalive, Peer, Stream};
 use pgsluice::server::connect::{self, Address, ConnectError, Login, Target};
-use pgsluice::settings::{AuthType, HbaRule, HbaTransport, Secret, Settings, SslMode, Tls};
+use pgsluice::settings::{AuthType, HbaRule, HbaTransport, Secret, Settings, SslMode, Tls, TlsProtocols};
 use pgsluice::wire::backend::{self, ErrorFields};
 use pgsluice::wire::startup::{self, StartupPacket, authentication as code};
 use pgsluice::wire::{TransactionStatus, frame, frontend};
@@ -217,6 +217,40 @@ fn certificates_of_another_authority_are_refused_where_they_are_checked() {
             let tls = Tls { sslmode, ca_file: Some(other.ca.clone()), ..Tls::default() };
             let error = log_in(&target("t_scram", secret(), &tls)).await.unwrap_err();
             assert!(matches!(error, ConnectError::Tls(_)), "{error:?}");
+        }
+    });
+}
+
+#[test]
+fn the_server_is_offered_the_chosen_versions_and_ciphers_only() {
+    use TlsProtocols::{Both, Tls12, Tls13};
+    let (old, new) = ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "TLS13_AES_128_GCM_SHA256");
+    block_on(async {
+        for (protocols, seen) in [
+            (Both, "TLSv1.3 TLS_AES_128_GCM_SHA256"),
+            (Tls12, "TLSv1.2 ECDHE-ECDSA-CHACHA20-POLY1305"),
+            (Tls13, "TLSv1.3 TLS_AES_128_GCM_SHA256"),
+        ] {
+            let tls = server_tls(SslMode::VerifyFull, true);
+            let tls = Tls { protocols, ciphers: vec![old], tls13_ciphers: vec![new], ..tls };
+            let mut login = log_in(&target("t_tls", secret(), &tls)).await.unwrap();
+            let sql = "SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+            assert_eq!(ask(&mut login, sql).await, seen);
+        }
+    });
+}
+
+#[test]
+fn a_client_with_other_versions_of_tls_is_kept_out() {
+    block_on(async {
+        for (protocols, works) in
+            [(TlsProtocols::Both, true), (TlsProtocols::Tls12, true), (TlsProtocols::Tls13, false)]
+        {
+            let tls = Tls { protocols, ..own_tls(SslMode::Require) };
+            let door = Door::new(AuthType::Trust, &[("t_trust", plain("secret"))], &tls);
+            let conninfo = "user=t_trust sslmode=require ssl_max_protocol_version=TLSv1.2";
+            let (said, _) = psql(&door, conninfo).await;
+            assert_eq!(said.is_ok(), works, "{protocols:?}: {said:?}");
         }
     });
 }
@@ -729,6 +763,7 @@ fn own_tls(sslmode: SslMode) -> Tls {
         cert_file: Some(certs.server_cert.clone()),
         key_file: Some(certs.server_key.clone()),
         ca_file: Some(certs.ca.clone()),
+        ..Tls::default()
     }
 }
 

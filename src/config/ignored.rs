@@ -4,7 +4,7 @@
 
 use super::keys::Section;
 
-const TLS: &str = "TLS 1.2 and 1.3 with modern ciphers are always what is offered";
+const TLS: &str = "the two ends choose among what rustls has, all of it safe";
 const LOGGING: &str = "the log goes to standard error, where the service manager picks it up";
 const PEERS: &str = "one process serves all cores, and no cancel request is passed between processes";
 const DNS: &str = "host names are looked up by the system for each new connection";
@@ -37,14 +37,8 @@ const GENERAL: &[(&str, &str)] = &[
     ("dns_nxdomain_ttl", DNS),
     ("dns_zone_check_period", DNS),
     ("resolv_conf", DNS),
-    ("client_tls_protocols", TLS),
-    ("client_tls_ciphers", TLS),
-    ("client_tls13_ciphers", TLS),
     ("client_tls_ecdhcurve", TLS),
     ("client_tls_dheparams", TLS),
-    ("server_tls_protocols", TLS),
-    ("server_tls_ciphers", TLS),
-    ("server_tls13_ciphers", TLS),
     ("pkt_buf", "an idle connection holds no buffer, a busy one a fixed one"),
     ("sbuf_loopcnt", "fairness between connections is the scheduler's"),
     ("tcp_defer_accept", "the kernel's default is kept"),

@@ -4,8 +4,8 @@
 
 use super::keys::Entry;
 use super::value::{
-    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Rule, Socket, Statement, TIMEOUT, Text,
-    Time,
+    Bytes, CIPHERS, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Protocols, Rule, Socket,
+    Statement, TIMEOUT, TLS13_CIPHERS, Text, Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;
@@ -184,6 +184,12 @@ table! {
         "certificate chain (PEM)";
     CLIENT_TLS, RELOAD, client_tls_ca_file = client_tls.ca_file: Maybe(File),
         "authorities that sign client certificates (PEM)";
+    CLIENT_TLS, RELOAD, client_tls_protocols = client_tls.protocols: Protocols,
+        "versions of TLS that are spoken";
+    CLIENT_TLS, RELOAD, client_tls_ciphers = client_tls.ciphers: CIPHERS,
+        "cipher suites of TLS 1.2";
+    CLIENT_TLS, RELOAD, client_tls13_ciphers = client_tls.tls13_ciphers: TLS13_CIPHERS,
+        "cipher suites of TLS 1.3";
 
     SERVER_TLS, RELOAD, server_tls_sslmode = server_tls.sslmode: one_of::<SslMode>(),
         "whether TLS is used toward servers, and how far their certificate is checked";
@@ -193,6 +199,12 @@ table! {
         "private key of the proxy (PEM), for servers that ask for a certificate";
     SERVER_TLS, RELOAD, server_tls_cert_file = server_tls.cert_file: Maybe(File),
         "certificate of the proxy (PEM), for servers that ask for one";
+    SERVER_TLS, RELOAD, server_tls_protocols = server_tls.protocols: Protocols,
+        "versions of TLS that are spoken";
+    SERVER_TLS, RELOAD, server_tls_ciphers = server_tls.ciphers: CIPHERS,
+        "cipher suites of TLS 1.2";
+    SERVER_TLS, RELOAD, server_tls13_ciphers = server_tls.tls13_ciphers: TLS13_CIPHERS,
+        "cipher suites of TLS 1.3";
 
     LOG, RELOAD, log_connections = log_connections: Flag,
         "log successful logins";

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::settings::Secret;
+use crate::settings::{Secret, TlsProtocols};
 
 /// Longest text shown back in a message (characters); the rest is cut.
 const SHOWN_CHARS_MAX: usize = 60;
@@ -464,6 +464,123 @@ impl Kind for Password {
     }
     fn toml(&self, _: &Secret) -> Option<String> {
         None
+    }
+}
+
+/// Versions of TLS, in PgBouncer's words: each adds its versions, or takes them away behind a `!`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Protocols;
+
+impl Protocols {
+    /// Whether a word means 1.2, and 1.3. The older ones can only be taken away.
+    fn meant(word: &str, away: bool) -> Option<(bool, bool)> {
+        Some(match word.to_ascii_lowercase().as_str() {
+            "secure" | "default" | "all" | "legacy" | "tlsv1" => (true, true),
+            "tlsv1.2" => (true, false),
+            "tlsv1.3" => (false, true),
+            "tlsv1.0" | "tlsv1.1" if away => (false, false),
+            _ => return None,
+        })
+    }
+}
+
+impl Kind for Protocols {
+    type Value = TlsProtocols;
+    fn takes(&self) -> String {
+        "tlsv1.2, tlsv1.3, or both with a comma between; secure, all and legacy are both, because TLS 1.0 and 1.1 \
+         cannot be spoken"
+            .into()
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<TlsProtocols> {
+        let (mut tls12, mut tls13) = (false, false);
+        for word in words_of(raw)? {
+            let (word, away) = word.strip_prefix('!').map_or((word.as_str(), false), |word| (word, true));
+            let meant = Self::meant(word, away)?;
+            tls12 = if meant.0 { !away } else { tls12 };
+            tls13 = if meant.1 { !away } else { tls13 };
+        }
+        match (tls12, tls13) {
+            (true, true) => Some(TlsProtocols::Both),
+            (true, false) => Some(TlsProtocols::Tls12),
+            (false, true) => Some(TlsProtocols::Tls13),
+            (false, false) => None,
+        }
+    }
+    fn show(&self, value: &TlsProtocols) -> String {
+        match value {
+            TlsProtocols::Both => "secure",
+            TlsProtocols::Tls12 => "tlsv1.2",
+            TlsProtocols::Tls13 => "tlsv1.3",
+        }
+        .to_owned()
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
+}
+
+/// The items of a text with commas or, as OpenSSL has it, colons between, or of an array.
+fn words_of(raw: &Raw) -> Option<Vec<String>> {
+    match raw {
+        Raw::Text(text) => Some(split_list(&text.replace(':', ","))),
+        Raw::List(items) => Some(items.clone()),
+        _ => None,
+    }
+}
+
+/// Cipher suites: their names in OpenSSL, and in rustls, which the settings keep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ciphers(pub(super) &'static [(&'static str, &'static str)]);
+
+/// Those of TLS 1.2.
+pub(super) const CIPHERS: Ciphers = Ciphers(&[
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"),
+    ("ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"),
+    ("ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
+    ("ECDHE-RSA-CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"),
+]);
+
+/// Those of TLS 1.3.
+pub(super) const TLS13_CIPHERS: Ciphers = Ciphers(&[
+    ("TLS_AES_256_GCM_SHA384", "TLS13_AES_256_GCM_SHA384"),
+    ("TLS_AES_128_GCM_SHA256", "TLS13_AES_128_GCM_SHA256"),
+    ("TLS_CHACHA20_POLY1305_SHA256", "TLS13_CHACHA20_POLY1305_SHA256"),
+]);
+
+/// PgBouncer's words for what is the default, and for every cipher: all that there are here are safe.
+const EVERY_CIPHER: [&str; 5] = ["default", "secure", "fast", "normal", "all"];
+
+impl Kind for Ciphers {
+    type Value = Vec<&'static str>;
+    fn takes(&self) -> String {
+        let names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
+        format!(
+            "\"default\" for all, or names with colons between, the preferred one first: {}",
+            names.join(", ")
+        )
+    }
+    fn read(&self, raw: &Raw, _: &Path) -> Option<Vec<&'static str>> {
+        let words = words_of(raw)?;
+        if matches!(&words[..], [word] if EVERY_CIPHER.contains(&word.to_ascii_lowercase().as_str())) {
+            return Some(Vec::new());
+        }
+        let known = |word: &String| {
+            let is = |(ours, theirs): &&(&str, &str)| {
+                [*ours, *theirs].iter().any(|n| n.eq_ignore_ascii_case(word))
+            };
+            self.0.iter().find(is).map(|(_, kept)| *kept)
+        };
+        words.iter().map(known).collect()
+    }
+    fn show(&self, value: &Vec<&'static str>) -> String {
+        let name = |kept: &&str| self.0.iter().find(|(_, known)| known == kept).map(|(name, _)| *name);
+        let names: Vec<&str> = value.iter().filter_map(name).collect();
+        if names.is_empty() { EVERY_CIPHER[0].to_owned() } else { names.join(":") }
+    }
+    fn form(&self) -> Form {
+        Form::Quoted
     }
 }
 

@@ -18,14 +18,18 @@ use rustls::crypto::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, SupportedCipherSuite,
+    SupportedProtocolVersion,
+};
 use sha2::Digest;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::Stream;
-use crate::settings::{SslMode, Tls};
+use crate::settings::{SslMode, Tls, TlsProtocols};
 use crate::wire::startup::ALPN;
 
 /// A TLS setting that can't be used: which, its file, and why.
@@ -109,6 +113,31 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
+/// With the cipher suites that were chosen, in their order.
+fn chosen(tls: &Tls) -> Arc<CryptoProvider> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    let all = std::mem::take(&mut provider.cipher_suites);
+    for (version, names) in [(&TLS13, &tls.tls13_ciphers), (&TLS12, &tls.ciphers)] {
+        let mut suites: Vec<_> = all.iter().copied().filter(|suite| suite.version() == version).collect();
+        if !names.is_empty() {
+            let place =
+                |suite: &SupportedCipherSuite| names.iter().position(|n| suite.suite().as_str() == Some(n));
+            suites.retain(|suite| place(suite).is_some());
+            suites.sort_by_key(place);
+        }
+        provider.cipher_suites.extend(suites);
+    }
+    Arc::new(provider)
+}
+
+fn versions(tls: &Tls) -> Vec<&'static SupportedProtocolVersion> {
+    match tls.protocols {
+        TlsProtocols::Both => vec![&TLS13, &TLS12],
+        TlsProtocols::Tls12 => vec![&TLS12],
+        TlsProtocols::Tls13 => vec![&TLS13],
+    }
+}
+
 // ===== toward clients =====
 
 /// TLS toward clients.
@@ -146,9 +175,9 @@ impl Acceptor {
             )
         })?;
         let end_point = end_point(&identity.chain[0]).map(Arc::from);
-        let builder = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| side.error("sslmode", None, e))?;
+        let builder = ServerConfig::builder_with_provider(chosen(tls))
+            .with_protocol_versions(&versions(tls))
+            .map_err(|e| side.error("protocols", None, e))?;
         let builder = match client_verifier(tls)? {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
@@ -234,9 +263,9 @@ impl Connector {
             return Ok(Self::default());
         }
         let side = TOWARD_SERVERS;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| side.error("sslmode", None, e))?
+        let builder = ClientConfig::builder_with_provider(chosen(tls))
+            .with_protocol_versions(&versions(tls))
+            .map_err(|e| side.error("protocols", None, e))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Verifier::new(tls)?));
         let mut config = match side.identity(tls)? {
@@ -500,6 +529,7 @@ mod tests {
                 cert_file: Some(self.write(&format!("{file}.crt"), &certificate.pem())),
                 key_file: Some(self.write(&format!("{file}.key"), &key.serialize_pem())),
                 ca_file: None,
+                ..Tls::default()
             }
         }
     }
@@ -598,6 +628,47 @@ mod tests {
             assert_eq!((dialed.alpn(), taken.alpn()), (Some(ALPN), Some(ALPN)));
             assert!(dialed.is_tls() && taken.is_tls() && taken.peer_certificates().is_none());
             assert_eq!(dialed.addrs().map(|(a, b)| (b, a)), taken.addrs());
+        });
+    }
+
+    /// Exactly these are what rustls has, and nothing is chosen that is not among them.
+    #[test]
+    fn chosen_ciphers_come_in_their_order() {
+        let names = |tls: &Tls| -> Vec<_> {
+            chosen(tls).cipher_suites.iter().filter_map(|suite| suite.suite().as_str()).collect()
+        };
+        let all = names(&Tls::default());
+        let (older, newer): (Vec<_>, Vec<_>) = all.iter().partition(|name| name.starts_with("TLS_"));
+        let reversed: Vec<&'static str> = older.iter().rev().copied().collect();
+        let tls = Tls { ciphers: reversed.clone(), tls13_ciphers: vec![newer[1]], ..Tls::default() };
+        assert_eq!(names(&tls), [&[newer[1]][..], &reversed[..]].concat());
+        assert_eq!((older.len(), newer.len()), (6, 3));
+    }
+
+    #[test]
+    fn ends_without_a_common_version_or_cipher_do_not_meet() {
+        let ours = Authority::new();
+        let identity = ours.sign(SslMode::Require, "x", &["localhost"]);
+        let aes = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+        let chacha = "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256";
+        let with = |base: &Tls, protocols, cipher: &'static str| {
+            let sslmode = SslMode::Require;
+            Tls { sslmode, protocols, ciphers: vec![cipher], ..base.clone() }
+        };
+        block_on(async {
+            use TlsProtocols::{Both, Tls12, Tls13};
+            for (client, server, good) in [
+                ((Both, aes), (Both, chacha), true),
+                ((Tls12, aes), (Both, aes), true),
+                ((Tls13, aes), (Tls12, aes), false),
+                ((Tls12, aes), (Tls13, aes), false),
+                ((Tls12, aes), (Both, chacha), false),
+            ] {
+                let acceptor = Acceptor::new(&with(&identity, server.0, server.1)).unwrap();
+                let connector = Connector::new(&with(&Tls::default(), client.0, client.1)).unwrap();
+                let met = meet(&acceptor, &connector, "localhost").await;
+                assert_eq!(met.is_ok(), good, "{client:?} {server:?}: {:?}", met.err());
+            }
         });
     }
 

@@ -230,6 +230,15 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("server_tls_ca_file = \"missing.pem\"", "server_tls_ca_file", "check the path"),
         ("server_tls_key_file = \"userlist.txt\"", "server_tls_cert_file", "set both or neither"),
         ("disable_pqexec = \"maybe\"", "disable_pqexec", "true or false"),
+        ("client_tls_protocols = \"tlsv1.1\"", "client_tls_protocols", "TLS 1.0 and 1.1 cannot be spoken"),
+        (
+            "server_tls_protocols = \"all,!tlsv1\"",
+            "server_tls_protocols",
+            "expected tlsv1.2, tlsv1.3, or both",
+        ),
+        ("client_tls_ciphers = \"HIGH\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"TLS_AES_256_GCM_SHA384\"", "client_tls_ciphers", "ECDHE-RSA-AES256"),
+        ("server_tls13_ciphers = \"AES\"", "server_tls13_ciphers", "TLS_CHACHA20_POLY1305_SHA256"),
     ];
     for (line, key, says) in general {
         let text = format!("[general]\nauth_type = \"trust\"\n{line}\n{DATABASE}");
@@ -323,6 +332,44 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         }
         assert_one(&problems, ("a.toml", (*line > 0).then_some(*line), key, says));
     }
+}
+
+#[test]
+fn versions_and_ciphers_of_tls_are_understood_in_pgbouncers_words() {
+    use TlsProtocols::{Both, Tls12, Tls13};
+    for (words, protocols) in [
+        ("secure", Both),
+        ("all", Both),
+        ("legacy", Both),
+        ("tlsv1.2,tlsv1.3", Both),
+        ("all:!tlsv1.0:!tlsv1.1", Both),
+        ("TLSv1.3", Tls13),
+        ("all, !tlsv1.3", Tls12),
+    ] {
+        let ini = format!(
+            "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nclient_tls_protocols = {words}\n\
+             server_tls_ciphers = ECDHE-RSA-AES256-GCM-SHA384:ecdhe-ecdsa-aes128-gcm-sha256\n\
+             client_tls_ciphers = fast\nclient_tls13_ciphers =\nserver_tls13_ciphers = TLS_AES_256_GCM_SHA384\n"
+        );
+        let general = loaded("a.ini", &ini).settings.general;
+        assert_eq!(general.client_tls.protocols, protocols, "{words}");
+        assert_eq!((general.client_tls.ciphers, general.client_tls.tls13_ciphers), (vec![], vec![]));
+        let chosen = ["TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
+        assert_eq!(general.server_tls.ciphers, chosen);
+        assert_eq!(general.server_tls.tls13_ciphers, ["TLS13_AES_256_GCM_SHA384"]);
+    }
+}
+
+/// What the settings may name is what there is.
+#[test]
+fn every_cipher_of_rustls_has_a_name() {
+    let suites = rustls::crypto::aws_lc_rs::default_provider().cipher_suites;
+    let mut there: Vec<_> = suites.iter().filter_map(|suite| suite.suite().as_str()).collect();
+    let mut named: Vec<_> =
+        [value::CIPHERS, value::TLS13_CIPHERS].iter().flat_map(|c| c.0).map(|(_, kept)| *kept).collect();
+    there.sort_unstable();
+    named.sort_unstable();
+    assert_eq!(named, there);
 }
 
 #[test]
