@@ -336,6 +336,12 @@ pub struct Database {
     pub session_state: Option<SessionState>,
     /// Run on each new server connection.
     pub connect_query: Option<String>,
+    /// What each server connection logs in with, and RESET leads back to; a client's own choice wins.
+    pub client_encoding: Option<String>,
+    /// As `client_encoding`.
+    pub datestyle: Option<String>,
+    /// As `client_encoding`.
+    pub timezone: Option<String>,
     /// Overrides of `[general]`.
     pub auth_user: Option<String>,
     /// Overrides of `[general]`.

@@ -224,6 +224,70 @@ fn startup_parameters_and_options_are_each_clients_own_and_what_reset_goes_back_
     }
 }
 
+/// What each client has that asks for nothing, and what one has that asks.
+const SETTINGS: &str = "SELECT concat_ws('|', current_setting('TimeZone'), current_setting('DateStyle'), \
+                        current_setting('client_encoding'))";
+
+#[test]
+fn clients_that_ask_for_nothing_begin_with_what_the_database_entry_says() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let entry = "timezone = \"Asia/Tokyo\"\ndatestyle = \"German\"\nclient_encoding = \"LATIN1\"";
+    for mode in ["session", "transaction", "statement"] {
+        let general = format!("default_pool_size = 1\npool_mode = \"{mode}\"");
+        let proxy = Proxy::to(server, &general, entry, "");
+        let own = [("TimeZone", "UTC"), ("options", "-c datestyle=SQL")];
+        for (more, begins) in [
+            (&[][..], "Asia/Tokyo|German, DMY|LATIN1"),
+            (&own[..], "UTC|SQL, DMY|LATIN1"),
+            (&[][..], "Asia/Tokyo|German, DMY|LATIN1"),
+        ] {
+            let mut raw = with(&proxy, &database, more);
+            let told =
+                ["TimeZone", "DateStyle", "client_encoding"].map(|name| parameter(&raw, name)).join("|");
+            assert_eq!(told, begins, "{mode}");
+            assert_eq!(raw.value(SETTINGS).as_deref(), Some(begins), "{mode}");
+            for reset in ["RESET TimeZone", "RESET ALL", "DISCARD ALL"] {
+                raw.rows("SET TimeZone = 'CET'");
+                assert_ne!(raw.value(SETTINGS).as_deref(), Some(begins), "{mode}");
+                raw.rows(reset);
+                assert_eq!(raw.value(SETTINGS).as_deref(), Some(begins), "{mode}: {reset}");
+            }
+            raw.terminate();
+        }
+    }
+}
+
+#[test]
+fn a_reload_replaces_what_clients_begin_with() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "default_pool_size = 1\nlog_level = \"info\"";
+    let proxy = Proxy::to(server, general, "timezone = \"Asia/Tokyo\"", "");
+    let mut old = Raw::login(proxy.port(), &database);
+    assert_eq!(old.value("SHOW TimeZone").as_deref(), Some("Asia/Tokyo"));
+    proxy.write_config(&Proxy::config(server, general, "timezone = \"CET\"", ""));
+    Raw::login(proxy.port(), "pgsluice").query("RELOAD");
+    let new = Raw::login(proxy.port(), &database);
+    assert_eq!(parameter(&new, "TimeZone"), "CET");
+    assert_eq!(old.value("SHOW TimeZone").as_deref(), Some("CET"));
+    assert_eq!(parameter(&old, "TimeZone"), "CET", "it is told");
+}
+
+#[test]
+fn a_value_of_the_entry_that_postgresql_refuses_is_told_at_once() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for mode in ["session", "transaction"] {
+        let general = format!("pool_mode = \"{mode}\"");
+        let proxy = Proxy::to(server, &general, "timezone = \"Nowhere/None\"", "");
+        let me = [("user", "postgres"), ("database", database.as_str())];
+        let wrong = Raw::login_as(proxy.port(), &me, "").err().expect("refused");
+        assert_eq!((wrong.field(b'S'), wrong.sqlstate()), ("FATAL".into(), "22023".into()), "{mode}");
+        assert!(wrong.field(b'M').contains("Nowhere/None"), "{mode}: {}", wrong.outline());
+    }
+}
+
 #[test]
 fn a_startup_parameter_that_postgresql_refuses_is_refused_in_its_words() {
     let (server, proxy, database) = one_connection("");

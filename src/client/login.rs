@@ -185,9 +185,16 @@ pub fn pool_target(
             interval: general.tcp_keepintvl,
             count: general.tcp_keepcnt,
         },
-        startup: Vec::new(),
+        startup: startup_settings(database),
         minor: 2,
     })
+}
+
+/// What the operator chose for clients that choose nothing.
+fn startup_settings(database: &Database) -> Vec<(String, String)> {
+    let Database { client_encoding, datestyle, timezone, .. } = database;
+    let all = [("client_encoding", client_encoding), ("datestyle", datestyle), ("timezone", timezone)];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect()
 }
 
 /// Everything between AuthenticationOk and ReadyForQuery.

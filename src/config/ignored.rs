@@ -49,9 +49,6 @@ const GENERAL: &[(&str, &str)] = &[
 /// Keys of a database line.
 const DATABASE: &[(&str, &str)] = &[
     ("load_balance_hosts", "hosts are tried in order"),
-    ("client_encoding", "the client's own choice is carried to the server"),
-    ("datestyle", "the client's own choice is carried to the server"),
-    ("timezone", "the client's own choice is carried to the server"),
     ("application_name", "the client's own choice is carried to the server"),
 ];
 

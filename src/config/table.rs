@@ -267,6 +267,12 @@ table! {
         "overrides [general]";
     "", RELOAD, connect_query = connect_query: Maybe(Statement),
         "run on each new server connection";
+    "", RELOAD, client_encoding = client_encoding: Maybe(Text),
+        "encoding of clients that ask for none";
+    "", RELOAD, datestyle = datestyle: Maybe(Text),
+        "DateStyle of clients that ask for none";
+    "", RELOAD, timezone = timezone: Maybe(Text),
+        "TimeZone of clients that ask for none";
     "", RELOAD, auth_user = auth_user: Maybe(Text),
         "overrides [general]";
     "", RELOAD, auth_query = auth_query: Maybe(Statement),

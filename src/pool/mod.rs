@@ -461,6 +461,7 @@ impl Pool {
         let target = self.target.load_full();
         let settings = self.settings.load_full();
         let mut asked = (*target).clone();
+        // The server takes them in order: of two values of one setting the client's own is the last.
         asked.startup.extend(startup.iter().map(|(n, v)| (n.to_owned(), v.to_owned())));
         let outcome = crate::server::connect::connect(&asked, settings.server_connect_timeout).await;
         match outcome {
@@ -546,7 +547,8 @@ impl Pool {
     /// itself (the network, a server that starts) is tried again until their `query_wait_timeout`.
     fn login_failed(self: &Arc<Self>, error: ConnectError, startup: &Arc<VarSet>) {
         events::server_login_failed(&self.key.database, &self.key.user, &error);
-        let final_answer = error.is_final();
+        // What a login of no client in particular asks for stands in the configuration.
+        let final_answer = error.is_final() || error.refuses_settings();
         let error = Arc::new(error);
         self.db_count.fetch_sub(1, Ordering::Relaxed);
         self.user_count.fetch_sub(1, Ordering::Relaxed);
@@ -711,8 +713,9 @@ impl Pool {
         self.lock().paused
     }
 
-    /// RECONNECT: connections close as they become free.
+    /// RECONNECT: connections close as they become free. What new ones report may be something else.
     pub fn reconnect(self: &Arc<Self>) {
+        self.welcome.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let idle = {
             let mut inner = self.lock();
             for server in &inner.servers {
