@@ -366,7 +366,11 @@ pub struct User {
     /// Overrides of `[general]`.
     pub max_user_client_connections: Option<usize>,
     /// Overrides of `[general]`.
+    pub reserve_pool_size: Option<usize>,
+    /// Overrides of `[general]`.
     pub query_timeout: Option<Duration>,
+    /// Overrides of `[general]`.
+    pub query_wait_timeout: Option<Duration>,
     /// Overrides of `[general]`.
     pub idle_transaction_timeout: Option<Duration>,
     /// Overrides of `[general]`.

@@ -117,6 +117,34 @@ fn who_waits_too_long_is_told_which_setting_governs_it() {
 }
 
 #[test]
+fn what_is_said_of_a_user_wins_for_the_reserve_and_the_wait() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let bob = role(server, &database, "bob");
+    let general = "default_pool_size = 1\nreserve_pool_timeout = 0";
+    let entry = "reserve_pool_size = 0\nquery_wait_timeout = 60";
+    let user = format!("[users.\"{bob}\"]\nreserve_pool_size = 1\nquery_wait_timeout = 1");
+    let proxy = Proxy::to(server, general, entry, &user);
+    let mut bobs = [(); 3].map(|()| login_as(&proxy, &bob, &database));
+    let mut others = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    // One of the pool, one of the reserve.
+    bobs[0].rows("BEGIN");
+    bobs[1].rows("BEGIN");
+    send_query(&mut bobs[2], "SELECT 1");
+    others[0].rows("BEGIN");
+    send_query(&mut others[1], "SELECT 1");
+    let error = last(&mut bobs[2]);
+    assert_eq!((error.field(b'S'), error.sqlstate()), ("FATAL".into(), "53300".into()));
+    assert!(error.field(b'M').contains("within 1 s (query_wait_timeout)"), "{}", error.outline());
+    assert!(!others[1].has_answer(), "there is no reserve for others, and they wait longer");
+    others[0].rows("COMMIT");
+    others[1].read_until_ready();
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let shown = console.rows("SHOW USERS").into_iter().find(|row| row[0].as_ref() == Some(&bob));
+    assert_eq!(shown.expect("the user")[2].as_deref(), Some("1"));
+}
+
+#[test]
 fn more_clients_than_max_client_conn_are_refused() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

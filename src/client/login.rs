@@ -125,13 +125,19 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
             .unwrap_or(general.default_pool_size)
             .max(1),
         min_size: database.min_pool_size.unwrap_or(general.min_pool_size),
-        reserve_size: database.reserve_pool_size.unwrap_or(general.reserve_pool_size),
+        reserve_size: user
+            .and_then(|u| u.reserve_pool_size)
+            .or(database.reserve_pool_size)
+            .unwrap_or(general.reserve_pool_size),
         reserve_timeout: general.reserve_pool_timeout,
         max_db_connections: database.max_db_connections.unwrap_or(general.max_db_connections),
         max_user_connections: user
             .and_then(|u| u.max_user_connections)
             .unwrap_or(general.max_user_connections),
-        query_wait_timeout: database.query_wait_timeout.unwrap_or(general.query_wait_timeout),
+        query_wait_timeout: user
+            .and_then(|u| u.query_wait_timeout)
+            .or(database.query_wait_timeout)
+            .unwrap_or(general.query_wait_timeout),
         server_lifetime: database.server_lifetime.unwrap_or(general.server_lifetime),
         server_idle_timeout: general.server_idle_timeout,
         server_login_retry: general.server_login_retry,

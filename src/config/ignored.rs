@@ -52,19 +52,16 @@ const DATABASE: &[(&str, &str)] = &[
     ("application_name", "the client's own choice is carried to the server"),
 ];
 
-/// Keys of a user line.
-const USER: &[(&str, &str)] = &[
-    ("reserve_pool_size", "the reserve is set for all, or for a database"),
-    ("query_wait_timeout", "it is set for all, or for a database"),
-];
-
 /// Why PgBouncer's `name` has no effect; `None` if it is not one of those.
 pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {
     let table = match section {
         Section::General => GENERAL,
         Section::Database => DATABASE,
-        Section::User => USER,
-        Section::UserCoalesce | Section::Policy | Section::Coalesce | Section::CoalesceTable => return None,
+        Section::User
+        | Section::UserCoalesce
+        | Section::Policy
+        | Section::Coalesce
+        | Section::CoalesceTable => return None,
     };
     table.iter().find(|(key, _)| *key == name).map(|(_, because)| *because)
 }
@@ -75,5 +72,5 @@ pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static str, &'stati
     let of = |place, table: &'static [(&'static str, &'static str)]| {
         table.iter().map(move |(name, because)| (place, *name, *because))
     };
-    of("[pgbouncer]", GENERAL).chain(of("[databases]", DATABASE)).chain(of("[users]", USER))
+    of("[pgbouncer]", GENERAL).chain(of("[databases]", DATABASE))
 }

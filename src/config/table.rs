@@ -288,12 +288,16 @@ table! {
         "overrides [general] and the database's";
     "", RELOAD, pool_size = pool_size: Maybe(CONNECTIONS),
         "overrides default_pool_size and the database's";
+    "", RELOAD, reserve_pool_size = reserve_pool_size: Maybe(CONNECTIONS),
+        "overrides [general] and the database's";
     "", RELOAD, max_user_connections = max_user_connections: Maybe(CONNECTIONS),
         "overrides [general]";
     "", RELOAD, max_user_client_connections = max_user_client_connections: Maybe(CONNECTIONS),
         "overrides [general]";
     "", RELOAD, query_timeout = query_timeout: Maybe(TIMEOUT),
         "overrides [general]";
+    "", RELOAD, query_wait_timeout = query_wait_timeout: Maybe(TIMEOUT),
+        "overrides [general] and the database's";
     "", RELOAD, idle_transaction_timeout = idle_transaction_timeout: Maybe(TIMEOUT),
         "overrides [general]";
     "", RELOAD, transaction_timeout = transaction_timeout: Maybe(TIMEOUT),

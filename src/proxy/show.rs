@@ -465,7 +465,7 @@ fn user_row(settings: &Settings, name: String, (servers, clients): (usize, usize
     let (general, user) = (&settings.general, settings.users.get(&name));
     UserRow {
         pool_size: user.and_then(|u| u.pool_size).map(|n| n.to_string()).unwrap_or_default(),
-        reserve_pool_size: String::new(),
+        reserve_pool_size: user.and_then(|u| u.reserve_pool_size).map(|n| n.to_string()).unwrap_or_default(),
         pool_mode: user.and_then(|u| u.pool_mode).map(|mode| mode.as_str()),
         max_user_connections: count(
             user.and_then(|u| u.max_user_connections).unwrap_or(general.max_user_connections),
