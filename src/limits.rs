@@ -83,6 +83,9 @@ pub const HTTP_REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Longest time that one request over HTTP may take, its answer included.
 pub const HTTP_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// Tables that `/metrics` names, the first ones that rows were poured into; all others are one.
+pub const METRICS_TABLES_MAX: usize = 256;
+
 /// Most SCRAM iterations a server may ask of us; a hostile one would otherwise hold a core.
 pub const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
 

@@ -4,8 +4,16 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
-use support::{PATIENCE, Postgres, Proxy, Raw, free_port, poll};
+use pgsluice::telemetry::exposition::Exposition;
+use pgsluice::telemetry::histogram::Histogram;
+use proptest::prelude::*;
+use support::console::{Row, find};
+use support::crowd;
+use support::exposition::{self, Family, Sample};
+use support::pouring::{crowd_of, number, send_insert, waiting, warmed};
+use support::{PATIENCE, Postgres, Proxy, Raw, Step, free_port, poll, prepared};
 
 /// The whole answer to `request`.
 fn ask(port: u16, request: &str) -> String {
@@ -62,19 +70,194 @@ fn what_is_counted_moves_with_the_clients() {
     let page = get(port, "/metrics");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{page}");
     assert!(value(&page, "pgsluice_resident_bytes") > 1e6, "{page}");
-    // As a scraper reads it: each name announced once, its series behind it.
+}
+
+/// The families of `/metrics`, read strictly.
+fn families(port: u16) -> Vec<Family> {
+    let page = get(port, "/metrics");
     let (_, body) = page.split_once("\r\n\r\n").expect("a body");
-    let mut announced = Vec::new();
-    for line in body.lines() {
-        match line.strip_prefix("# TYPE ") {
-            Some(family) => {
-                let name = family.split(' ').next().expect("a name").to_owned();
-                assert!(!announced.contains(&name), "{name} stands twice");
-                announced.push(name);
-            }
-            None if line.starts_with('#') => {}
-            None => assert!(line.starts_with(announced.last().expect("a family")), "{line}"),
+    exposition::read(body)
+}
+
+/// The sum of a family's series that have these labels.
+fn sum(families: &[Family], series: &str, labels: &[(&str, &str)]) -> f64 {
+    let has = |sample: &Sample| labels.iter().all(|(name, value)| sample.label(name) == Some(value));
+    let samples = families.iter().flat_map(|family| &family.samples);
+    samples.filter(|s| s.series == series && has(s)).map(|s| s.value).sum()
+}
+
+/// The row of SHOW COALESCE that is all of a table.
+fn lane(console: &mut Raw, db: &str) -> Row {
+    find(console, "SHOW COALESCE", &[("database", db), ("table", "public.t")]).expect("a lane")
+}
+
+#[test]
+fn what_is_poured_is_counted_by_plan_and_spread() {
+    let server = Postgres::shared();
+    let db = server.fresh_database("CREATE TABLE t (a int, b text)");
+    let (proxy, port) = proxy(server, "", "");
+    let mut clients = warmed(server, &proxy, &db, 32);
+    let of_t = [("database", db.as_str()), ("user", "postgres"), ("table", "public.t")];
+    let of_plan = |families: &[Family], plan| {
+        let [database, user, table] = of_t;
+        sum(families, "pgsluice_coalesce_rows_total", &[database, user, table, ("plan", plan)])
+    };
+    let mut round = 1000;
+    let families = poll(PATIENCE, || {
+        round += 1;
+        let insert = |c| Step::query(&format!("INSERT INTO t (a, b) VALUES ({}, 'x')", number(c, round, 0)));
+        // Many at a time and a few.
+        let n = if round % 2 == 0 { clients.len() } else { 4 };
+        let scripts: Vec<_> = (0..n).map(|c| vec![insert(c)]).collect();
+        crowd::run(&mut clients[..n], &scripts, false);
+        let families = families(port);
+        let all = ["values", "copy_text", "as_sent"].iter().all(|plan| of_plan(&families, plan) > 0.0);
+        all.then_some(families)
+    })
+    .expect("each plan was chosen");
+    let lane = lane(&mut Raw::login(proxy.port(), "pgsluice"), &db);
+    let shown = |column: &str| lane[column].parse::<f64>().expect("a number");
+    assert_eq!(of_plan(&families, "values"), shown("values_rows"));
+    assert_eq!(of_plan(&families, "copy_text"), shown("rows") - shown("values_rows"));
+    assert_eq!(of_plan(&families, "as_sent"), shown("singles"));
+    assert_eq!(["copy_binary", "copy_mixed", "pipelined"].map(|plan| of_plan(&families, plan)), [0.0; 3]);
+    let of = |series: &str| sum(&families, series, &of_t);
+    assert_eq!(of("pgsluice_coalesce_flush_rows_sum"), shown("rows"));
+    for histogram in ["flush_rows", "flush_seconds", "wait_seconds"] {
+        assert_eq!(of(&format!("pgsluice_coalesce_{histogram}_count")), shown("flushes"), "{histogram}");
+        assert!(of(&format!("pgsluice_coalesce_{histogram}_sum")) > 0.0, "{histogram}");
+    }
+}
+
+#[test]
+fn rows_that_fall_back_are_counted_by_reason() {
+    let server = Postgres::shared();
+    let db = server.fresh_database(
+        "CREATE TABLE words (b text PRIMARY KEY); INSERT INTO words VALUES ('w'), ('x');
+         CREATE TABLE t (a int CHECK (a >= 0), b text REFERENCES words)",
+    );
+    let (proxy, port) = proxy(server, "", "");
+    let mut clients = warmed(server, &proxy, &db, 32);
+    let fallen = |families: &[Family], reason| {
+        let labels = [("database", db.as_str()), ("reason", reason)];
+        sum(families, "pgsluice_coalesce_fallback_rows_total", &labels)
+    };
+    let mut run = |bad: &str, seen: &dyn Fn(&[Family]) -> bool| {
+        let mut round = 0;
+        let seen = poll(PATIENCE, || {
+            round += 1;
+            let insert = |c| Step::query(&format!("INSERT INTO t (a, b) VALUES ({c}, 'w')"));
+            let mut scripts: Vec<_> = (0..clients.len()).map(|c| vec![insert(c), insert(c)]).collect();
+            scripts[7] = vec![Step::query(&format!("INSERT INTO t (a, b) VALUES ({bad})"))];
+            crowd::run(&mut clients, &scripts, false);
+            seen(&families(port)).then_some(())
+        });
+        assert!(seen.is_some(), "{bad} is not seen");
+    };
+    // An error that names its row, and one that does not.
+    run("-1, 'w'", &|families| fallen(families, "row") > 0.0);
+    run("1, 'nowhere'", &|families| {
+        let halves = sum(families, "pgsluice_coalesce_bisects_total", &[("database", &db)]);
+        fallen(families, "error") > 0.0 && halves > 0.0
+    });
+    // A lock that a flush does not wait for.
+    let mut holder = Raw::login(server.port(), &db);
+    let locked = poll(PATIENCE, || {
+        holder.rows("BEGIN");
+        holder.rows("LOCK TABLE t");
+        (0..clients.len()).for_each(|c| send_insert(&mut clients[c], c));
+        waiting(server, &db, 1);
+        holder.rows("COMMIT");
+        clients.iter_mut().for_each(|client| drop(client.read_until_ready()));
+        (fallen(&families(port), "lock") > 0.0).then_some(())
+    });
+    assert!(locked.is_some(), "no flush met the lock");
+    let families = families(port);
+    let all = sum(&families, "pgsluice_coalesce_fallback_rows_total", &[("database", &db)]);
+    let lane = lane(&mut Raw::login(proxy.port(), "pgsluice"), &db);
+    assert_eq!(all, lane["fallbacks"].parse::<f64>().expect("a number"));
+}
+
+#[test]
+fn names_stay_inside_their_quotes_and_a_client_library_reads_them() {
+    const HOSTILE: &str = "a\"} 1\nb\\ {é\\n";
+    let server = Postgres::shared();
+    let quoted = HOSTILE.replace('"', "\"\"");
+    let db = server.fresh_database(&format!("CREATE TABLE \"{quoted}\" (a int, b text)"));
+    let (proxy, port) = proxy(server, "", "");
+    let mut clients = crowd_of(proxy.port(), &db, 8);
+    let table = format!("public.{HOSTILE}");
+    let labels = [("database", db.as_str()), ("table", table.as_str())];
+    let seen = poll(PATIENCE, || {
+        let insert = Step::query(&format!("INSERT INTO \"{quoted}\" (a, b) VALUES (1, 'x')"));
+        let scripts: Vec<_> = clients.iter().map(|_| vec![insert.clone()]).collect();
+        crowd::run(&mut clients, &scripts, false);
+        (sum(&families(port), "pgsluice_coalesce_rows_total", &labels) > 0.0).then_some(())
+    });
+    assert!(seen.is_some(), "{}", get(port, "/metrics"));
+    // The same page, as prometheus_client reads it: kinds, and values by series and labels.
+    let page = get(port, "/metrics");
+    let (_, body) = page.split_once("\r\n\r\n").expect("a body");
+    let theirs = read_by_client_library(body);
+    let ours: Vec<String> = exposition::read(body).iter().flat_map(Family::outline).collect();
+    assert_eq!(theirs, ours);
+}
+
+/// One line for each family and for each of its series, as the library understands them.
+fn read_by_client_library(body: &str) -> Vec<String> {
+    const PROGRAM: &str = "
+import json, sys
+from prometheus_client.parser import text_string_to_metric_families as families
+for family in families(sys.stdin.buffer.read().decode()):
+    suffix = '_total' if family.type == 'counter' else ''
+    print(json.dumps([family.name + suffix, family.type], ensure_ascii=False))
+    for sample in family.samples:
+        labels = [list(label) for label in sorted(sample.labels.items())]
+        print(json.dumps([sample.name, labels, float(sample.value)], ensure_ascii=False))
+";
+    let mut python = Command::new(prepared("python").join("bin/python"))
+        .args(["-c", PROGRAM])
+        .env("PYTHONIOENCODING", "utf-8")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python");
+    python.stdin.take().expect("piped").write_all(body.as_bytes()).expect("write");
+    let output = python.wait_with_output().expect("python ends");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON").to_string();
+    text.lines().map(line).collect()
+}
+
+proptest! {
+    #[test]
+    fn whatever_stands_in_a_label_the_page_is_read_as_it_was_meant(
+        names in proptest::collection::vec((any::<String>(), "[\"\\\\\n{},= #a]*", any::<u64>()), 0..9),
+        numbers in proptest::collection::vec(0u64..1 << 20, 0..50),
+    ) {
+        let histogram = Histogram::default();
+        numbers.iter().for_each(|&n| histogram.record(n));
+        let mut page = Exposition::default();
+        page.counter("a_total", "What.");
+        for (i, (user, table, value)) in names.iter().enumerate() {
+            let nth = i.to_string();
+            page.add(&[("user", user), ("table", table), ("nth", &nth)], *value);
         }
+        page.histogram("b", "That.").add_numbers(&[], &[&histogram]);
+        page.histogram("c_seconds", "That.");
+        if let Some((user, table, _)) = names.first() {
+            page.add_times(&[("user", user), ("table", table)], &[&histogram]);
+        }
+        let read = exposition::read(&page.into_text());
+        prop_assert_eq!(read[0].samples.len(), names.len());
+        for (sample, (user, table, value)) in read[0].samples.iter().zip(&names) {
+            prop_assert_eq!(sample.label("user"), Some(user.as_str()));
+            prop_assert_eq!(sample.label("table"), Some(table.as_str()));
+            prop_assert_eq!(sample.value, *value as f64);
+        }
+        prop_assert_eq!(sum(&read, "b_count", &[]), numbers.len() as f64);
+        prop_assert_eq!(sum(&read, "b_sum", &[]), numbers.iter().sum::<u64>() as f64);
     }
 }
 

@@ -51,24 +51,30 @@ pub struct TableStats {
 pub struct LaneStats {
     /// Whose they are.
     pub key: StatsKey,
+    /// They were the first, the second ... to be counted.
+    pub number: usize,
     /// Apart for each table that a flush has rows for.
     pub tables: Box<[TableStats]>,
     /// Rows committed.
     pub rows: AtomicU64,
     /// Of those, rows that were stored by an INSERT of many VALUES.
     pub values_rows: AtomicU64,
+    /// The others: they went as the lane's format says.
+    pub whole_rows: AtomicU64,
     /// Flushes that were sent behind another on its connection.
     pub behind: AtomicU64,
     /// COPYs that committed.
     pub flushes: AtomicU64,
     /// Rows that left as they were sent because the lane was idle.
     pub singles: AtomicU64,
-    /// Rows handed back to be run singly.
-    pub fallbacks: AtomicU64,
+    /// Rows handed back to be run singly, by [`Fallback`].
+    fallbacks: [AtomicU64; Fallback::ALL.len()],
     /// COPYs that failed.
     pub failures: AtomicU64,
     /// Failures in which the error named the guilty row.
     pub isolated: AtomicU64,
+    /// Failures after which the batch went again in halves.
+    pub bisects: AtomicU64,
     /// Rows of failed COPYs, which VACUUM has to clear away.
     pub dead_rows: AtomicU64,
     /// Units whose outcome could not be known.
@@ -93,6 +99,66 @@ impl LaneStats {
     /// What is counted of one of its tables.
     pub fn of_table(&self, name: &str) -> Option<&TableStats> {
         self.tables.iter().find(|table| table.name == name)
+    }
+
+    /// Counts rows that are handed back.
+    pub fn fell_back(&self, why: Fallback, rows: usize) {
+        self.fallbacks[why as usize].fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    /// How many were, and why.
+    pub fn fallbacks(&self) -> [(Fallback, u64); Fallback::ALL.len()] {
+        Fallback::ALL.map(|why| (why, self.fallbacks[why as usize].load(Ordering::Relaxed)))
+    }
+}
+
+/// Why rows were handed back to be run singly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallback {
+    /// They were too few to gain by a flush.
+    Few,
+    /// There was no place or no connection to send them on.
+    NotSent,
+    /// An error named the row.
+    Row,
+    /// A lock was waited for longer than `coalesce.lock_timeout`.
+    Lock,
+    /// Any other error, `coalesce.flush_timeout` among them.
+    Error,
+    /// The guard found another table than was planned for.
+    TableChanged,
+    /// The connection was lost, and surely nothing was stored.
+    Lost,
+}
+
+impl Fallback {
+    /// In the order of their numbers.
+    pub const ALL: [Self; 7] =
+        [Self::Few, Self::NotSent, Self::Row, Self::Lock, Self::Error, Self::TableChanged, Self::Lost];
+
+    /// As the metrics show it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Few => "few",
+            Self::NotSent => "not_sent",
+            Self::Row => "row",
+            Self::Lock => "lock",
+            Self::Error => "error",
+            Self::TableChanged => "table_changed",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// What follows from how a COPY ended.
+    pub fn after(seen: &Seen) -> Self {
+        match seen.outcome {
+            FlushOutcome::NotSent => Self::NotSent,
+            FlushOutcome::RowFailed => Self::Row,
+            FlushOutcome::TableChanged => Self::TableChanged,
+            FlushOutcome::Lost | FlushOutcome::SettledAborted => Self::Lost,
+            _ if seen.sqlstate.as_deref() == Some("55P03") => Self::Lock,
+            _ => Self::Error,
+        }
     }
 }
 
@@ -206,7 +272,7 @@ impl Evidence {
         names.dedup();
         let table = |name: &str| TableStats { name: name.to_owned(), ..TableStats::default() };
         let tables = names.into_iter().map(table).collect();
-        let new = Arc::new(LaneStats { key, tables, ..LaneStats::default() });
+        let new = Arc::new(LaneStats { key, number: all.len(), tables, ..LaneStats::default() });
         if all.len() < STATS_MAX {
             all.insert(new.key.clone(), Arc::clone(&new));
         }
@@ -271,6 +337,22 @@ mod tests {
     }
 
     #[test]
+    fn each_reason_to_fall_back_has_its_own_counter() {
+        let stats = LaneStats::default();
+        for (i, why) in Fallback::ALL.into_iter().enumerate() {
+            stats.fell_back(why, i + 1);
+        }
+        let seen = stats.fallbacks();
+        assert_eq!(seen.map(|(why, n)| (why as u64 + 1, n)), [1, 2, 3, 4, 5, 6, 7].map(|n| (n, n)));
+        let after = |outcome, sqlstate: &str| {
+            Fallback::after(&Seen { outcome, sqlstate: Some(sqlstate.to_owned()), ..Seen::default() })
+        };
+        assert_eq!(after(FlushOutcome::Failed, "55P03"), Fallback::Lock);
+        assert_eq!(after(FlushOutcome::Failed, "57014"), Fallback::Error);
+        assert_eq!(after(FlushOutcome::RowFailed, "23514"), Fallback::Row);
+    }
+
+    #[test]
     fn counters_of_one_table_are_found_again() {
         let evidence = Evidence::default();
         let key = |table: &str| StatsKey { table: table.into(), ..StatsKey::default() };
@@ -282,6 +364,7 @@ mod tests {
         assert!(stats("b").of_table("u").is_some() && stats("b").of_table("v").is_none());
         let tables: Vec<_> = evidence.all().iter().map(|stats| stats.key.table.clone()).collect();
         assert_eq!(tables, ["a", "b"]);
+        assert_eq!((stats("a").number, stats("b").number), (1, 0));
         for n in 0..STATS_MAX + 5 {
             stats(&n.to_string());
         }

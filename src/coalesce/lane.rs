@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::batch::{Caps, Cargo, Cut, Form, line_of_error};
 use super::catalog;
-use super::evidence::{Flush, LaneStats, Seen, StatsKey, TableStats};
+use super::evidence::{Fallback, Flush, LaneStats, Seen, StatsKey, TableStats};
 use super::plan::{InsertPlan, ManyValues};
 use super::shapes::{Lanes, Shape};
 use crate::pool::Pool;
@@ -609,7 +609,7 @@ impl Lane {
         }
         let Next { mut flight, batch } = self.depart(&mut inner, None);
         drop(inner);
-        flight.hand_back(&batch);
+        flight.hand_back(&batch, Fallback::NotSent);
     }
 
     fn within_budget(&self, bytes: usize) -> bool {
@@ -831,6 +831,7 @@ impl Lane {
 
     fn count(&self, batch: &Cargo, values_rows: usize) {
         self.stats.values_rows.fetch_add(values_rows as u64, Ordering::Relaxed);
+        self.stats.whole_rows.fetch_add((batch.rows() - values_rows) as u64, Ordering::Relaxed);
         self.stats.flushes.fetch_add(1, Ordering::Relaxed);
         self.stats.rows.fetch_add(batch.rows() as u64, Ordering::Relaxed);
         self.count_tables(batch, |table| &table.rows);

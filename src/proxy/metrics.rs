@@ -1,16 +1,21 @@
 //! What `/metrics` says: the counters behind the console, by pool, by table and by rule. Never: changes anything.
 //!
-//! Names of series are bounded by what there is: pools that are in use, tables that rows were poured into, rules.
+//! Names of series are bounded: pools that are in use, `METRICS_TABLES_MAX` tables that rows were poured into, rules.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Proxy;
 use super::show::resident_bytes;
-use crate::coalesce::evidence::LaneStats;
+use crate::coalesce::batch::Form;
+use crate::coalesce::evidence::{Fallback, LaneStats};
+use crate::limits::METRICS_TABLES_MAX;
 use crate::pool::{Counts, Pool, Stats};
 use crate::telemetry::exposition::Exposition;
+use crate::telemetry::histogram::Histogram;
+use crate::wire::copy::CopyFormat;
 
 /// Name, help, and which counter of a pool.
 type PoolCounter = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
@@ -36,15 +41,14 @@ const PINNED: [&str; 5] = ["listen", "advisory_lock", "temporary", "hold_cursor"
 type LaneCounter = (&'static str, &'static str, fn(&LaneStats) -> &AtomicU64);
 
 const LANE_COUNTERS: &[LaneCounter] = &[
-    ("pgsluice_coalesce_rows_total", "Rows committed by flushes.", |s| &s.rows),
-    ("pgsluice_coalesce_values_rows_total", "Of those, rows of INSERTs of many VALUES.", |s| &s.values_rows),
     ("pgsluice_coalesce_flushes_total", "Flushes committed.", |s| &s.flushes),
-    ("pgsluice_coalesce_singles_total", "Rows sent as they came, because nothing was under way.", |s| {
-        &s.singles
-    }),
+    ("pgsluice_coalesce_behind_total", "Flushes sent behind another on its connection.", |s| &s.behind),
     ("pgsluice_coalesce_passed_through_total", "Offers passed on (budget, failures).", |s| &s.passed_on),
-    ("pgsluice_coalesce_fallbacks_total", "Rows handed back to be run singly.", |s| &s.fallbacks),
     ("pgsluice_coalesce_failures_total", "Flushes that failed.", |s| &s.failures),
+    ("pgsluice_coalesce_isolated_total", "Of those, with an error that named the guilty row.", |s| {
+        &s.isolated
+    }),
+    ("pgsluice_coalesce_bisects_total", "Of those, where the rows went again in halves.", |s| &s.bisects),
     ("pgsluice_coalesce_resolved_total", "Outcomes in doubt that the server told afterwards.", |s| {
         &s.resolved
     }),
@@ -52,8 +56,32 @@ const LANE_COUNTERS: &[LaneCounter] = &[
     ("pgsluice_coalesce_dead_rows_total", "Rows of failed flushes, for VACUUM to clear away.", |s| {
         &s.dead_rows
     }),
+    ("pgsluice_coalesce_notices_total", "Notices that came with a flush.", |s| &s.notices),
     ("pgsluice_coalesce_shadow_rows_total", "Rows that mode = \"shadow\" would have poured.", |s| &s.shadow),
 ];
+
+/// Name, help, and which histogram of a table.
+type LaneHistogram = (&'static str, &'static str, fn(&LaneStats) -> &Histogram);
+
+const LANE_TIMES: &[LaneHistogram] = &[
+    ("pgsluice_coalesce_flush_seconds", "Time of committed flushes from their leaving to the answer.", |s| {
+        &s.flush_time
+    }),
+    (
+        "pgsluice_coalesce_wait_seconds",
+        "How long the first row of a flush waited; no other waited longer.",
+        |s| &s.wait,
+    ),
+];
+
+/// How rows are stored, in the order of [`plan_rows`].
+const PLANS: [&str; 6] = ["as_sent", "values", "copy_text", "copy_binary", "copy_mixed", "pipelined"];
+
+/// What stands for the tables beyond `METRICS_TABLES_MAX`. None has this name: each has its schema's before a dot.
+const OTHERS: &str = "others";
+
+/// A table's labels, and its counters: one for each column list and format.
+type Tables = Vec<([String; 3], Vec<Arc<LaneStats>>)>;
 
 impl Proxy {
     /// The page.
@@ -91,16 +119,24 @@ impl Proxy {
         let lanes = self.cx.lanes.lanes();
         let waiting = lanes.iter().map(|lane| lane.load().bytes as u64).sum();
         page.gauge("pgsluice_coalesce_waiting_bytes", "Bytes that wait for a flush.").add(&[], waiting);
-        let mut tables: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for stats in self.cx.lanes.evidence.all() {
-            let key = (stats.key.database.clone(), stats.key.user.clone(), stats.key.table.clone());
-            tables.entry(key).or_default().push(stats);
-        }
+        let tables = by_table(self.cx.lanes.evidence.all());
+        put_rows(page, &tables);
         for (name, help, of) in LANE_COUNTERS {
             page.counter(name, help);
-            for ((database, user, table), stats) in &tables {
-                let labels = [("database", &**database), ("user", &**user), ("table", &**table)];
-                page.add(&labels, stats.iter().map(|stats| load(of(stats))).sum());
+            for (table, stats) in &tables {
+                page.add(&table_labels(table), stats.iter().map(|stats| load(of(stats))).sum());
+            }
+        }
+        page.histogram("pgsluice_coalesce_flush_rows", "Rows of committed flushes.");
+        for (table, stats) in &tables {
+            let rows: Vec<_> = stats.iter().map(|stats| &stats.batch_rows).collect();
+            page.add_numbers(&table_labels(table), &rows);
+        }
+        for (name, help, of) in LANE_TIMES {
+            page.histogram(name, help);
+            for (table, stats) in &tables {
+                let times: Vec<_> = stats.iter().map(|stats| of(stats)).collect();
+                page.add_times(&table_labels(table), &times);
             }
         }
     }
@@ -116,6 +152,59 @@ impl Proxy {
             .add(&[("outcome", "written")], progress.written)
             .add(&[("outcome", "lost")], progress.lost);
     }
+}
+
+/// By database, user and table. The first ones keep their names, so that no counter falls when one more comes.
+fn by_table(mut all: Vec<Arc<LaneStats>>) -> Tables {
+    all.sort_by_key(|stats| stats.number);
+    let mut tables: BTreeMap<[String; 3], Vec<_>> = BTreeMap::new();
+    for stats in all {
+        let key = [&stats.key.database, &stats.key.user, &stats.key.table].map(Clone::clone);
+        let is_named = tables.len() < METRICS_TABLES_MAX || tables.contains_key(&key);
+        let key = if is_named { key } else { [String::new(), String::new(), OTHERS.to_owned()] };
+        tables.entry(key).or_default().push(stats);
+    }
+    tables.into_iter().collect()
+}
+
+fn table_labels([database, user, table]: &[String; 3]) -> [(&str, &str); 3] {
+    [("database", database), ("user", user), ("table", table)]
+}
+
+fn put_rows(page: &mut Exposition, tables: &Tables) {
+    page.counter("pgsluice_coalesce_rows_total", "Rows stored, by how; as_sent: nothing was under way.");
+    for (table, stats) in tables {
+        let [database, user, table] = table_labels(table);
+        let mut rows = [0; PLANS.len()];
+        for stats in stats {
+            rows.iter_mut().zip(plan_rows(stats)).for_each(|(all, more)| *all += more);
+        }
+        for (plan, rows) in PLANS.into_iter().zip(rows) {
+            page.add(&[database, user, table, ("plan", plan)], rows);
+        }
+    }
+    page.counter("pgsluice_coalesce_fallback_rows_total", "Rows handed back to be run singly, by reason.");
+    for (table, stats) in tables {
+        let [database, user, table] = table_labels(table);
+        for why in Fallback::ALL {
+            let rows = stats.iter().map(|stats| stats.fallbacks()[why as usize].1).sum();
+            page.add(&[database, user, table, ("reason", why.as_str())], rows);
+        }
+    }
+}
+
+fn plan_rows(stats: &LaneStats) -> [u64; PLANS.len()] {
+    let mut rows = [load(&stats.singles), load(&stats.values_rows), 0, 0, 0, 0];
+    let is = |form: Form| stats.key.format == form.as_str();
+    let plan = match () {
+        () if is(Form::Copy(CopyFormat::Text)) => 2,
+        () if is(Form::Copy(CopyFormat::Binary)) => 3,
+        () if is(Form::Pipelined) => 5,
+        // Several tables in one flush, each in its own format.
+        () => 4,
+    };
+    rows[plan] = load(&stats.whole_rows);
+    rows
 }
 
 fn put_pools(page: &mut Exposition, pools: &[&Pool]) {
@@ -140,9 +229,9 @@ fn put_pools(page: &mut Exposition, pools: &[&Pool]) {
     for (pool, counts) in pools.iter().zip(&counts) {
         page.add_micros(&names(pool), micros(counts.maxwait));
     }
-    page.times("pgsluice_wait_seconds", "How long clients waited for a server, of those that had to.");
+    page.histogram("pgsluice_wait_seconds", "How long clients waited for a server, of those that had to.");
     for pool in pools {
-        page.add_times(&names(pool), &pool.stats.wait, load(&pool.stats.wait_time));
+        page.add_times(&names(pool), &[&pool.stats.wait]);
     }
     page.counter("pgsluice_transaction_seconds_total", "Time that clients had a server.");
     for pool in pools {
@@ -177,4 +266,26 @@ fn load(counter: &AtomicU64) -> u64 {
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_beyond_the_bound_are_one_and_the_first_keep_their_names() {
+        let stats = |number: usize| {
+            let mut stats = LaneStats::default();
+            stats.number = number;
+            stats.key.table = format!("public.t{:05}", 99_999 - number);
+            Arc::new(stats)
+        };
+        let few = by_table((0..METRICS_TABLES_MAX).map(stats).collect());
+        let many = by_table((0..METRICS_TABLES_MAX + 10).map(stats).collect());
+        let names = |tables: &Tables| tables.iter().map(|([.., table], _)| table.clone()).collect::<Vec<_>>();
+        assert_eq!((few.len(), many.len()), (METRICS_TABLES_MAX, METRICS_TABLES_MAX + 1));
+        assert!(names(&few).iter().all(|name| names(&many).contains(name)));
+        let others = many.iter().find(|([.., table], _)| table == OTHERS).expect("the others");
+        assert_eq!(others.1.len(), 10);
+    }
 }

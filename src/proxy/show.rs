@@ -508,7 +508,7 @@ fn lane_row(stats: &Arc<LaneStats>, lanes: &[Arc<Lane>]) -> LaneRow {
         flushes,
         rows_per_flush: Ratio { of: rows, by: flushes },
         singles: load(&stats.singles),
-        fallbacks: load(&stats.fallbacks),
+        fallbacks: stats.fallbacks().iter().map(|(_, rows)| rows).sum(),
         failures: load(&stats.failures),
         isolated: load(&stats.isolated),
         resolved: load(&stats.resolved),

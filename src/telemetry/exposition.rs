@@ -11,6 +11,17 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const LE_MICROS: [u64; 11] =
     [1 << 6, 1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26];
 
+/// Upper ends of the buckets that are shown of numbers, 1 less than a power of two: 1, 3, 7 ... 16383.
+const LE_NUMBERS: [u64; 14] = {
+    let mut ends = [0; 14];
+    let mut i = 0;
+    while i < ends.len() {
+        ends[i] = (2 << i) - 1;
+        i += 1;
+    }
+    ends
+};
+
 /// A page of metrics that grows. The series of one name stand together: begin a family, then add its series.
 #[derive(Debug, Default)]
 pub struct Exposition {
@@ -29,8 +40,8 @@ impl Exposition {
         self.begin(name, "gauge", help)
     }
 
-    /// What comes next are times.
-    pub fn times(&mut self, name: &'static str, help: &str) -> &mut Self {
+    /// What comes next are times or numbers, by how many were how large.
+    pub fn histogram(&mut self, name: &'static str, help: &str) -> &mut Self {
         self.begin(name, "histogram", help)
     }
 
@@ -50,18 +61,43 @@ impl Exposition {
         self.line("", labels, format_args!("{}", Seconds(micros)))
     }
 
-    /// One series of times that were recorded in microseconds; `sum` of all of them.
-    pub fn add_times(&mut self, labels: &[(&str, &str)], times: &Histogram, sum: u64) -> &mut Self {
-        let (below, all) = times.cumulated(&LE_MICROS);
-        for (le, count) in LE_MICROS.into_iter().zip(below) {
-            let le = Seconds(le).to_string();
-            let labels: Vec<_> = labels.iter().copied().chain([("le", le.as_str())]).collect();
+    /// One series of times that were recorded in microseconds.
+    pub fn add_times(&mut self, labels: &[(&str, &str)], times: &[&Histogram]) -> &mut Self {
+        // Microseconds were cut off: what was recorded below an end lies below it.
+        let seconds = |micros| Seconds(micros).to_string();
+        self.add_buckets(labels, times, LE_MICROS, seconds, seconds)
+    }
+
+    /// One series of numbers.
+    pub fn add_numbers(&mut self, labels: &[(&str, &str)], numbers: &[&Histogram]) -> &mut Self {
+        let ends = LE_NUMBERS.map(|le| le + 1);
+        self.add_buckets(labels, numbers, ends, |end| (end - 1).to_string(), |sum| sum.to_string())
+    }
+
+    /// Of `all` together; `ends` are beyond their buckets, `le` says what is last in them.
+    fn add_buckets<const N: usize>(
+        &mut self,
+        labels: &[(&str, &str)],
+        all: &[&Histogram],
+        ends: [u64; N],
+        le: fn(u64) -> String,
+        sum: fn(u64) -> String,
+    ) -> &mut Self {
+        let (mut below, mut count) = ([0; N], 0);
+        for histogram in all {
+            let (more, n) = histogram.cumulated(&ends);
+            below.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+            count += n;
+        }
+        let les = ends.map(le);
+        let buckets = les.iter().map(String::as_str).zip(below).chain([("+Inf", count)]);
+        for (le, count) in buckets {
+            let labels: Vec<_> = labels.iter().copied().chain([("le", le)]).collect();
             self.line("_bucket", &labels, format_args!("{count}"));
         }
-        let labels_inf: Vec<_> = labels.iter().copied().chain([("le", "+Inf")]).collect();
-        self.line("_bucket", &labels_inf, format_args!("{all}"));
-        self.line("_sum", labels, format_args!("{}", Seconds(sum)));
-        self.line("_count", labels, format_args!("{all}"))
+        let total = all.iter().map(|histogram| histogram.sum()).sum();
+        self.line("_sum", labels, format_args!("{}", sum(total)));
+        self.line("_count", labels, format_args!("{count}"))
     }
 
     fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: std::fmt::Arguments<'_>) -> &mut Self {
@@ -124,9 +160,9 @@ mod tests {
     #[test]
     fn buckets_are_cumulated() {
         let times = Histogram::default();
-        [10, 100, 3000, u64::MAX].iter().for_each(|&time| times.record(time));
+        [10, 100, 3000, 1 << 40].iter().for_each(|&time| times.record(time));
         let mut page = Exposition::default();
-        page.times("t_seconds", "Time.").add_times(&[("p", "q")], &times, 3110);
+        page.histogram("t_seconds", "Time.").add_times(&[("p", "q")], &[&times]);
         let text = page.into_text();
         for line in [
             "t_seconds_bucket{p=\"q\",le=\"0.000064\"} 1",
@@ -135,10 +171,23 @@ mod tests {
             "t_seconds_bucket{p=\"q\",le=\"0.004096\"} 3",
             "t_seconds_bucket{p=\"q\",le=\"67.108864\"} 3",
             "t_seconds_bucket{p=\"q\",le=\"+Inf\"} 4",
-            "t_seconds_sum{p=\"q\"} 0.003110",
+            "t_seconds_sum{p=\"q\"} 1099511.630886",
             "t_seconds_count{p=\"q\"} 4",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn numbers_of_several_are_one_series() {
+        let (one, two) = (Histogram::default(), Histogram::default());
+        [1, 3, 4, 16_383].iter().for_each(|&n| one.record(n));
+        [2, 16_384].iter().for_each(|&n| two.record(n));
+        let mut page = Exposition::default();
+        page.histogram("n", "Numbers.").add_numbers(&[], &[&one, &two]);
+        let text = page.into_text();
+        let of = |le: &str| text.lines().find_map(|l| l.strip_prefix(&format!("n_bucket{{le=\"{le}\"}} ")));
+        assert_eq!(["1", "3", "7", "16383", "+Inf"].map(of), ["1", "3", "4", "5", "6"].map(Some), "{text}");
+        assert!(text.ends_with("\nn_sum 32777\nn_count 6\n"), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! A histogram of fixed size, for values of any unit. Never: a clock.
 //!
-//! Four buckets for each power of two, so a quantile is at most a quarter too high; about one kilobyte. Recording is two
+//! Four buckets for each power of two, so a quantile is at most a quarter too high; about one kilobyte. Recording is three
 //! atomic operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,17 @@ const BUCKETS: usize = 124;
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
+    sum: AtomicU64,
     max: AtomicU64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], max: AtomicU64::new(0) }
+        Self {
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+        }
     }
 }
 
@@ -36,6 +41,7 @@ impl Histogram {
     /// Counts one value.
     pub fn record(&self, value: u64) {
         self.buckets[bucket(value)].fetch_add(1, Ordering::Relaxed);
+        self.sum.fetch_add(value, Ordering::Relaxed);
         self.max.fetch_max(value, Ordering::Relaxed);
     }
 
@@ -63,6 +69,11 @@ impl Histogram {
         let counts = self.buckets.each_ref().map(|count| count.load(Ordering::Relaxed));
         let below = ends.map(|end| counts[..bucket(end)].iter().sum());
         (below, counts.iter().sum())
+    }
+
+    /// All values together.
+    pub fn sum(&self) -> u64 {
+        self.sum.load(Ordering::Relaxed)
     }
 }
 
@@ -108,7 +119,7 @@ mod tests {
         (1..=1000).for_each(|value| histogram.record(value));
         let Spread { p50, p99, max } = histogram.spread();
         assert!((500..=625).contains(&p50) && (990..=1000).contains(&p99), "{p50} {p99}");
-        assert_eq!(max, 1000);
+        assert_eq!((max, histogram.sum()), (1000, 500_500));
         let one = Histogram::default();
         one.record(u64::MAX);
         assert_eq!(one.spread(), Spread { p50: u64::MAX, p99: u64::MAX, max: u64::MAX });

@@ -15,7 +15,7 @@ use super::ticket::{Outcome, RowNotice, Ticket, count_work};
 use super::{COPIES_ONLY, Lane, Owner, lock};
 use crate::coalesce::batch::{Cargo, copy_context};
 use crate::coalesce::catalog;
-use crate::coalesce::evidence::{FlushOutcome, Seen};
+use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
 use crate::pool::Checkout;
 use crate::proto::prepared::Statement;
 use crate::proto::vars::Whose;
@@ -161,12 +161,13 @@ impl Flight {
 
     async fn fly_on(mut self, batch: Cargo, mut aboard: Option<Aboard>) {
         if aboard.is_none() && batch.rows() < self.lane.copy_min_rows() {
-            return self.hand_back(&batch);
+            return self.hand_back(&batch, Fallback::Few);
         }
         // The front of the tickets are those of the last one here.
         let mut batches = vec![(batch, TRIES)];
         while let Some((batch, tries)) = batches.pop() {
-            match self.land(&batch, aboard.take()).await {
+            let (landed, why) = self.land(&batch, aboard.take()).await;
+            match landed {
                 Landed::Committed => self.committed(batch),
                 Landed::Failed(None) if self.values_rows > 0 => {
                     self.way = Way::Copies;
@@ -175,26 +176,27 @@ impl Flight {
                 }
                 Landed::Failed(Some(unit)) if tries == TRIES && batch.units() > 1 => {
                     self.lane.stats.isolated.fetch_add(1, Ordering::Relaxed);
-                    self.lane.stats.fallbacks.fetch_add(batch.unit_rows(unit) as u64, Ordering::Relaxed);
+                    self.lane.stats.fell_back(why, batch.unit_rows(unit));
                     self.tickets.remove(unit).resolve(Outcome::RunSingly);
                     batches.push((batch.without(unit), tries - 1));
                 }
                 Landed::Failed(None)
                     if tries > 1 && batch.units() >= 2 * self.lane.settings.copy_min_rows =>
                 {
+                    self.lane.stats.bisects.fetch_add(1, Ordering::Relaxed);
                     let half = batch.units() / 2;
                     batches.push((batch.select(half..batch.units()), tries - 1));
                     batches.push((batch.select(0..half), tries - 1));
                 }
-                Landed::Failed(_) | Landed::NotStored => self.hand_back(&batch),
+                Landed::Failed(_) | Landed::NotStored => self.hand_back(&batch, why),
                 Landed::Unknown => self.unknown(&batch),
             }
             self.left = Instant::now();
         }
     }
 
-    /// One COPY: sent, and what came of it; remembered for the console.
-    async fn land(&mut self, batch: &Cargo, aboard: Option<Aboard>) -> Landed {
+    /// One COPY: sent, and what came of it; remembered for the console. And why its rows fall back, if they have to.
+    async fn land(&mut self, batch: &Cargo, aboard: Option<Aboard>) -> (Landed, Fallback) {
         let mut seen = Seen::default();
         let mut notices = Vec::new();
         let landed = self.send(batch, aboard, &mut seen, &mut notices).await;
@@ -218,8 +220,9 @@ impl Flight {
         if matches!(seen.outcome, FlushOutcome::SettledCommitted | FlushOutcome::SettledAborted) {
             stats.resolved.fetch_add(batch.units() as u64, Ordering::Relaxed);
         }
+        let why = Fallback::after(&seen);
         self.log(batch, seen, took);
-        landed
+        (landed, why)
     }
 
     /// What was committed counts in the pool as if each client had had a server.
@@ -440,8 +443,8 @@ impl Flight {
         self.resolve(units, Outcome::Inserted);
     }
 
-    pub(super) fn hand_back(&mut self, batch: &Cargo) {
-        self.lane.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
+    pub(super) fn hand_back(&mut self, batch: &Cargo, why: Fallback) {
+        self.lane.stats.fell_back(why, batch.rows());
         self.resolve(batch.units(), Outcome::RunSingly);
     }
 

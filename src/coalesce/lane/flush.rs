@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Lane, Leg};
 use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
-use crate::coalesce::evidence::{FlushOutcome, Seen};
+use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
 use crate::coalesce::shapes::guard_statement;
 use crate::pool::Checkout;
 use crate::proto::pipeline::{Action, Kind};
@@ -72,7 +72,6 @@ impl Lane {
             self.stats.flush_time.record(took.as_micros() as u64);
         } else {
             self.stats.failures.fetch_add(1, Ordering::Relaxed);
-            self.stats.fallbacks.fetch_add(batch.rows() as u64, Ordering::Relaxed);
             self.count_dead(&batch);
             if changed && guard != Guard::Sentinel {
                 self.forget_shapes();
@@ -86,6 +85,9 @@ impl Lane {
             sqlstate: error.map(|error| String::from_utf8_lossy(error.sqlstate()).into_owned()),
             guilty: guilty.map(|_| client),
         };
+        if !stored {
+            self.stats.fell_back(Fallback::after(&seen), batch.rows());
+        }
         self.remember(&batch, seen, Duration::ZERO, took, std::iter::once(client));
         stored
     }
