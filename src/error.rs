@@ -90,6 +90,8 @@ kinds! {
     PreparedBytes = "53400" Error,
     /// No server connection could be opened within query_wait_timeout.
     ServerUnreachable = "08001" Fatal,
+    /// No server was as target_session_attrs wants it within query_wait_timeout.
+    NoFittingServer = "08001" Fatal,
     /// No server connection became free within query_wait_timeout.
     QueryWaitTimeout = "53300" Fatal,
     /// The server connection was lost while it was in use.
@@ -273,6 +275,16 @@ impl Error {
     pub fn server_unreachable(why: &str) -> Self {
         Self::new(Kind::ServerUnreachable, "no connection to the server within query_wait_timeout")
             .with_detail(why.to_owned())
+    }
+
+    /// No server as target_session_attrs wants it within query_wait_timeout, and what the hosts are.
+    pub fn no_fitting_server(why: &str) -> Self {
+        Self::new(
+            Kind::NoFittingServer,
+            "no server has the database's target_session_attrs (query_wait_timeout)",
+        )
+        .with_detail(why.to_owned())
+        .with_hint("Promote a server, or name one that fits in host.")
     }
 
     /// All connections were busy for `limit`.

@@ -306,8 +306,12 @@ const AUTH_QUERY: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN N
 pub struct Database {
     /// The name clients ask for (`*` for the fallback).
     pub name: String,
-    /// Where the server is: host names, addresses or socket directories, tried in order.
+    /// Where the server is: host names, addresses or socket directories.
     pub host: Vec<String>,
+    /// Which of them a new connection begins with.
+    pub load_balance_hosts: LoadBalanceHosts,
+    /// What a server must be like for a connection to be made to it.
+    pub target_session_attrs: TargetSessionAttrs,
     /// The server's port.
     pub port: u16,
     /// Name on the server; `None`: the name the client asked for.
@@ -402,6 +406,58 @@ impl PoolMode {
             Self::Session => "session",
             Self::Transaction => "transaction",
             Self::Statement => "statement",
+        }
+    }
+}
+
+/// Which of several hosts a new server connection begins with; the others follow while it can't be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LoadBalanceHosts {
+    /// The one behind that of the last connection.
+    #[default]
+    RoundRobin,
+    /// That of the last connection.
+    Disable,
+}
+
+impl LoadBalanceHosts {
+    /// PgBouncer's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round-robin",
+            Self::Disable => "disable",
+        }
+    }
+}
+
+/// What a server must be like, in libpq's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum TargetSessionAttrs {
+    /// Nothing is asked.
+    #[default]
+    Any,
+    /// Takes writes by default: no standby, and `default_transaction_read_only` is off.
+    ReadWrite,
+    /// Does not.
+    ReadOnly,
+    /// Not in hot standby.
+    Primary,
+    /// In hot standby.
+    Standby,
+    /// In hot standby, or if there is none, any.
+    PreferStandby,
+}
+
+impl TargetSessionAttrs {
+    /// libpq's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::ReadWrite => "read-write",
+            Self::ReadOnly => "read-only",
+            Self::Primary => "primary",
+            Self::Standby => "standby",
+            Self::PreferStandby => "prefer-standby",
         }
     }
 }

@@ -14,7 +14,9 @@ use pgsluice::client::handshake::{self, Authenticated, LoginError, Opened};
 use pgsluice::limits::{LOGIN_BYTES_MAX, SCRAM_ITERATIONS_MAX, STARTUP_BYTES_MAX};
 use pgsluice::net::{Acceptor, Connector, Keepalive, Peer, Stream};
 use pgsluice::server::connect::{self, Address, ConnectError, Login, Target};
-use pgsluice::settings::{AuthType, HbaRule, HbaTransport, Secret, Settings, SslMode, Tls, TlsProtocols};
+use pgsluice::settings::{
+    AuthType, HbaRule, HbaTransport, Secret, Settings, SslMode, TargetSessionAttrs, Tls, TlsProtocols,
+};
 use pgsluice::wire::backend::{self, ErrorFields};
 use pgsluice::wire::startup::{self, StartupPacket, authentication as code};
 use pgsluice::wire::{TransactionStatus, frame, frontend};
@@ -82,6 +84,7 @@ fn target(user: &str, credential: Credential, tls: &Tls) -> Target {
     Target {
         hosts: vec!["localhost".into()],
         port: real().postgres.port(),
+        attrs: TargetSessionAttrs::Any,
         dbname: "postgres".into(),
         user: user.into(),
         credential,
@@ -355,6 +358,7 @@ async fn against(script: Script, credential: Credential, sslmode: SslMode) -> Re
     let target = Target {
         hosts: vec!["127.0.0.1".into()],
         port: listener.local_addr().unwrap().port(),
+        attrs: TargetSessionAttrs::Any,
         dbname: "app".into(),
         user: "ann".into(),
         credential,

@@ -23,7 +23,7 @@ use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::{VarSet, Whose, moment};
 use crate::server::Reported;
-use crate::server::connect::Target;
+use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
 use crate::sql::effects::Effects;
 use crate::telemetry::audit::Source;
@@ -150,6 +150,7 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         server_check_delay: general.server_check_delay,
         server_check_query: general.server_check_query.clone(),
         round_robin: general.server_round_robin,
+        load_balance_hosts: database.load_balance_hosts,
         coalesce: match user {
             Some(user) => database.coalesce.for_user(&user.coalesce),
             None => database.coalesce.clone(),
@@ -181,6 +182,7 @@ pub fn pool_target(
     Ok(Target {
         hosts: database.host.clone(),
         port: database.port,
+        attrs: database.target_session_attrs,
         dbname: database.dbname.clone().unwrap_or_else(|| key.database.clone()),
         user: database.user.clone().unwrap_or_else(|| key.user.clone()),
         credential,
@@ -473,7 +475,10 @@ pub(super) fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
             Some(body) => Err(body.to_vec()),
             None => Ok(Error::server_unreachable(&error.to_string())),
         },
-        CheckoutError::Timeout(_, Some(error)) => Ok(Error::server_unreachable(&error.to_string())),
+        CheckoutError::Timeout(_, Some(error)) => match *error {
+            ConnectError::Unfit { .. } => Ok(Error::no_fitting_server(&error.to_string())),
+            _ => Ok(Error::server_unreachable(&error.to_string())),
+        },
         CheckoutError::Timeout(limit, None) => Ok(Error::query_wait_timeout(limit)),
         CheckoutError::Closed => Ok(Error::shutting_down()),
     }

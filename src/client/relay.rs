@@ -399,7 +399,9 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
             b::PARAMETER_STATUS => {
                 let (name, value) =
                     b::parameter_status(body).map_err(|e| Fault::ServerViolation(e.to_string()))?;
-                report(reported, name, value);
+                if report(reported, name, value) {
+                    shared.heard_of(name);
+                }
                 state.note_parameter(name, value);
                 if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
             }

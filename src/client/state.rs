@@ -1026,6 +1026,9 @@ impl State {
         }
         let fields = b::ErrorFields::new(body);
         self.server_left |= fields.ends_connection();
+        if fields.sqlstate() == b"25006" {
+            server.refused_to_write();
+        }
         if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
             // Who prepares the same text again gets a new statement; what has no name of ours goes with the connection.
             match self.names.find(asked) {

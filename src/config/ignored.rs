@@ -47,10 +47,7 @@ const GENERAL: &[(&str, &str)] = &[
 ];
 
 /// Keys of a database line.
-const DATABASE: &[(&str, &str)] = &[
-    ("load_balance_hosts", "hosts are tried in order"),
-    ("application_name", "the client's own choice is carried to the server"),
-];
+const DATABASE: &[(&str, &str)] = &[("application_name", "the client's own choice is carried to the server")];
 
 /// Why PgBouncer's `name` has no effect; `None` if it is not one of those.
 pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {

@@ -8,7 +8,10 @@ use std::sync::LazyLock;
 
 use super::table::{COALESCE, COALESCE_TABLE, DATABASE, GENERAL, POLICY, USER, USER_COALESCE};
 use super::value::Raw;
-use crate::settings::{Coalesce, CoalesceTable, Database, General, Policy, Settings, User, UserCoalesce};
+use crate::settings::{
+    Coalesce, CoalesceTable, Database, General, LoadBalanceHosts, Policy, Settings, TargetSessionAttrs, User,
+    UserCoalesce,
+};
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -114,6 +117,8 @@ pub(super) fn blank_database(name: &str) -> Database {
     Database {
         name: name.to_owned(),
         host: Vec::new(),
+        load_balance_hosts: LoadBalanceHosts::default(),
+        target_session_attrs: TargetSessionAttrs::default(),
         port: 5432,
         dbname: None,
         user: None,

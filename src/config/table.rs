@@ -10,8 +10,9 @@ use super::value::{
 use super::words::{Level, one_of};
 use crate::limits;
 use crate::settings::{
-    AllowListMode, AuthType, Coalesce, CoalesceMode, CoalesceTable, Database, Enforce, General, LogFormat,
-    Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements, Switch, User, UserCoalesce,
+    AllowListMode, AuthType, Coalesce, CoalesceMode, CoalesceTable, Database, Enforce, General,
+    LoadBalanceHosts, LogFormat, Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements, Switch,
+    TargetSessionAttrs, User, UserCoalesce,
 };
 
 macro_rules! table {
@@ -238,7 +239,12 @@ table! {
     /// `[databases.NAME]`
     DATABASE: Database;
     "", RELOAD, host = host: List,
-        "where the server is: host names, addresses or socket directories, tried in order";
+        "where the server is: host names, addresses or socket directories";
+    "", RELOAD, load_balance_hosts = load_balance_hosts: one_of::<LoadBalanceHosts>(),
+        "which of several hosts a new server connection begins with: the next one each time, or that of the last \
+         connection; the others follow while none is had";
+    "", RELOAD, target_session_attrs = target_session_attrs: one_of::<TargetSessionAttrs>(),
+        "what a server must be like for a connection to it, in libpq's words";
     "", RELOAD, port = port: Count(1u16, u16::MAX),
         "the server's port";
     "", RELOAD, dbname = dbname: Maybe(Text),

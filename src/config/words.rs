@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::value::{Form, Kind, Raw};
 use crate::settings::{
-    AllowListMode, AuthType, CoalesceMode, Enforce, LogFormat, PoolMode, SessionState, SimpleQuery, SslMode,
-    Statements, Switch,
+    AllowListMode, AuthType, CoalesceMode, Enforce, LoadBalanceHosts, LogFormat, PoolMode, SessionState,
+    SimpleQuery, SslMode, Statements, Switch, TargetSessionAttrs,
 };
 
 /// Words that stand for a value; the first one for a value is the one shown.
@@ -55,6 +55,22 @@ impl Word for PoolMode {
 impl Word for SessionState {
     const WORDS: &'static [(&'static str, Self)] =
         &[("pin", Self::Pin), ("reject", Self::Reject), ("allow", Self::Allow)];
+}
+
+impl Word for LoadBalanceHosts {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("round-robin", Self::RoundRobin), ("disable", Self::Disable)];
+}
+
+impl Word for TargetSessionAttrs {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("any", Self::Any),
+        ("read-write", Self::ReadWrite),
+        ("read-only", Self::ReadOnly),
+        ("primary", Self::Primary),
+        ("standby", Self::Standby),
+        ("prefer-standby", Self::PreferStandby),
+    ];
 }
 
 impl Word for AuthType {

@@ -13,6 +13,9 @@ use crate::server::ServerConn;
 use crate::server::connect::ConnectError;
 use crate::settings::PoolMode;
 
+/// As good as no limit.
+const FOREVER: Duration = Duration::from_secs(365 * 86400);
+
 /// Why there is no server connection.
 #[derive(Debug, Clone)]
 pub enum CheckoutError {
@@ -36,8 +39,9 @@ impl Checkout {
     /// Hot path. The connection is free, which is `now`: it goes to the first who waits, or is kept idle.
     pub fn release(mut self, now: Instant) {
         if let Some(server) = self.server.take() {
-            if server.shared.cancels.load(Ordering::Acquire) > 0 {
-                tokio::spawn(settle_cancels(server, Arc::clone(&self.pool)));
+            let shared = &server.shared;
+            if shared.cancels.load(Ordering::Acquire) > 0 || shared.role_doubted.load(Ordering::Relaxed) {
+                tokio::spawn(settle(server, Arc::clone(&self.pool)));
             } else {
                 self.pool.give(server, now);
             }
@@ -75,12 +79,22 @@ impl Drop for Checkout {
 }
 
 /// A cancel request is on its way to this connection: it stays out of the pool until that has arrived, and a round
-/// trip takes up what it may have left behind.
-async fn settle_cancels(server: Box<ServerConn>, pool: Arc<Pool>) {
+/// trip takes up what it may have left behind. Or it is asked whether its server is still what it was.
+async fn settle(server: Box<ServerConn>, pool: Arc<Pool>) {
     let mut checkout = Checkout { server: Some(server), pool };
-    if checkout.settle_cancels().await.is_ok() {
-        checkout.release(Instant::now());
+    if checkout.settle_cancels().await.is_err() {
+        return;
     }
+    if checkout.shared.role_doubted.load(Ordering::Relaxed) {
+        let limit = checkout.pool.settings.load().server_connect_timeout;
+        let limit = if limit.is_zero() { FOREVER } else { limit };
+        match tokio::time::timeout(limit, checkout.settle_role()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => checkout.pool.abandon(std::slice::from_ref(&checkout.shared.address)),
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+    checkout.release(Instant::now());
 }
 
 impl Pool {
@@ -130,11 +144,7 @@ impl Pool {
             if let Some(checkout) = self.checkout_now(want, startup) {
                 return Ok(checkout);
             }
-            let left = if limit.is_zero() {
-                Duration::from_secs(365 * 86400)
-            } else {
-                limit.saturating_sub(began.elapsed())
-            };
+            let left = if limit.is_zero() { FOREVER } else { limit.saturating_sub(began.elapsed()) };
             if let Some(checkout) = self.wait_in_queue(startup, left, limit).await? {
                 return Ok(checkout);
             }

@@ -23,9 +23,9 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, oneshot};
 
 use crate::proto::vars::VarSet;
-use crate::server::connect::{ConnectError, Target};
+use crate::server::connect::{Address, ConnectError, Target};
 use crate::server::{Reported, ServerConn, ServerShared};
-use crate::settings::{Coalesce, PoolMode, SessionState};
+use crate::settings::{Coalesce, LoadBalanceHosts, PoolMode, SessionState};
 use crate::telemetry::events;
 use crate::telemetry::histogram::Histogram;
 use crate::wire::backend::ErrorFields;
@@ -85,6 +85,8 @@ pub struct Settings {
     pub server_check_query: String,
     /// Oldest idle connection first.
     pub round_robin: bool,
+    /// Which host a new connection begins with.
+    pub load_balance_hosts: LoadBalanceHosts,
     /// Pouring.
     pub coalesce: Coalesce,
 }
@@ -188,6 +190,8 @@ pub struct Pool {
     pub settings: ArcSwap<Settings>,
     /// Where and as whom connections log in.
     pub target: ArcSwap<Target>,
+    /// Of the target's hosts, the one that the next connection begins with.
+    next_host: AtomicUsize,
     /// Counters.
     pub stats: Stats,
     /// What a server reports for a set of startup settings, once one was seen. Bounded.
@@ -463,16 +467,48 @@ impl Pool {
         let mut asked = (*target).clone();
         // The server takes them in order: of two values of one setting the client's own is the last.
         asked.startup.extend(startup.iter().map(|(n, v)| (n.to_owned(), v.to_owned())));
+        let balance = settings.load_balance_hosts;
+        let first = self.first_host(asked.hosts.len(), balance);
+        asked.hosts.rotate_left(first);
         let outcome = crate::server::connect::connect(&asked, settings.server_connect_timeout).await;
         match outcome {
             Ok(login) => {
+                if balance == LoadBalanceHosts::Disable {
+                    let at = target.hosts.iter().position(|host| *host == login.host);
+                    self.next_host.store(at.unwrap_or_default(), Ordering::Relaxed);
+                }
+                self.abandon(&login.passed_over);
                 let worker = registry::current_worker();
                 let mut server =
                     Box::new(ServerConn::new(login, target, startup, Arc::clone(&self.shared.none), worker));
                 self.greet(&mut server).await;
                 self.logged_in(server);
             }
-            Err(error) => self.login_failed(error, &startup),
+            Err(error) => {
+                if let ConnectError::Unfit { passed_over, .. } = &error {
+                    self.abandon(passed_over);
+                }
+                self.login_failed(error, &startup);
+            }
+        }
+    }
+
+    /// Which of so many hosts a new connection begins with.
+    fn first_host(&self, hosts: usize, balance: LoadBalanceHosts) -> usize {
+        let next = match balance {
+            LoadBalanceHosts::RoundRobin => self.next_host.fetch_add(1, Ordering::Relaxed),
+            LoadBalanceHosts::Disable => self.next_host.load(Ordering::Relaxed),
+        };
+        next % hosts.max(1)
+    }
+
+    /// These servers are not as `target_session_attrs` wants them (any more): connections to them serve nobody else.
+    fn abandon(self: &Arc<Self>, servers: &[Address]) {
+        let closed = self.retire(|server| servers.contains(&server.address));
+        if closed > 0 {
+            self.forget_welcomes();
+            let servers: Vec<String> = servers.iter().map(Address::to_string).collect();
+            events::servers_abandoned(&self.key.database, &self.key.user, &servers.join(", "), closed);
         }
     }
 
@@ -639,6 +675,7 @@ impl Pool {
         inner.paused
             || !inner.waiters.is_empty()
             || shared.close_needed.load(Ordering::Relaxed)
+            || shared.role_doubted.load(Ordering::Relaxed)
             || shared.cancels.load(Ordering::Relaxed) > 0
     }
 
@@ -713,19 +750,30 @@ impl Pool {
         self.lock().paused
     }
 
-    /// RECONNECT: connections close as they become free. What new ones report may be something else.
+    /// RECONNECT: connections close as they become free.
     pub fn reconnect(self: &Arc<Self>) {
+        self.forget_welcomes();
+        self.retire(|_| true);
+    }
+
+    /// What new connections report may be something else.
+    fn forget_welcomes(&self) {
         self.welcome.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let idle = {
+    }
+
+    /// Connections of which `which` is true close as they become free. How many there are that were to stay until now.
+    fn retire(self: &Arc<Self>, which: impl Fn(&ServerShared) -> bool) -> usize {
+        let (retired, idle) = {
             let mut inner = self.lock();
-            for server in &inner.servers {
-                server.close_needed.store(true, Ordering::Relaxed);
-            }
-            std::mem::take(&mut inner.idle)
+            let chosen = inner.servers.iter().filter(|server| which(server));
+            let retired = chosen.filter(|server| !server.close_needed.swap(true, Ordering::Relaxed)).count();
+            let close = |server: &mut Box<ServerConn>| server.shared.close_needed.load(Ordering::Relaxed);
+            (retired, inner.idle.extract_if(.., close).collect::<Vec<_>>())
         };
         for server in idle {
             self.discard(server);
         }
+        retired
     }
 
     /// Somebody drops, renames or copies the database: if no client is in it, none of our connections keeps it busy.

@@ -124,8 +124,8 @@ impl Proxy {
             let credential = credential_now(settings, &pool.key.user, &old.credential);
             let target = login::pool_target(settings, database, &pool.key, credential)
                 .map_err(|e| format!("{e}: {}", e.log().unwrap_or_default()))?;
-            let moved = (&old.hosts, old.port, &old.dbname, &old.user, &old.startup)
-                != (&target.hosts, target.port, &target.dbname, &target.user, &target.startup)
+            let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
+                != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)
                 || running.general.server_tls != settings.general.server_tls;
             let settings = login::pool_settings(settings, database, &pool.key);
             let moved = moved || settings.connect_query != pool.settings.load().connect_query;

@@ -18,7 +18,7 @@ use crate::config::{self, Section};
 use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
-use crate::settings::{CoalesceMode, Database, Settings};
+use crate::settings::{CoalesceMode, Database, LoadBalanceHosts, Settings};
 use crate::telemetry::audit::Progress;
 
 /// The pool_mode that PgBouncer shows for its console.
@@ -287,7 +287,7 @@ impl Proxy {
             reserve_pool_size: count(database.reserve_pool_size.unwrap_or(general.reserve_pool_size)),
             server_lifetime: database.server_lifetime.unwrap_or(general.server_lifetime).as_secs(),
             pool_mode: database.pool_mode.map(|mode| mode.as_str()),
-            load_balance_hosts: None,
+            load_balance_hosts: balanced(database.host.len(), database.load_balance_hosts),
             max_connections: count(database.max_db_connections.unwrap_or(general.max_db_connections)),
             current_connections: count(pools.iter().map(|pool| pool.servers().len()).sum()),
             max_client_connections: count(
@@ -300,6 +300,11 @@ impl Proxy {
             disabled: self.cx.pools.is_disabled(name),
         }
     }
+}
+
+/// As in PgBouncer it is shown where it means something.
+fn balanced(hosts: usize, by: LoadBalanceHosts) -> Option<String> {
+    (hosts > 1).then(|| by.as_str().to_owned())
 }
 
 fn count(n: usize) -> u64 {
@@ -343,9 +348,10 @@ fn pool_row(pool: &Pool, cl_active: u64, linked: &HashMap<u64, Arc<ClientShared>
         count(servers.iter().filter(|(s, free)| server_state(s, *free, linked.get(&s.id)) == state).count())
     };
     let (maxwait, maxwait_us) = seconds_and_micros(counts.maxwait);
+    let (settings, target) = (pool.settings.load(), pool.target.load());
     PoolRow {
         database: pool.key.database.clone(),
-        user: pool.target.load().user.clone(),
+        user: target.user.clone(),
         cl_active,
         cl_waiting: count(counts.waiting),
         cl_active_cancel_req: count(servers.iter().map(|(s, _)| s.cancels.load(Ordering::Relaxed)).sum()),
@@ -359,8 +365,8 @@ fn pool_row(pool: &Pool, cl_active: u64, linked: &HashMap<u64, Arc<ClientShared>
         sv_login: count(counts.login),
         maxwait,
         maxwait_us,
-        pool_mode: pool.settings.load().mode.as_str(),
-        load_balance_hosts: None,
+        pool_mode: settings.mode.as_str(),
+        load_balance_hosts: balanced(target.hosts.len(), settings.load_balance_hosts),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Dialing a server: TCP or Unix socket, TLS, startup, authentication, up to the first ReadyForQuery.
 //!
 //! ```text
-//! dial -> SSLRequest -> StartupMessage -> authentication -> ParameterStatus... -> ReadyForQuery
+//! dial -> SSLRequest -> StartupMessage -> authentication -> ParameterStatus... -> ReadyForQuery -> role
 //! ```
 //!
-//! Owns: the whole of a login, and sending a CancelRequest. Never: retries over time (the pool's), logs.
+//! Owns: the whole of a login, which host gets it, and sending a CancelRequest. Never: retries over time (the pool's), logs.
 //! The server may be hostile: every message is bounded, at most one authentication exchange is made,
 //! and a password is never sent twice. See "Start-up" in the message-flow section of the protocol chapter.
 
@@ -25,9 +25,11 @@ use crate::auth::{Credential, md5};
 use crate::limits::{LOGIN_BYTES_MAX, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::tls::end_point;
 use crate::net::{Connector, Keepalive, Stream};
-use crate::settings::SslMode;
+use crate::server::role::{self, Role};
+use crate::settings::{SslMode, TargetSessionAttrs};
 use crate::wire::backend::{self, ErrorFields};
 use crate::wire::frame::{self, Fields};
+use crate::wire::frontend;
 use crate::wire::startup::{self, authentication as code};
 use crate::wire::{CancelKey, DecodeError, TransactionStatus};
 
@@ -38,6 +40,8 @@ pub struct Target {
     pub hosts: Vec<String>,
     /// The port, also part of a socket's file name.
     pub port: u16,
+    /// What the server must be like.
+    pub attrs: TargetSessionAttrs,
     /// The database on the server.
     pub dbname: String,
     /// The role on the server.
@@ -52,6 +56,12 @@ pub struct Target {
     pub startup: Vec<(String, String)>,
     /// The minor of protocol 3 to ask for; the server may have less.
     pub minor: u16,
+}
+
+impl Target {
+    fn startup(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.startup.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
 }
 
 /// Where a connection went; a cancel request must go to the same place.
@@ -79,8 +89,14 @@ pub struct Login {
     pub stream: Stream,
     /// Bytes that came behind ReadyForQuery (a notification, a notice).
     pub rest: Vec<u8>,
+    /// Which of the target's hosts it went to.
+    pub host: String,
     /// Where it went.
     pub address: Address,
+    /// What the server is; `None`: nothing was asked.
+    pub role: Option<Role>,
+    /// Servers that were met before it, and are not as they should be.
+    pub passed_over: Vec<Address>,
     /// The minor of protocol 3 that is spoken.
     pub minor: u16,
     /// The server's process id; 0 if it gave none.
@@ -104,6 +120,13 @@ pub enum ConnectError {
     Protocol(String),
     /// The server asks for a proof that can't be given, or does not prove itself.
     Auth(String),
+    /// No server is as target_session_attrs wants it.
+    Unfit {
+        /// What is wanted, and what became of each host.
+        told: String,
+        /// Those that answered.
+        passed_over: Vec<Address>,
+    },
     /// The deadline passed.
     Timeout,
 }
@@ -133,7 +156,7 @@ impl ConnectError {
                 .sqlstate()
                 .is_some_and(|code| code.starts_with(b"28") || code == b"3D000" || code == b"42501"),
             Self::Auth(_) => true,
-            Self::Network(_) | Self::Tls(_) | Self::Protocol(_) | Self::Timeout => false,
+            Self::Network(_) | Self::Tls(_) | Self::Protocol(_) | Self::Unfit { .. } | Self::Timeout => false,
         }
     }
 
@@ -155,6 +178,7 @@ impl fmt::Display for ConnectError {
             }
             Self::Protocol(what) => write!(f, "protocol violation by the server during login: {what}"),
             Self::Auth(what) => write!(f, "cannot authenticate to the server: {what}"),
+            Self::Unfit { told, .. } => f.write_str(told),
             Self::Timeout => {
                 f.write_str("the server did not complete the login in time (server_connect_timeout)")
             }
@@ -190,7 +214,8 @@ type Result<T> = std::result::Result<T, ConnectError>;
 /// Connects and logs in. Hosts are tried in order, and each host's addresses; the time that is left is
 /// shared out evenly, so that one that swallows packets can't use up the whole.
 ///
-/// A server that answers with an error ends the search, but for "not yet" and "not any more" (57P03).
+/// A server that answers with an error ends the search, but for "not yet" and "not any more" (57P03). One that is not
+/// as the target wants it is passed over; a target that only prefers a standby gets the first of those in the end.
 /// Cancel safety: dropping the future closes the connection.
 ///
 /// # Errors
@@ -241,26 +266,65 @@ async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T>>) -> 
 
 // ===== dial =====
 
-async fn connect_any(target: &Target, deadline: Instant) -> Result<Login> {
-    let mut last = ConnectError::Network("no host is configured (host)".into());
-    for (i, host) in target.hosts.iter().enumerate() {
-        let share = share(deadline, target.hosts.len() - i);
-        match within(share, connect_host(target, host, share)).await {
-            Err(error) if tries_next(&error) => last = error,
-            done => return done,
-        }
-    }
-    Err(last)
+/// What was met on the way to a server that fits.
+#[derive(Default)]
+struct Search {
+    /// Servers that do not.
+    unfit: Vec<Address>,
+    /// The first of them, if it does where nothing better is.
+    spare: Option<Login>,
 }
 
-async fn connect_host(target: &Target, host: &str, deadline: Instant) -> Result<Login> {
+impl Search {
+    fn pass_over(&mut self, login: Login, attrs: TargetSessionAttrs) {
+        self.unfit.push(login.address.clone());
+        if attrs == TargetSessionAttrs::PreferStandby {
+            self.spare.get_or_insert(login);
+        }
+    }
+}
+
+async fn connect_any(target: &Target, deadline: Instant) -> Result<Login> {
+    let mut search = Search::default();
+    let mut last = ConnectError::Network("no host is configured (host)".into());
+    let mut told = Vec::new();
+    for (i, host) in target.hosts.iter().enumerate() {
+        let share = share(deadline, target.hosts.len() - i);
+        match within(share, connect_host(target, host, share, &mut search)).await {
+            Ok(login) => return Ok(Login { host: host.clone(), passed_over: search.unfit, ..login }),
+            Err(error) if tries_next(&error) => {
+                told.push(format!("{host}: {error}"));
+                last = error;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match search {
+        Search { spare: Some(login), .. } => Ok(login),
+        Search { unfit, .. } if unfit.is_empty() => Err(last),
+        Search { unfit: passed_over, .. } => {
+            let attrs = target.attrs.as_str();
+            let told = format!("no server has target_session_attrs = \"{attrs}\": {}", told.join("; "));
+            Err(ConnectError::Unfit { told, passed_over })
+        }
+    }
+}
+
+async fn connect_host(target: &Target, host: &str, deadline: Instant, search: &mut Search) -> Result<Login> {
     let addresses = resolve(host, target.port).await?;
     let mut last = ConnectError::Network(format!("host \"{host}\" has no address"));
     for (i, address) in addresses.iter().enumerate() {
         let share = share(deadline, addresses.len() - i);
         match within(share, login(target, address)).await {
+            Ok(login) => match login.role.and_then(|role| role.unfit_for(target.attrs)) {
+                None => return Ok(login),
+                Some(why) => {
+                    last = ConnectError::Unfit { told: why.to_owned(), passed_over: Vec::new() };
+                    search.pass_over(Login { host: host.to_owned(), ..login }, target.attrs);
+                }
+            },
             Err(error) if tries_next(&error) => last = error,
-            done => return done,
+            Err(error) => return Err(error),
         }
     }
     Err(last)
@@ -274,7 +338,10 @@ fn share(deadline: Instant, among: usize) -> Instant {
 
 fn tries_next(error: &ConnectError) -> bool {
     match error {
-        ConnectError::Network(_) | ConnectError::Tls(_) | ConnectError::Timeout => true,
+        ConnectError::Network(_)
+        | ConnectError::Tls(_)
+        | ConnectError::Unfit { .. }
+        | ConnectError::Timeout => true,
         ConnectError::Server(_) => error.sqlstate() == Some(b"57P03"),
         ConnectError::Protocol(_) | ConnectError::Auth(_) => false,
     }
@@ -373,12 +440,19 @@ async fn login_once(target: &Target, address: &Address, sslmode: SslMode, minor:
     let mut talk = Talk { stream, buf: Vec::new(), start: 0, seen: 0 };
     let mut packet = Vec::with_capacity(256);
     let own = [("user", target.user.as_str()), ("database", target.dbname.as_str())];
-    let given = target.startup.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let all = own.into_iter().chain(given).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let all =
+        own.into_iter().chain(target.startup()).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     startup::put_startup(&mut packet, minor, all);
     talk.send(&packet).await?;
     let minor = authenticate(&mut talk, target, minor).await?;
-    read_info(talk, address.clone(), minor).await
+    let Info { pid, key, params } = read_info(&mut talk).await?;
+    let role = match target.attrs {
+        TargetSessionAttrs::Any => None,
+        _ => Some(find_role(&mut talk, &params).await?.unless_asked_for(target.startup())),
+    };
+    let (host, passed_over, address) = (String::new(), Vec::new(), address.clone());
+    let rest = talk.buf[talk.start..].to_vec();
+    Ok(Login { stream: talk.stream, rest, host, address, role, passed_over, minor, pid, key, params })
 }
 
 /// The messages of one login.
@@ -610,7 +684,14 @@ fn binding(stream: &Stream, mechanisms: &[u8]) -> Result<Binding> {
 
 // ===== after AuthenticationOk =====
 
-async fn read_info(mut talk: Talk, address: Address, minor: u16) -> Result<Login> {
+/// What a server says of itself and of the connection.
+struct Info {
+    pid: i32,
+    key: CancelKey,
+    params: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+async fn read_info(talk: &mut Talk) -> Result<Info> {
     let (mut pid, mut key, mut params) = (0, CancelKey::default(), Vec::new());
     loop {
         let message = talk.next().await?;
@@ -629,8 +710,34 @@ async fn read_info(mut talk: Talk, address: Address, minor: u16) -> Result<Login
             _ => return Err(Talk::unexpected(message, "ParameterStatus, BackendKeyData or ReadyForQuery")),
         }
     }
-    let rest = talk.buf[talk.start..].to_vec();
-    Ok(Login { stream: talk.stream, rest, address, minor, pid, key, params })
+    Ok(Info { pid, key, params })
+}
+
+/// By what came with the login; a server that said nothing is asked.
+async fn find_role(talk: &mut Talk, params: &[(Vec<u8>, Vec<u8>)]) -> Result<Role> {
+    if let Some(role) = Role::reported(params) {
+        return Ok(role);
+    }
+    let mut packet = Vec::with_capacity(256);
+    frontend::put_query(&mut packet, role::QUESTION.as_bytes());
+    talk.send(&packet).await?;
+    let mut role = None;
+    loop {
+        let message = talk.next().await?;
+        let body = talk.body(message);
+        match message.tag {
+            backend::DATA_ROW => role = Role::answered(&backend::data_row(body)?),
+            backend::ROW_DESCRIPTION
+            | backend::COMMAND_COMPLETE
+            | backend::PARAMETER_STATUS
+            | backend::NOTIFICATION_RESPONSE => {}
+            backend::READY_FOR_QUERY => break ready(body)?,
+            _ => return Err(Talk::unexpected(message, "the answer to a query")),
+        }
+    }
+    role.ok_or_else(|| {
+        ConnectError::Protocol("the server does not say what it is (target_session_attrs)".into())
+    })
 }
 
 fn ready(body: &[u8]) -> Result<()> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use super::role::{self, Role};
 use super::{ServerConn, report};
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Settled};
@@ -256,7 +257,9 @@ impl ServerConn {
                 }
                 b::PARAMETER_STATUS => {
                     let (name, value) = b::parameter_status(body).map_err(|e| e.to_string())?;
-                    report(&mut self.reported, name, value);
+                    if report(&mut self.reported, name, value) {
+                        self.shared.heard_of(name);
+                    }
                 }
                 b::NOTIFICATION_RESPONSE => reply.notifications.extend_from_slice(&buf[..head.total()]),
                 b::NOTICE_RESPONSE if raw => {}
@@ -318,6 +321,18 @@ impl ServerConn {
             self.simple("").await?;
         }
         Ok(())
+    }
+
+    /// Asks whether the server is still what the target wants; to be done where a doubt arose.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`]; an answer that says nothing is `Lost` too.
+    pub async fn settle_role(&mut self) -> Result<bool, Lost> {
+        self.shared.role_doubted.store(false, Ordering::Relaxed);
+        let reply = self.simple(role::QUESTION).await?;
+        let row: Vec<_> = reply.rows.first().into_iter().flatten().map(Option::as_deref).collect();
+        let role = Role::answered(&row).ok_or_else(|| Lost("the server does not say what it is".into()))?;
+        Ok(role.unless_asked_for(self.startup.iter()).unfit_for(self.shared.target.attrs).is_none())
     }
 
     /// Asks what session state this connection carries now.

@@ -5,6 +5,7 @@
 
 pub mod connect;
 pub mod internal;
+pub mod role;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, ServerNames, Statement};
 use crate::proto::vars::{Change, VarSet, Whose, changes, changes_from_anything, is_identity, now};
+use crate::settings::TargetSessionAttrs;
 use crate::sql::effects::Effects;
 use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 
@@ -49,8 +51,26 @@ pub struct ServerShared {
     pub client: AtomicU64,
     /// Close it as soon as it is free (RECONNECT, changed settings).
     pub close_needed: AtomicBool,
+    /// The server may not be any more what it was at the login: it is asked before another client gets the connection.
+    pub role_doubted: AtomicBool,
     /// Prepared statements on it, for the console.
     pub statements: AtomicUsize,
+}
+
+impl ServerShared {
+    /// The server reported a new value of `name`.
+    pub fn heard_of(&self, name: &[u8]) {
+        if self.target.attrs != TargetSessionAttrs::Any && role::is_changed_by(name) {
+            self.role_doubted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The server refused to write (25006), because it may not or because the transaction is read-only.
+    pub fn refused_to_write(&self) {
+        if matches!(self.target.attrs, TargetSessionAttrs::ReadWrite | TargetSessionAttrs::Primary) {
+            self.role_doubted.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -116,6 +136,7 @@ impl ServerConn {
             cancels: AtomicUsize::new(0),
             client: AtomicU64::new(0),
             close_needed: AtomicBool::new(false),
+            role_doubted: AtomicBool::new(false),
             statements: AtomicUsize::new(0),
         };
         Self {
@@ -194,7 +215,9 @@ impl ServerConn {
             match head.tag {
                 b::PARAMETER_STATUS => {
                     let (name, value) = b::parameter_status(body).map_err(|_| ())?;
-                    report(&mut self.reported, name, value);
+                    if report(&mut self.reported, name, value) {
+                        self.shared.heard_of(name);
+                    }
                 }
                 b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {}
                 _ => return Err(()),

@@ -28,6 +28,11 @@ pub fn server_login_failed(database: &str, user: &str, why: &dyn Display) {
     tracing::warn!(database, user, error = %why, "server login failed");
 }
 
+/// Servers turned out not to be as `target_session_attrs` wants them: so many connections to them close.
+pub fn servers_abandoned(database: &str, user: &str, servers: &str, connections: usize) {
+    tracing::warn!(database, user, servers, connections, "servers left for target_session_attrs");
+}
+
 /// `connect_query` failed on a new server connection.
 pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,6 +64,34 @@ impl Postgres {
             "PostgreSQL did not start:\n{}",
             fs::read_to_string(dir.path().join("log")).unwrap_or_default()
         );
+    }
+
+    /// A standby of this server that streams from it: on the same port, and on the address 127.0.0.2.
+    pub fn standby(&self) -> Self {
+        let dir = tempfile::Builder::new().prefix("pgsluice-pg-").tempdir().expect("temporary directory");
+        own(dir.path());
+        let data = dir.path().join("data");
+        let mut backup = as_user(Some(OS_USER), &self.bin.join("pg_basebackup").to_string_lossy());
+        backup.args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-U", "postgres"]);
+        backup.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        run(backup.arg("-D").arg(&data).current_dir("/"));
+        let places =
+            format!("listen_addresses = '127.0.0.2'\nunix_socket_directories = '{}'\n", dir.path().display());
+        let mut conf =
+            fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("postgresql.conf");
+        conf.write_all(places.as_bytes()).expect("postgresql.conf");
+        let mut server = launch(&self.bin, dir.path(), self.port);
+        let standby = ready(&mut server, dir.path(), self.port);
+        let log = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+        assert!(standby, "the standby did not start:\n{}", log());
+        self.wait_until("postgres", "SELECT bool_or(state = 'streaming') FROM pg_stat_replication");
+        Self { server, port: self.port, bin: self.bin.clone(), dir }
+    }
+
+    /// Makes a standby a primary; it takes writes when this returns.
+    pub fn promote(&self) {
+        let mut promote = as_user(Some(OS_USER), &self.bin.join("pg_ctl").to_string_lossy());
+        run(promote.args(["promote", "-w", "-D"]).arg(self.data_dir()).current_dir("/"));
     }
 
     /// TCP port on 127.0.0.1.
