@@ -74,11 +74,14 @@ pub const AUDIT_QUEUE_EVENTS: usize = 4096;
 /// How long the end of the process waits for the audit's last lines.
 pub const AUDIT_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Requests over HTTP at a time; one more is closed.
+/// Connections over HTTP at a time; for one more the oldest is closed.
 pub const HTTP_CONNECTIONS_MAX: usize = 16;
 
-/// Longest request over HTTP (bytes): its first line is what is read.
+/// Longest request over HTTP (bytes), headers included.
 pub const HTTP_REQUEST_BYTES_MAX: usize = 8 << 10;
+
+/// Most that is read behind a request over HTTP, and thrown away (bytes).
+pub const HTTP_REST_BYTES_MAX: usize = 64 << 10;
 
 /// Longest time that one request over HTTP may take, its answer included.
 pub const HTTP_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);

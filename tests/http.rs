@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
+use pgsluice::limits::{HTTP_CONNECTIONS_MAX, HTTP_REQUEST_BYTES_MAX, HTTP_REST_BYTES_MAX, HTTP_TIME_MAX};
 use pgsluice::telemetry::exposition::Exposition;
 use pgsluice::telemetry::histogram::Histogram;
 use proptest::prelude::*;
@@ -286,31 +287,62 @@ fn readiness_falls_before_the_last_client_has_gone() {
 }
 
 #[test]
-fn what_is_no_request_is_told_and_holds_nothing() {
+fn what_is_no_request_is_told() {
     let server = Postgres::shared();
     let (mut proxy, port) = proxy(server, "", "");
-    assert!(get(port, "/").starts_with("HTTP/1.1 404 "));
-    assert!(ask(port, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-    assert!(ask(port, "\0\0\0\x08\x04\u{d}\x16\r\n\r\n").starts_with("HTTP/1.1 400 "));
-    assert!(ask(port, &"x".repeat(8 << 10)).starts_with("HTTP/1.1 431 "));
-    let head = ask(port, "HEAD /healthz HTTP/1.1\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
-    // As many as there are places say nothing: one more is closed at once, and PostgreSQL's port does not care.
-    let silent: Vec<_> = (0..pgsluice::limits::HTTP_CONNECTIONS_MAX)
-        .map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connect"))
-        .collect();
-    let mut one_more = TcpStream::connect(("127.0.0.1", port)).expect("connect");
-    one_more.set_read_timeout(Some(pgsluice::limits::HTTP_TIME_MAX / 2)).expect("a timeout");
-    assert_eq!(one_more.read(&mut [0]).expect("the end, not silence"), 0);
+    let status = |request: &str| ask(port, request).split(' ').nth(1).unwrap_or_default().to_owned();
+    assert_eq!(status("GET /nowhere HTTP/1.1\r\n\r\n"), "404");
+    assert_eq!(status("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), "405");
+    assert_eq!(status("BREW /metrics HTTP/1.1\r\n\r\n"), "405");
+    assert_eq!(status("GET /metrics HTTP/2.0\r\n\r\n"), "505");
+    // Told at once, without an end that may never come.
+    assert_eq!(status("\0\0\0\x08\x04\u{d}\x16"), "400");
+    assert_eq!(status("GET /metrics\n"), "400");
+    assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: a\r\n b\r\n"), "400");
+    let long = "x".repeat(HTTP_REQUEST_BYTES_MAX);
+    assert_eq!(status(&long), "431");
+    assert_eq!(status(&format!("GET / HTTP/1.1\r\nA: {long}\r\n\r\n{long}")), "431");
+    let (head, whole) = (ask(port, "HEAD /healthz HTTP/1.1\r\n\r\n"), get(port, "/healthz"));
+    assert_eq!(format!("{head}ok\n"), whole);
+    // A second request is nobody's: the connection ends with the first one's answer.
+    let two = ask(port, "GET /healthz HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n");
+    assert_eq!(two, whole);
+    assert!(whole.contains("\r\nConnection: close\r\n") && whole.contains("\r\nCache-Control: no-store\r\n"));
     assert!(proxy.alive());
-    drop(silent);
-    let again = poll(PATIENCE, || {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        answer.ends_with("ok\n").then_some(())
+}
+
+#[test]
+fn an_answer_arrives_whatever_was_sent_behind_the_request() {
+    let server = Postgres::shared();
+    let (_proxy, port) = proxy(server, "", "");
+    let behind = "x".repeat(HTTP_REST_BYTES_MAX / 2);
+    for request in ["GET /metrics HTTP/1.1\r\n\r\n", "POST / HTTP/1.1\r\n\r\n", "\n"] {
+        let answer = ask(port, &format!("{request}{behind}"));
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+    }
+}
+
+/// As many as there are places send nothing, or a byte now and then: others are answered all the same, and the slow ones end.
+#[test]
+fn who_is_slow_keeps_nobody_out_and_ends() {
+    let server = Postgres::shared();
+    let (mut proxy, port) = proxy(server, "", "");
+    let connect = || TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    let mut slow: Vec<_> = (0..HTTP_CONNECTIONS_MAX * 4).map(|_| connect()).collect();
+    slow.iter_mut().step_by(2).for_each(|stream| drop(stream.write_all(b"GET /met")));
+    assert!(get(port, "/healthz").ends_with("ok\n"));
+    // The oldest were closed at once; the last ones when their time is over, whatever they send.
+    let ends = |stream: &mut TcpStream, limit| {
+        stream.set_read_timeout(Some(limit)).expect("a timeout");
+        matches!(stream.read(&mut [0]), Ok(0)) || stream.write_all(b"r").is_err()
+    };
+    assert!(ends(&mut slow[1], HTTP_TIME_MAX / 2), "the oldest is still there");
+    let last = slow.last_mut().expect("some");
+    let ended = poll(PATIENCE, || {
+        let _ = last.write_all(b"G");
+        ends(last, std::time::Duration::from_millis(100)).then_some(())
     });
-    assert!(again.is_some());
+    assert!(ended.is_some(), "a byte now and then keeps a connection open");
+    assert!(proxy.alive());
 }

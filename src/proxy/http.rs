@@ -1,24 +1,28 @@
-//! HTTP for whoever watches: `/metrics`, `/healthz`, `/readyz`. Never: changes anything, reads a body.
+//! HTTP for whoever watches: the status page, `/metrics`, `/healthz`, `/readyz`. Never: changes anything, reads a body.
 //!
 //! Some fixed answers to GET, one for each connection, on a port of its own that is closed unless `http_addr` opens it.
 //! It goes on while the process drains, so that a load balancer hears of that.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::{Proxy, ServeError};
-use crate::limits::{ACCEPT_PAUSE, HTTP_CONNECTIONS_MAX, HTTP_REQUEST_BYTES_MAX, HTTP_TIME_MAX};
+use crate::limits::{ACCEPT_PAUSE, HTTP_CONNECTIONS_MAX, HTTP_REST_BYTES_MAX, HTTP_TIME_MAX};
+use crate::telemetry::request::{self, Bad};
 use crate::telemetry::{events, exposition};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// A piece of a request (bytes).
+const PIECE_BYTES: usize = 1024;
+
 /// What is answered.
-#[derive(Debug, PartialEq, Eq)]
 struct Answer {
     status: &'static str,
     content_type: &'static str,
@@ -30,15 +34,24 @@ impl Answer {
         Self { status, content_type: TEXT, body: format!("{body}\n") }
     }
 
-    /// As bytes; `head`: without the body.
-    fn encode(&self, head: bool) -> Vec<u8> {
+    fn refusal(bad: Bad) -> Self {
+        match bad {
+            Bad::Malformed => Self::text("400 Bad Request", "this is no HTTP/1 request"),
+            Bad::TooLong => Self::text("431 Request Header Fields Too Large", "the request is too long"),
+            Bad::Method => Self::text("405 Method Not Allowed", "only GET and HEAD"),
+            Bad::Version => Self::text("505 HTTP Version Not Supported", "only HTTP/1.0 and HTTP/1.1"),
+        }
+    }
+
+    /// As bytes; `is_head`: without the body.
+    fn encode(&self, is_head: bool) -> Vec<u8> {
         let Self { status, content_type, body } = self;
         let length = body.len();
         let mut out = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\
-             Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nAllow: GET, HEAD\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         );
-        if !head {
+        if !is_head {
             out.push_str(body);
         }
         out.into_bytes()
@@ -57,41 +70,45 @@ pub(super) async fn listen(proxy: &Arc<Proxy>, addr: SocketAddr) -> Result<(), S
 
 impl Proxy {
     async fn accept_http(self: Arc<Self>, listener: TcpListener) {
-        let places = Arc::new(Semaphore::new(HTTP_CONNECTIONS_MAX));
+        let mut open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            // One too many is closed: who watches comes again.
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            open.retain(|task| !task.is_finished());
+            if open.len() >= HTTP_CONNECTIONS_MAX
+                && let Some(oldest) = open.pop_front()
+            {
+                // Who asks at once is answered at once: those that are still here are slow or silent, and keep nobody out.
+                oldest.abort();
+            }
             let proxy = Arc::clone(&self);
-            tokio::spawn(async move {
+            let task = tokio::spawn(async move {
                 let _ = timeout(HTTP_TIME_MAX, proxy.answer_http(stream)).await;
-                drop(place);
             });
+            open.push_back(task.abort_handle());
         }
     }
 
     async fn answer_http(&self, mut stream: TcpStream) -> std::io::Result<()> {
         let mut request = Vec::new();
-        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-            if request.len() >= HTTP_REQUEST_BYTES_MAX {
-                let answer = Answer::text("431 Request Header Fields Too Large", "the request is too long");
-                return stream.write_all(&answer.encode(false)).await;
+        let answer = loop {
+            match request::parse(&request) {
+                Ok(None) => {}
+                Ok(Some(asked)) => break self.page(asked.path).encode(asked.is_head),
+                Err(bad) => break Answer::refusal(bad).encode(false),
             }
-            let mut piece = [0; 1024];
+            let mut piece = [0; PIECE_BYTES];
             match stream.read(&mut piece).await? {
                 0 => return Ok(()),
                 n => request.extend_from_slice(&piece[..n]),
             }
-        }
-        let (answer, head) = match asked(&request) {
-            Ok((path, head)) => (self.page(path), head),
-            Err(answer) => (answer, false),
         };
-        stream.write_all(&answer.encode(head)).await?;
-        stream.shutdown().await
+        stream.write_all(&answer).await?;
+        stream.shutdown().await?;
+        drop(answer);
+        read_rest(stream).await
     }
 
     fn page(&self, path: &str) -> Answer {
@@ -107,47 +124,15 @@ impl Proxy {
     }
 }
 
-/// The path that is asked for, and whether by HEAD; or what is wrong with the request.
-fn asked(request: &[u8]) -> Result<(&str, bool), Answer> {
-    let bad = || Answer::text("400 Bad Request", "this is no HTTP/1 request");
-    let line = request.split(|b| *b == b'\r').next().unwrap_or_default();
-    let line = std::str::from_utf8(line).map_err(|_| bad())?;
-    let mut words = line.split(' ');
-    let (Some(method), Some(target), Some(version), None) =
-        (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err(bad());
-    };
-    if !version.starts_with("HTTP/1.") {
-        return Err(bad());
-    }
-    let path = target.split('?').next().unwrap_or_default();
-    match method {
-        "GET" => Ok((path, false)),
-        "HEAD" => Ok((path, true)),
-        _ => Err(Answer::text("405 Method Not Allowed", "only GET and HEAD")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_good_and_bad() {
-        assert_eq!(asked(b"GET /metrics?x=y HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(("/metrics", false)));
-        assert_eq!(asked(b"HEAD / HTTP/1.0\r\n\r\n"), Ok(("/", true)));
-        let status = |request: &[u8]| asked(request).map_err(|answer| answer.status).unwrap_err();
-        assert!(status(b"POST /metrics HTTP/1.1\r\n\r\n").starts_with("405"));
-        let bad: [&[u8]; 5] = [
-            b"\r\n\r\n",
-            b"GET /\r\n\r\n",
-            b"GET / FTP/1.1\r\n",
-            b"GET /a b HTTP/1.1\r\n",
-            b"\xff / HTTP/1.1\r\n",
-        ];
-        for request in bad {
-            assert!(status(request).starts_with("400"), "{request:?}");
+/// What comes behind a request. A connection that is closed before it was read is reset, and the answer may be lost with it.
+async fn read_rest(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut rest = [0; PIECE_BYTES];
+    let mut bytes = 0;
+    while bytes < HTTP_REST_BYTES_MAX {
+        match stream.read(&mut rest).await? {
+            0 => break,
+            n => bytes += n,
         }
     }
+    Ok(())
 }

@@ -21,6 +21,7 @@ use pgsluice::sql::again::Memo;
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::sql::{custom, effects, meaning, scan, verbs};
+use pgsluice::telemetry::request;
 use pgsluice::wire::TransactionStatus;
 use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend::{self, Bind, Parse};
@@ -45,6 +46,7 @@ pub(crate) const ALL: &[Target] = &[
     ("pipeline", pipeline),
     ("pour", poured_values),
     ("certificate", certificate),
+    ("http", http_request),
 ];
 
 /// The frames of a stream, as a session walks them: stops at the first bad header.
@@ -466,6 +468,18 @@ fn table() -> catalog::Table {
 pub(crate) fn certificate(data: &[u8]) {
     if let Some(name) = common_name(&data.to_vec().into()) {
         assert!(!name.is_empty() && !name.contains('\0'));
+    }
+}
+
+/// A request to the HTTP port, in two pieces wherever it is cut.
+pub(crate) fn http_request(data: &[u8]) {
+    let whole = request::parse(data);
+    for end in 0..data.len().min(512) {
+        let said = request::parse(&data[..end]);
+        assert!(said == Ok(None) || said == whole, "{said:?} became {whole:?}");
+    }
+    if let Ok(Some(asked)) = whole {
+        assert!(asked.path.starts_with('/') && asked.path.bytes().all(|b| b.is_ascii_graphic()));
     }
 }
 
