@@ -86,6 +86,9 @@ pub const HTTP_REST_BYTES_MAX: usize = 64 << 10;
 /// Longest time that one request over HTTP may take, its answer included.
 pub const HTTP_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// Rows of one table of the status page.
+pub const STATUS_ROWS_MAX: usize = 100;
+
 /// Tables that `/metrics` names, the first ones that rows were poured into; all others are one.
 pub const METRICS_TABLES_MAX: usize = 256;
 

@@ -323,6 +323,51 @@ fn an_answer_arrives_whatever_was_sent_behind_the_request() {
     }
 }
 
+#[test]
+fn the_status_page_shows_what_is_not_well_and_obeys_no_name() {
+    const HOSTILE: &str = "<img src=x onerror='alert(1)'>&amp;\u{202e}";
+    const SHOWN: &str = "&lt;img src=x onerror=&#39;alert(1)&#39;&gt;&amp;amp;\\u{202e}";
+    let server = Postgres::shared();
+    server.psql("postgres", &format!("CREATE DATABASE \"{HOSTILE}\""));
+    // Its name is no connection string.
+    let mut direct = Raw::login(server.port(), HOSTILE);
+    direct.query(&format!("CREATE TABLE \"{HOSTILE}\" (a int, b text)"));
+    direct.query(&format!("CREATE VIEW \"{HOSTILE}v\" AS SELECT 1 AS a, ''::text AS b"));
+    let (proxy, port) = proxy(server, "", "[policy]\nsql_prepare = \"deny\"");
+    assert!(get(port, "/").contains("<h2>Poured</h2>\n<p>nothing</p>"));
+    let mut clients = crowd_of(proxy.port(), HOSTILE, 8);
+    clients[0].error("PREPARE p AS SELECT 1");
+    let insert = |name: &str| Step::query(&format!("INSERT INTO \"{HOSTILE}{name}\" (a, b) VALUES (1, 'x')"));
+    let page = poll(PATIENCE, || {
+        let scripts: Vec<_> = clients.iter().map(|_| vec![insert("")]).collect();
+        crowd::run(&mut clients, &scripts, false);
+        clients[0].query(&format!("INSERT INTO \"{HOSTILE}v\" (a, b) VALUES (1, 'x')"));
+        let page = get(port, "/");
+        let (_, poured) = page.split_once("<h2>Poured</h2>")?;
+        let (poured, not_poured) = poured.split_once("<h2>Not poured</h2>")?;
+        let is_poured = poured.contains(&format!("<td>{SHOWN}</td><td>postgres</td><td>public.{SHOWN}</td>"));
+        let has_reason = not_poured.contains(&format!("<td>{SHOWN}v</td><td>no</td><td>not a table</td>"));
+        (is_poured && has_reason).then_some(page)
+    });
+    let page = page.unwrap_or_else(|| panic!("{}", get(port, "/")));
+    let (head, body) = page.split_once("\r\n\r\n").expect("a head");
+    assert!(head.contains("\r\nContent-Type: text/html; charset=utf-8\r\n"), "{head}");
+    assert!(head.contains("\r\nContent-Security-Policy: default-src 'none'; style-src 'sha256-"), "{head}");
+    assert!(head.contains("\r\nCache-Control: no-store\r\n"), "{head}");
+    assert!(
+        body.contains(&format!(
+            "<td>{SHOWN}</td><td>postgres</td><td>transaction</td><td class=\"n\">8</td>"
+        ))
+    );
+    assert!(body.contains("<td>sql_prepare=deny</td><td class=\"n\">1</td><td class=\"n\">0</td>"), "{body}");
+    assert!(
+        body.contains(&format!("<td>{}</td>", env!("CARGO_PKG_VERSION"))) && body.contains("<td>ready</td>")
+    );
+    for never in ["<img", "<script", "<a ", "<link", "http:", "https:", "\u{202e}"] {
+        assert!(!body.contains(never), "{never} in {body}");
+    }
+}
+
 /// As many as there are places send nothing, or a byte now and then: others are answered all the same, and the slow ones end.
 #[test]
 fn who_is_slow_keeps_nobody_out_and_ends() {

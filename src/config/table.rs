@@ -76,7 +76,7 @@ table! {
     LISTEN, RESTART, unix_socket_mode = unix_socket_mode: FileMode,
         "permissions of the Unix socket's file";
     LISTEN, RESTART, http_addr = http_addr: Maybe(Socket),
-        "address and port for HTTP: /metrics, /healthz and /readyz; without it there is none";
+        "address and port for HTTP: a status page, /metrics, /healthz and /readyz; without it there is none";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
         "worker threads; 0 is one for every two cores, because PostgreSQL or the clients want the others";
     LISTEN, RELOAD, busy_poll = busy_poll: Time(0, BUSY_POLL_MICROS_MAX),

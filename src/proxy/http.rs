@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::{Proxy, ServeError};
 use crate::limits::{ACCEPT_PAUSE, HTTP_CONNECTIONS_MAX, HTTP_REST_BYTES_MAX, HTTP_TIME_MAX};
 use crate::telemetry::request::{self, Bad};
-use crate::telemetry::{events, exposition};
+use crate::telemetry::{events, exposition, html};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -46,10 +46,11 @@ impl Answer {
     /// As bytes; `is_head`: without the body.
     fn encode(&self, is_head: bool) -> Vec<u8> {
         let Self { status, content_type, body } = self;
-        let length = body.len();
+        let (length, policy) = (body.len(), html::SECURITY_POLICY.as_str());
         let mut out = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nAllow: GET, HEAD\r\n\
-             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+             Cache-Control: no-store\r\nContent-Security-Policy: {policy}\r\nX-Content-Type-Options: nosniff\r\n\
+             Referrer-Policy: no-referrer\r\nConnection: close\r\n\r\n"
         );
         if !is_head {
             out.push_str(body);
@@ -113,13 +114,14 @@ impl Proxy {
 
     fn page(&self, path: &str) -> Answer {
         match path {
+            "/" => Answer { status: "200 OK", content_type: html::CONTENT_TYPE, body: self.status() },
             "/metrics" => {
                 Answer { status: "200 OK", content_type: exposition::CONTENT_TYPE, body: self.metrics() }
             }
             "/healthz" => Answer::text("200 OK", "ok"),
             "/readyz" if self.is_draining() => Answer::text("503 Service Unavailable", "draining"),
             "/readyz" => Answer::text("200 OK", "ready"),
-            _ => Answer::text("404 Not Found", "there are /metrics, /healthz and /readyz"),
+            _ => Answer::text("404 Not Found", "there are /, /metrics, /healthz and /readyz"),
         }
     }
 }

@@ -71,6 +71,11 @@ impl Histogram {
         (below, counts.iter().sum())
     }
 
+    /// How many values there are.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     /// All values together.
     pub fn sum(&self) -> u64 {
         self.sum.load(Ordering::Relaxed)
@@ -119,7 +124,7 @@ mod tests {
         (1..=1000).for_each(|value| histogram.record(value));
         let Spread { p50, p99, max } = histogram.spread();
         assert!((500..=625).contains(&p50) && (990..=1000).contains(&p99), "{p50} {p99}");
-        assert_eq!((max, histogram.sum()), (1000, 500_500));
+        assert_eq!((max, histogram.count(), histogram.sum()), (1000, 1000, 500_500));
         let one = Histogram::default();
         one.record(u64::MAX);
         assert_eq!(one.spread(), Spread { p50: u64::MAX, p99: u64::MAX, max: u64::MAX });

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod events;
 pub mod exposition;
 pub mod histogram;
+pub mod html;
 pub mod request;
 pub mod time;
 
