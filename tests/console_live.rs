@@ -73,6 +73,14 @@ fn each_show_answers_and_moves_with_the_clients() {
     let pid = busy.value("SELECT pg_backend_pid()");
     assert_eq!(pid.as_deref(), Some(its["remote_pid"].as_str()), "the backend's own process id");
     assert_eq!(its["port"], server.port().to_string());
+    let mut of_both = |sql: &str| -> Vec<_> {
+        let rows = show(&mut console, sql).into_iter().filter(|s| s["database"] == database);
+        rows.map(|s| [&*s["type"], &*s["state"], &*s["recv_pos"]].join(" ")).collect()
+    };
+    let mut all = of_both("SHOW SOCKETS");
+    all.sort();
+    assert_eq!(all[..3], ["C active 0", "C idle 0", "S active 0"]);
+    assert_eq!(of_both("SHOW ACTIVE_SOCKETS"), ["C active 0", "S active 0"]);
 
     busy.rows("COMMIT");
     until(&mut console, "SHOW POOLS", &[("database", &database), ("sv_active", "0"), ("cl_active", "2")]);
@@ -223,6 +231,12 @@ fn each_command_wants_its_role() {
         "POOLS",
         "CLIENTS",
         "SERVERS",
+        "SOCKETS",
+        "ACTIVE_SOCKETS",
+        "PEERS",
+        "PEER_POOLS",
+        "DNS_HOSTS",
+        "DNS_ZONES",
         "USERS",
         "VERSION",
         "LISTS",
@@ -608,7 +622,10 @@ fn what_is_no_command_is_told_and_what_is_no_protocol_ends() {
     let mut proxy = proxy("", "");
     let mut console = console(&proxy);
     assert_eq!(console.error("DROP TABLE t").sqlstate(), "42601");
-    assert_eq!(console.error("SHOW PEERS").sqlstate(), "0A000");
+    assert_eq!(console.error("SHOW FDS").sqlstate(), "0A000");
+    for empty in ["PEERS", "PEER_POOLS", "DNS_HOSTS", "DNS_ZONES"] {
+        assert_eq!(show(&mut console, &format!("SHOW {empty}")), Vec::<Row>::new());
+    }
     let extended = console.extended("SHOW STATE", &[]);
     assert_eq!(extended.iter().filter(|m| m.tag == backend::DATA_ROW).count(), 3);
     console.send(&[b'Q', 0x7f, 0xff, 0xff, 0xff]);

@@ -108,6 +108,10 @@ shows! {
     Clients = "clients",
     /// Server connections.
     Servers = "servers",
+    /// Client connections and server connections.
+    Sockets = "sockets",
+    /// Those of them that are at work.
+    ActiveSockets = "active_sockets",
     /// Users and their limits.
     Users = "users",
     /// Our version.
@@ -118,6 +122,14 @@ shows! {
     Mem = "mem",
     /// active, paused or suspended.
     State = "state",
+    /// Processes that share an address: none.
+    Peers = "peers",
+    /// Connections to them: none.
+    PeerPools = "peer_pools",
+    /// Names kept with their addresses: none.
+    DnsHosts = "dns_hosts",
+    /// Zones watched: none.
+    DnsZones = "dns_zones",
     /// Totals and averages by database.
     Stats = "stats",
     /// Totals by database.
@@ -138,9 +150,8 @@ shows! {
     Audit = "audit",
 }
 
-/// What PgBouncer shows and we do not: secrets and file descriptors, its own DNS, its peers.
-const NOT_SHOWN: &[&str] =
-    &["fds", "sockets", "active_sockets", "peers", "peer_pools", "dns_hosts", "dns_zones"];
+/// What PgBouncer shows and we do not: file descriptors for a process that takes over, with its clients' secrets.
+const NOT_SHOWN: &[&str] = &["fds"];
 
 /// Parameters that drivers set on any connection without asking who is there. Also those of [`PARAMETERS`].
 const SET_IGNORED: &[&str] = &["application_name", "extra_float_digits", "statement_timeout", "search_path"];
@@ -166,7 +177,9 @@ impl Command {
                 Show::Help | Show::Version | Show::State => Role::Stats,
                 Show::Config | Show::Databases | Show::Users => Role::Stats,
                 Show::Pools | Show::Clients | Show::Servers => Role::Stats,
+                Show::Sockets | Show::ActiveSockets => Role::Stats,
                 Show::Lists | Show::Mem => Role::Stats,
+                Show::Peers | Show::PeerPools | Show::DnsHosts | Show::DnsZones => Role::Stats,
                 Show::Stats | Show::StatsTotals | Show::StatsAverages | Show::Totals => Role::Stats,
                 Show::Coalesce | Show::CoalesceTables | Show::CoalesceFlushes => Role::Stats,
                 Show::Policy | Show::Audit => Role::Stats,

@@ -112,6 +112,92 @@ row! {
     }
 }
 
+/// SHOW SOCKETS and SHOW ACTIVE_SOCKETS: one connection, and where its buffers are. They are its worker's alone, so
+/// they are shown as PgBouncer shows those of an idle connection: zero.
+#[derive(Debug, Clone, Default)]
+pub struct BufferedRow(pub SocketRow);
+
+const BUFFERS: [&str; 7] =
+    ["recv_pos", "pkt_pos", "pkt_remain", "send_pos", "send_remain", "pkt_avail", "send_avail"];
+
+const BUFFERED: [Column; SocketRow::COLUMNS.len() + BUFFERS.len()] = {
+    let mut all = [Column { name: "", ty: Type::Int4 }; SocketRow::COLUMNS.len() + BUFFERS.len()];
+    let (mut at, own) = (0, SocketRow::COLUMNS.len());
+    while at < all.len() {
+        if at < own {
+            all[at] = SocketRow::COLUMNS[at];
+        } else {
+            all[at].name = BUFFERS[at - own];
+        }
+        at += 1;
+    }
+    all
+};
+
+impl Row for BufferedRow {
+    const COLUMNS: &'static [Column] = &BUFFERED;
+
+    fn values(&self) -> Vec<Value> {
+        let mut values = self.0.values();
+        values.resize(Self::COLUMNS.len(), Value::Int(0));
+        values
+    }
+}
+
+row! {
+    /// SHOW PEERS: there are none.
+    PeerRow {
+        /// Of a process that shares the address.
+        peer_id: u64 = "peer_id" Int4,
+        /// Where it is.
+        host: String = "host" Text,
+        /// Its port.
+        port: u64 = "port" Int4,
+        /// Connections to it.
+        pool_size: u64 = "pool_size" Int4,
+    }
+}
+
+row! {
+    /// SHOW PEER_POOLS: there are none.
+    PeerPoolRow {
+        /// Of a process that shares the address.
+        peer_id: u64 = "peer_id" Int4,
+        /// Cancel requests on their way to it.
+        cl_active_cancel_req: u64 = "cl_active_cancel_req" Int4,
+        /// Cancel requests that wait for a connection to it.
+        cl_waiting_cancel_req: u64 = "cl_waiting_cancel_req" Int4,
+        /// Connections that carry one.
+        sv_active_cancel: u64 = "sv_active_cancel" Int4,
+        /// Connections that log in.
+        sv_login: u64 = "sv_login" Int4,
+    }
+}
+
+row! {
+    /// SHOW DNS_HOSTS: nothing is kept, each name is looked up when it is needed.
+    DnsHostRow {
+        /// The name.
+        hostname: String = "hostname" Text,
+        /// Seconds that it is kept for.
+        ttl: u64 = "ttl" Int8,
+        /// What it stands for.
+        addrs: String = "addrs" Text,
+    }
+}
+
+row! {
+    /// SHOW DNS_ZONES: no zone is watched.
+    DnsZoneRow {
+        /// The zone.
+        zonename: String = "zonename" Text,
+        /// Its serial number.
+        serial: u64 = "serial" Int8,
+        /// Names in it.
+        count: u64 = "count" Int4,
+    }
+}
+
 row! {
     /// SHOW DATABASES: one configured database.
     DatabaseRow {
@@ -149,6 +235,8 @@ row! {
         paused: bool = "paused" Int4,
         /// By DISABLE.
         disabled: bool = "disabled" Int4,
+        /// `reserve_pool_size` once more, by the name that it had before PgBouncer 1.24 and exporters read.
+        reserve_pool: u64 = "reserve_pool" Int4,
     }
 }
 
@@ -461,6 +549,8 @@ macro_rules! counters {
             Column { name: "database", ty: Type::Text },
             $(Column { name: $stats, ty: Type::Numeric },)*
             $(Column { name: $avg, ty: Type::Numeric },)*
+            // Queries once more, by the name that they had before PgBouncer 1.8 and an exporter still reads.
+            Column { name: "total_requests", ty: Type::Numeric },
         ];
         const STATS_TOTALS: &[Column] = &[
             Column { name: "database", ty: Type::Text },
@@ -537,7 +627,7 @@ impl Wanted {
     pub fn values(self, row: &StatsRow) -> Vec<Value> {
         let (total, average) = (row.total.all(), row.average.all());
         let counters: &[&[u64]] = match self {
-            Self::Both => &[&total, &average],
+            Self::Both => &[&total, &average, &[row.total.query_count]],
             Self::Totals => &[&total],
             Self::Averages => &[&average],
         };

@@ -266,6 +266,7 @@ mod tests {
         columns.iter().map(letter).collect()
     }
 
+    /// What is behind them are names that exporters read.
     #[test]
     fn columns_are_pgbouncers_in_its_order() {
         let sockets = "type, user, database, replication, state, addr, port, local_addr, local_port, connect_time, request_time, wait, wait_us, close_needed, ptr, link, remote_pid, tls, application_name, prepared_statements, id";
@@ -273,7 +274,12 @@ mod tests {
         for (columns, expected, letters) in [
             (PoolRow::COLUMNS, "database, user, cl_active, cl_waiting, cl_active_cancel_req, cl_waiting_cancel_req, sv_active, sv_active_cancel, sv_being_canceled, sv_idle, sv_used, sv_tested, sv_login, maxwait, maxwait_us, pool_mode, load_balance_hosts".to_owned(), "ssiiiiiiiiiiiiiss"),
             (SocketRow::COLUMNS, sockets.to_owned(), "ssssssisissiiississii"),
-            (DatabaseRow::COLUMNS, "name, host, port, database, force_user, pool_size, min_pool_size, reserve_pool_size, server_lifetime, pool_mode, load_balance_hosts, max_connections, current_connections, max_client_connections, current_client_connections, paused, disabled".to_owned(), "ssissiiiissiiiiii"),
+            (BufferedRow::COLUMNS, format!("{sockets}, recv_pos, pkt_pos, pkt_remain, send_pos, send_remain, pkt_avail, send_avail"), "ssssssisissiiississiiiiiiiii"),
+            (PeerRow::COLUMNS, "peer_id, host, port, pool_size".to_owned(), "isii"),
+            (PeerPoolRow::COLUMNS, "peer_id, cl_active_cancel_req, cl_waiting_cancel_req, sv_active_cancel, sv_login".to_owned(), "iiiii"),
+            (DnsHostRow::COLUMNS, "hostname, ttl, addrs".to_owned(), "sqs"),
+            (DnsZoneRow::COLUMNS, "zonename, serial, count".to_owned(), "sqi"),
+            (DatabaseRow::COLUMNS, "name, host, port, database, force_user, pool_size, min_pool_size, reserve_pool_size, server_lifetime, pool_mode, load_balance_hosts, max_connections, current_connections, max_client_connections, current_client_connections, paused, disabled, reserve_pool".to_owned(), "ssissiiiissiiiiiii"),
             (UserRow::COLUMNS, "name, pool_size, reserve_pool_size, pool_mode, max_user_connections, current_connections, max_user_client_connections, current_client_connections".to_owned(), "ssssiiii"),
             (ListRow::COLUMNS, "list, items".to_owned(), "si"),
             (ConfigRow::COLUMNS, "key, value, default, changeable".to_owned(), "ssss"),
@@ -284,7 +290,7 @@ mod tests {
             (MemRow::COLUMNS, "name, size, used, free, memtotal".to_owned(), "siiiq"),
             (Wanted::Totals.columns(), format!("database, {counters}, client_parse_count, server_parse_count, bind_count, client_login_count"), "sNNNNNNNNNNNN"),
             (Wanted::Averages.columns(), format!("database, {counters}, avg_client_parse_count, avg_server_parse_count, avg_bind_count, avg_client_login_count"), "sNNNNNNNNNNNN"),
-            (Wanted::Both.columns(), "database, total_server_assignment_count, total_xact_count, total_query_count, total_received, total_sent, total_xact_time, total_query_time, total_wait_time, total_client_parse_count, total_server_parse_count, total_bind_count, total_client_login_count, avg_server_assignment_count, avg_xact_count, avg_query_count, avg_recv, avg_sent, avg_xact_time, avg_query_time, avg_wait_time, avg_client_parse_count, avg_server_parse_count, avg_bind_count, avg_client_login_count".to_owned(), "sNNNNNNNNNNNNNNNNNNNNNNNN"),
+            (Wanted::Both.columns(), "database, total_server_assignment_count, total_xact_count, total_query_count, total_received, total_sent, total_xact_time, total_query_time, total_wait_time, total_client_parse_count, total_server_parse_count, total_bind_count, total_client_login_count, avg_server_assignment_count, avg_xact_count, avg_query_count, avg_recv, avg_sent, avg_xact_time, avg_query_time, avg_wait_time, avg_client_parse_count, avg_server_parse_count, avg_bind_count, avg_client_login_count, total_requests".to_owned(), "sNNNNNNNNNNNNNNNNNNNNNNNNN"),
         ] {
             assert_eq!(names(columns), expected);
             assert_eq!(types(columns), letters, "{expected}");

@@ -276,6 +276,7 @@ impl Proxy {
         let general = &settings.general;
         let pools = self.cx.pools.of(Some(name));
         let hosts = (!database.host.is_empty()).then(|| database.host.join(","));
+        let reserve_pool = count(database.reserve_pool_size.unwrap_or(general.reserve_pool_size));
         DatabaseRow {
             name: name.to_owned(),
             host: hosts,
@@ -284,7 +285,7 @@ impl Proxy {
             force_user: database.user.clone(),
             pool_size: count(database.pool_size.unwrap_or(general.default_pool_size)),
             min_pool_size: count(database.min_pool_size.unwrap_or(general.min_pool_size)),
-            reserve_pool_size: count(database.reserve_pool_size.unwrap_or(general.reserve_pool_size)),
+            reserve_pool_size: reserve_pool,
             server_lifetime: database.server_lifetime.unwrap_or(general.server_lifetime).as_secs(),
             pool_mode: database.pool_mode.map(|mode| mode.as_str()),
             load_balance_hosts: balanced(database.host.len(), database.load_balance_hosts),
@@ -298,6 +299,7 @@ impl Proxy {
             ),
             paused: self.cx.pools.is_paused(name),
             disabled: self.cx.pools.is_disabled(name),
+            reserve_pool,
         }
     }
 }
