@@ -192,6 +192,8 @@ pub struct General {
 
     /// Largest message accepted (bytes).
     pub max_packet_size: usize,
+    /// Time between two looks at the addresses of host names; zero: never.
+    pub dns_max_ttl: Duration,
     /// TCP keepalive on both sides.
     pub tcp_keepalive: bool,
     /// Idle seconds before probing; 0: the system's default.
@@ -279,6 +281,7 @@ impl Default for General {
             cancel_wait_timeout: s(10),
             shutdown_timeout: s(60),
             max_packet_size: crate::limits::MESSAGE_BYTES_MAX,
+            dns_max_ttl: Duration::from_secs(15),
             tcp_keepalive: true,
             tcp_keepidle: s(0),
             tcp_keepintvl: s(0),

@@ -3,7 +3,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
 
@@ -39,6 +39,11 @@ fn server_of(raw: &mut Raw) -> String {
 fn reached(proxy: &Proxy) -> BTreeSet<String> {
     let mut raws: Vec<Raw> = (0..4).map(|_| Raw::login(proxy.port(), "postgres")).collect();
     raws.iter_mut().map(server_of).collect()
+}
+
+/// Where the pool's only connection is.
+fn connected(console: &mut Raw) -> Option<String> {
+    show(console, "SHOW SERVERS").first().map(|server| server["addr"].clone())
 }
 
 /// The FATAL error that ends a login.
@@ -300,4 +305,26 @@ fn a_standby_that_was_promoted_is_left_without_an_error() {
     let error = raw.read_until_closed().pop().expect("an answer");
     assert_eq!(error.sqlstate(), "08001", "{}", error.outline());
     assert!(error.field(b'D').contains("127.0.0.2: not in hot standby"), "{}", error.outline());
+}
+
+#[test]
+fn connections_leave_an_address_that_is_not_their_name_s_any_more() {
+    let (primary, _) = pair();
+    let mut names = tempfile::NamedTempFile::new().expect("a file");
+    names.write_all(format!("{PRIMARY} db.test\n").as_bytes()).expect("names");
+    let database = "host = \"db.test\"\nmin_pool_size = 1";
+    let config = Proxy::config(primary, "default_pool_size = 1\ndns_max_ttl = 1", database, "");
+    let proxy = Proxy::start_with_names(names.path(), &config);
+    let mut raw = Raw::login(proxy.port(), "postgres");
+    assert_eq!(server_of(&mut raw), PRIMARY);
+    let pid = raw.value("SELECT pg_backend_pid()");
+    // In its place, so that no reader finds it empty.
+    names.seek(SeekFrom::Start(0)).expect("seek");
+    names.write_all(STANDBY.as_bytes()).expect("names");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let moved = poll(PATIENCE, || (connected(&mut console)? == STANDBY).then_some(()));
+    assert!(moved.is_some(), "the free connection stays at {:?}", connected(&mut console));
+    assert_ne!(raw.value("SELECT pg_backend_pid()"), pid);
+    assert_eq!(server_of(&mut raw), STANDBY);
+    proxy.wait_for_log("their names have other addresses");
 }

@@ -151,6 +151,7 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         server_check_query: general.server_check_query.clone(),
         round_robin: general.server_round_robin,
         load_balance_hosts: database.load_balance_hosts,
+        dns_max_ttl: general.dns_max_ttl,
         coalesce: match user {
             Some(user) => database.coalesce.for_user(&user.coalesce),
             None => database.coalesce.clone(),

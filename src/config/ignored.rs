@@ -33,7 +33,6 @@ const GENERAL: &[(&str, &str)] = &[
     ("query_wait_notify", "a waiting client gets no notices"),
     ("login_notify_message", "clients get no notice at login"),
     ("suspend_timeout", "SUSPEND has no time limit of its own"),
-    ("dns_max_ttl", DNS),
     ("dns_nxdomain_ttl", DNS),
     ("dns_zone_check_period", DNS),
     ("resolv_conf", DNS),

@@ -225,6 +225,9 @@ table! {
 
     LOW, RELOAD, max_packet_size = max_packet_size: Bytes(limits::AUTH_MESSAGE_BYTES_MAX, limits::MESSAGE_BYTES_MAX),
         "largest message accepted from either side";
+    LOW, RELOAD, dns_max_ttl = dns_max_ttl: TIMEOUT,
+        "time between two looks at the addresses that servers' host names have: connections to one that is gone close \
+         as they become free; 0 is never";
     LOW, RELOAD, tcp_keepalive = tcp_keepalive: Flag,
         "TCP keepalive on both sides";
     LOW, RELOAD, tcp_keepidle = tcp_keepidle: Time(0, 32_767_000_000),

@@ -87,6 +87,8 @@ pub struct Settings {
     pub round_robin: bool,
     /// Which host a new connection begins with.
     pub load_balance_hosts: LoadBalanceHosts,
+    /// Time between two looks at the addresses of host names; zero: never.
+    pub dns_max_ttl: Duration,
     /// Pouring.
     pub coalesce: Coalesce,
 }
@@ -161,6 +163,8 @@ struct Inner {
     retry_at: Option<Instant>,
     /// Somebody waits until then for the database to be empty.
     vacate_until: Option<Instant>,
+    /// When the addresses of host names are to be looked at; `None`: that is being done.
+    look_at_names: Option<Instant>,
 }
 
 impl Inner {
@@ -177,6 +181,7 @@ impl Inner {
             last_error: None,
             retry_at: None,
             vacate_until: None,
+            look_at_names: Some(Instant::now()),
         }
     }
 }
@@ -761,6 +766,29 @@ impl Pool {
         self.welcome.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// The addresses of host names are asked for again, if that is due and somebody is connected.
+    fn look_at_names_if_due(self: &Arc<Self>, settings: &Settings) {
+        let mut inner = self.lock();
+        let due = !settings.dns_max_ttl.is_zero() && inner.total > 0;
+        if due && inner.look_at_names.is_some_and(|at| at <= Instant::now()) {
+            inner.look_at_names = None;
+            drop(inner);
+            tokio::spawn(Arc::clone(self).look_at_names(settings.dns_max_ttl));
+        }
+    }
+
+    /// Connections to addresses that their host's name has no more close as they become free.
+    async fn look_at_names(self: Arc<Self>, pause: Duration) {
+        let used: Vec<Address> = self.lock().servers.iter().map(|server| server.address.clone()).collect();
+        let gone = crate::server::connect::gone(&self.target.load_full(), &used).await;
+        let closed = self.retire(|server| gone.contains(&server.address));
+        if closed > 0 {
+            self.forget_welcomes();
+            events::addresses_gone(&self.key.database, &self.key.user, closed);
+        }
+        self.lock().look_at_names = Some(Instant::now() + pause);
+    }
+
     /// Connections of which `which` is true close as they become free. How many there are that were to stay until now.
     fn retire(self: &Arc<Self>, which: impl Fn(&ServerShared) -> bool) -> usize {
         let (retired, idle) = {
@@ -794,6 +822,7 @@ impl Pool {
     pub fn maintain(self: &Arc<Self>) {
         let settings = self.settings.load_full();
         self.vacate_if_unused(0);
+        self.look_at_names_if_due(&settings);
         let stale = {
             let mut inner = self.lock();
             inner.waiters.retain(|w| !w.tx.is_closed());

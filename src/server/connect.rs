@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -355,6 +355,22 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<Address>> {
     let found = found.map_err(|e| ConnectError::Network(format!("host \"{host}\": {e}")))?;
     let name: Arc<str> = host.into();
     Ok(found.map(|address| Address::Tcp(Arc::clone(&name), address)).collect())
+}
+
+/// Those of `used` that are not among the addresses of their host's name any more. A name that can't be looked up,
+/// or is an address itself, says nothing.
+pub async fn gone(target: &Target, used: &[Address]) -> Vec<Address> {
+    let mut gone = Vec::new();
+    for host in target.hosts.iter().filter(|host| host.parse::<IpAddr>().is_err()) {
+        let of_host = |address: &&Address| matches!(address, Address::Tcp(name, _) if **name == **host);
+        let mut used = used.iter().filter(of_host).peekable();
+        if used.peek().is_some()
+            && let Ok(now) = resolve(host, target.port).await
+        {
+            gone.extend(used.filter(|address| !now.contains(address)).cloned());
+        }
+    }
+    gone
 }
 
 /// A connection as `sslmode` wants it, before anything but SSLRequest was said.

@@ -33,6 +33,11 @@ pub fn servers_abandoned(database: &str, user: &str, servers: &str, connections:
     tracing::warn!(database, user, servers, connections, "servers left for target_session_attrs");
 }
 
+/// A host's name has not the addresses any more to which so many connections are: they close.
+pub fn addresses_gone(database: &str, user: &str, connections: usize) {
+    tracing::info!(database, user, connections, "servers left because their names have other addresses");
+}
+
 /// `connect_query` failed on a new server connection.
 pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");

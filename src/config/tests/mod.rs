@@ -208,7 +208,7 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("listen_prt = 6432", "listen_prt", "did you mean listen_port?"),
         ("pool_size = 5", "pool_size", "it belongs in [databases.NAME]"),
         ("zzzzzzzzzzzz = 1", "zzzzzzzzzzzz", "docs/config.md lists the keys of [general]"),
-        ("dns_max_ttl = 5", "dns_max_ttl", "is PgBouncer's and has no effect here"),
+        ("dns_nxdomain_ttl = 5", "dns_nxdomain_ttl", "is PgBouncer's and has no effect here"),
         ("pool_mode = \"trasaction\"", "pool_mode", "expected one of session, transaction, statement"),
         ("default_pool_size = -1", "default_pool_size", "expected a whole number from 0 to 1000000"),
         ("max_client_conn = 0", "max_client_conn", "expected a whole number from 1 to"),
