@@ -618,6 +618,59 @@ fn psql_and_tokio_postgres_talk_to_it() {
 }
 
 #[test]
+fn who_runs_the_process_needs_no_secret_on_the_console_and_nobody_else_gains() {
+    let server = Postgres::shared();
+    let general = "auth_type = \"scram-sha-256\"\nauth_file = \"@DIR@/users\"\nunix_socket_dir = \"@DIR@\"";
+    let config = Proxy::config(server, general, "", "");
+    let proxy =
+        Proxy::start_with(&config, &[("users", "\"pgbouncer\" \"secret\"\n\"postgres\" \"secret\"\n")]);
+    let mut open = std::fs::metadata(proxy.dir()).expect("the directory").permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o755);
+    std::fs::set_permissions(proxy.dir(), open).expect("a directory that others may enter");
+    let socket = proxy.dir().display().to_string();
+    let psql = |as_whom: Option<&str>, host: &str, user: &str, database: &str| {
+        let program = client_program("psql").display().to_string();
+        let mut psql = support::child::as_user(as_whom, &program);
+        psql.args([
+            "-XAtw",
+            "-h",
+            host,
+            "-p",
+            &proxy.port().to_string(),
+            "-U",
+            user,
+            "-c",
+            "RELOAD",
+            database,
+        ]);
+        psql.env_remove("PGPASSWORD").env("PGPASSFILE", "/nowhere").env("PGSSLMODE", "disable");
+        let output = psql.output().expect("psql");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for user in ["pgsluice", "pgbouncer"] {
+        for database in ["pgsluice", "pgbouncer"] {
+            assert_eq!(psql(None, &socket, user, database), (true, String::new()), "{user} on {database}");
+        }
+    }
+    // Another name, another database, another way in, another user of the machine: the secret is asked for.
+    for (as_whom, host, user, database) in [
+        (None, &*socket, "postgres", "pgsluice"),
+        (None, &socket, "pgbouncer", "postgres"),
+        (None, "127.0.0.1", "pgbouncer", "pgbouncer"),
+        (Some("postgres"), &socket, "pgbouncer", "pgbouncer"),
+    ] {
+        if as_whom.is_some() && !support::child::is_root() {
+            continue;
+        }
+        let (in_, told) = psql(as_whom, host, user, database);
+        assert!(
+            !in_ && told.contains("no password supplied"),
+            "{as_whom:?} {host} {user} {database}: {told}"
+        );
+    }
+}
+
+#[test]
 fn what_is_no_command_is_told_and_what_is_no_protocol_ends() {
     let mut proxy = proxy("", "");
     let mut console = console(&proxy);

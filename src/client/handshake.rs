@@ -407,6 +407,34 @@ impl Unauthenticated {
         self.peer
     }
 
+    /// The connection; `None`: it broke.
+    pub fn stream(&self) -> Option<&Stream> {
+        self.line.stream.as_ref()
+    }
+
+    /// Sends AuthenticationOk to a client that need not prove who it is.
+    ///
+    /// Cancel safety: dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// The client went.
+    pub fn let_in<'a>(mut self) -> Step<'a, Authenticated> {
+        Box::pin(async move {
+            let mut out = Vec::new();
+            negotiate(&self, &mut out);
+            match welcome(&mut self, out).await {
+                Ok(()) => self.authenticated(AuthType::Trust, Credential::None),
+                Err(error) => Err(self.line.end(error).await),
+            }
+        })
+    }
+
+    fn authenticated(mut self, method: AuthType, credential: Credential) -> Outcome<Authenticated> {
+        let stream = self.line.stream.take();
+        let stream = stream.ok_or_else(|| LoginError::Gone(io::ErrorKind::NotConnected.into()))?;
+        Ok(Authenticated { stream, startup: self.startup, peer: self.peer, credential, method })
+    }
+
     /// Refuses it (too many clients, shutting down ...): says why and closes.
     ///
     /// Cancel safety: the client may or may not hear it.
@@ -456,16 +484,7 @@ impl Unauthenticated {
             let judge = Judge { settings, auth, found };
             match judge.run(&mut self).await {
                 Err(error) => Err(self.line.end(error).await),
-                Ok((method, credential)) => match self.line.stream.take() {
-                    None => Err(LoginError::Gone(io::ErrorKind::NotConnected.into())),
-                    Some(stream) => Ok(Authenticated {
-                        stream,
-                        startup: self.startup,
-                        peer: self.peer,
-                        credential,
-                        method,
-                    }),
-                },
+                Ok((method, credential)) => self.authenticated(method, credential),
             }
         })
     }
@@ -475,6 +494,19 @@ impl Unauthenticated {
         Error::new(Kind::InvalidPassword, format!("password authentication failed for user \"{user}\""))
             .with_log(why)
     }
+}
+
+/// What the protocol's minor is, where it is not the one asked for.
+fn negotiate(client: &Unauthenticated, out: &mut Vec<u8>) {
+    if let Some(negotiate) = &client.startup.negotiate {
+        startup::put_negotiate(out, negotiate);
+    }
+}
+
+/// AuthenticationOk behind what is in `out`.
+async fn welcome(client: &mut Unauthenticated, mut out: Vec<u8>) -> Outcome<()> {
+    startup::put_authentication(&mut out, code::OK, &[]);
+    client.line.write(&out).await
 }
 
 struct Judge<'a> {
@@ -489,9 +521,7 @@ impl Judge<'_> {
         let user = client.startup.user.clone();
         let account = self.auth.account_of(self.settings, &user, self.found.as_ref());
         let mut out = Vec::new();
-        if let Some(negotiate) = &client.startup.negotiate {
-            startup::put_negotiate(&mut out, negotiate);
-        }
+        negotiate(client, &mut out);
         let credential = match account.exchange(method) {
             None => {
                 self.admit(client, method, &account)?;
@@ -501,8 +531,7 @@ impl Judge<'_> {
             Some(Exchange::Md5) => md5(client, &account, &mut out).await?,
             Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,
         };
-        startup::put_authentication(&mut out, code::OK, &[]);
-        client.line.write(&out).await?;
+        welcome(client, out).await?;
         Ok((method, credential))
     }
 

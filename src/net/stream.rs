@@ -137,6 +137,15 @@ impl Stream {
         matches!(self, Self::Unix(_))
     }
 
+    /// Was the other end of a Unix socket opened by our own operating-system user?
+    pub fn is_of_our_user(&self) -> bool {
+        let Self::Unix(unix) = self else { return false };
+        let user = |stream: &UnixStream| stream.peer_cred().map(|credentials| credentials.uid());
+        // Of a pair both ends are ours.
+        let ours = UnixStream::pair().and_then(|(end, _other)| user(&end));
+        matches!((user(unix), ours), (Ok(theirs), Ok(ours)) if theirs == ours)
+    }
+
     /// Our address and the peer's; `None` over a Unix socket or when the system no longer knows.
     pub fn addrs(&self) -> Option<(SocketAddr, SocketAddr)> {
         let tcp = match self {

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::Proxy;
+use super::{CONSOLES, Proxy};
 use crate::admin::parse::{Action, Role, Shutdown};
 use crate::admin::session::{Session, Step};
 use crate::admin::{PARAMETERS, Refusal};
@@ -17,11 +17,12 @@ use crate::client::handshake::Authenticated;
 use crate::client::{Context, login};
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
-use crate::net::Peer;
 use crate::net::conn::Conn;
+use crate::net::{Peer, Stream};
 use crate::pool::PoolKey;
 use crate::settings::General;
 use crate::telemetry::events;
+use crate::wire::startup::Startup;
 use crate::wire::{TransactionStatus, backend, frame};
 
 /// A console client behind its login.
@@ -58,9 +59,10 @@ enum Waited {
 pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
     let Authenticated { stream, startup, peer, .. } = proven;
     let (tls, addrs) = (stream.tls_version(), stream.addrs());
-    let mut client = Conn::new(stream, &[]);
     let settings = cx.settings.load_full();
-    let role = role(&settings.general, &startup.user);
+    let own = is_our_own(&startup, &stream);
+    let role = if own { Role::Admin } else { role(&settings.general, &startup.user) };
+    let mut client = Conn::new(stream, &[]);
     if role == Role::Other {
         let error = Error::console_not_allowed(&startup.user);
         events::client_refused(&peer.to_string(), error.message(), "");
@@ -89,6 +91,12 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         events::client_login(console.who(&peer.to_string()), tls.is_some());
     }
     Some(console)
+}
+
+/// Who runs the process may say everything on the console, as in PgBouncer: over the Unix socket, by the console's name.
+pub(super) fn is_our_own(startup: &Startup, stream: &Stream) -> bool {
+    let named = [&startup.database, &startup.user].iter().all(|name| CONSOLES.contains(&name.as_str()));
+    named && stream.is_of_our_user()
 }
 
 fn role(general: &General, user: &str) -> Role {

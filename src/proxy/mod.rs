@@ -209,6 +209,12 @@ impl Proxy {
             client.refuse(&error).await;
             return None;
         }
+        if client.stream().is_some_and(|stream| console::is_our_own(client.startup(), stream)) {
+            return match client.let_in().await {
+                Ok(proven) => Some(Proven::Client(Box::new(proven))),
+                Err(error) => refused(peer, &error),
+            };
+        }
         let found = match Box::pin(self.look_up(&settings, &client)).await {
             Ok(found) => found,
             Err(error) => {
