@@ -163,6 +163,7 @@ enum Form {
     NoColumns,
     Spelled,
     Extended,
+    Cast,
     Named,
     Pipeline,
     SyncEach,
@@ -183,11 +184,12 @@ impl Form {
     }
 }
 
-const FORMS: [Form; 15] = [
+const FORMS: [Form; 16] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
     Form::Extended,
+    Form::Cast,
     Form::Named,
     Form::Pipeline,
     Form::SyncEach,
@@ -223,6 +225,40 @@ const SETTINGS: &[(&str, &str)] = &[
     ("SET extra_float_digits = 0", "SET bytea_output = escape"),
 ];
 
+/// Types by which a parameter is cast: the column's own, another one now and then.
+const CASTS: &[&str] = &[
+    "smallint",
+    "int",
+    "bigint",
+    "numeric",
+    "real",
+    "double precision",
+    "text",
+    "varchar",
+    "bool",
+    "date",
+    "timestamp",
+    "timestamptz",
+    "timestamp with time zone",
+    "time",
+    "interval",
+    "bytea",
+    "uuid",
+    "json",
+    "jsonb",
+    "inet",
+    "char(4)",
+    "varchar(2)",
+    "int[]",
+];
+
+/// For a column that is defined so.
+fn cast_for(table: &str, number: usize) -> &'static str {
+    let column = table.rsplit_once("v ").map_or(table, |(_, column)| column);
+    let own = CASTS.iter().filter(|name| column.starts_with(**name)).max_by_key(|name| name.len());
+    own.filter(|_| !number.is_multiple_of(3)).unwrap_or(&CASTS[number % CASTS.len()])
+}
+
 /// The value that a literal means as a parameter: `None` when it has none. `Some(None)` is NULL.
 fn as_parameter(literal: &str) -> Option<Option<String>> {
     if literal == "NULL" {
@@ -238,6 +274,8 @@ struct Case {
     table: String,
     form: Form,
     values: Vec<&'static str>,
+    /// A type's name.
+    cast: &'static str,
     /// What RETURNING may show: no time of the server's.
     returned: &'static str,
 }
@@ -282,6 +320,10 @@ impl Case {
                 })
                 .collect(),
             Form::Extended => with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v])),
+            Form::Cast => {
+                let sql = format!("INSERT INTO {t} (id, v) VALUES ($1::INTEGER, $2 :: {})", self.cast);
+                with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v]))
+            }
             Form::Named => {
                 let mut steps = if r == 0 { vec![Step::prepare(t, &sql)] } else { Vec::new() };
                 steps.extend(with_param(&|_, id, v| Step::execute(t, &[Some(id), v])));
@@ -486,7 +528,8 @@ fn nobody_can_tell() {
         let good_len = good.len();
         let values = good.into_iter().chain(bad).collect();
         let returned = if kind.see.is_empty() { "*" } else { "id" };
-        let case = Case { table: table.clone(), form, values, returned };
+        let cast = cast_for(kind.table, number);
+        let case = Case { table: table.clone(), form, values, cast, returned };
         let whole = kind.table.contains("CREATE TABLE @")
             || kind.table.contains("CREATE UNLOGGED")
             || kind.table.contains("VIEW @");
@@ -502,7 +545,7 @@ fn nobody_can_tell() {
             side.create(&script, &table);
             side.each(|c| [setting.0, setting.1][c % 2].replace('@', &table));
         }
-        let what = format!("case {number}: {:?}, {form:?}, {setting:?}", kind.table);
+        let what = format!("case {number}: {:?}, {form:?} {cast}, {setting:?}", kind.table);
         'rounds: for r in 0..ROUNDS {
             let scripts: Vec<_> = (0..CLIENTS).map(|c| case.script(c, r, good_len)).collect();
             let (expected, seen) = (direct.run(&scripts), through.run(&scripts));

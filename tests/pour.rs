@@ -1067,3 +1067,94 @@ fn a_role_that_is_gone_never_lends_its_rows_to_the_login() {
     }
     assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0");
 }
+
+/// What generators of SQL write behind a parameter computes nothing, and so costs nothing.
+#[test]
+fn parameters_with_the_names_of_their_types_are_poured() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TABLE t (a int, b varchar(5), c timestamptz, d numeric(6,2), e bigint)";
+    let sql = "INSERT INTO t (a, b, c, d, e) VALUES ($1::INTEGER, $2::VARCHAR, $3::TIMESTAMP WITH TIME ZONE, $4::NUMERIC, $5::BIGINT)";
+    let row = |a: usize, b: &str, c: &str, d: &str| {
+        Step::extended(sql, &[Some(&a.to_string()), Some(b), Some(c), Some(d), Some("7")])
+    };
+    let warm = |c: usize, r: usize| -> Vec<Step> {
+        (0..4).map(|i| row(number(c, r, i), "x", "2024-02-29 12:00:00+02", "1.005")).collect()
+    };
+    let odd = [
+        ("abcde   ", "2024-02-29", "1.005"),
+        ("abcdef", "2024-02-29", "1"),
+        ("x", "yesterday noon", "1"),
+        ("x", "2024-02-29", "12345.6"),
+        ("x", "infinity", "NaN"),
+    ];
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            (0..10)
+                .map(|i| {
+                    let (b, at, d) =
+                        if c % 4 == 3 { odd[i % odd.len()] } else { ("x", "2024-01-01", "-0.005") };
+                    // The day before today is another one at midnight.
+                    let at = if at.starts_with("yesterday") { "nonesuch" } else { at };
+                    row(c * 100 + i, b, at, d)
+                })
+                .collect()
+        })
+        .collect();
+    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
+    assert_eq!(seen.iter().map(|s| errors(s).len()).sum::<usize>(), CLIENTS / 4 * 6);
+}
+
+/// A name that is looked for in `search_path` may be another type's there, and a declared type may be computed with.
+#[test]
+fn parameters_that_are_computed_with_are_not_poured() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let cases: [(&str, &str, &[u32]); 4] = [
+        ("SET search_path = s, pg_catalog, public", "$2::text", &[]),
+        ("", "$2::INTEGER", &[23, 25]),
+        ("", "$2::SMALLINT", &[23, 23]),
+        ("", "$2::DATE", &[23, 1114]),
+    ];
+    for (set, value, types) in cases {
+        let setup = "CREATE SCHEMA s; CREATE DOMAIN s.text AS pg_catalog.text CHECK (VALUE <> '7');
+            CREATE TABLE t (a int, b text, c int, d smallint, e date)";
+        let column = match value {
+            "$2::text" => "b",
+            "$2::INTEGER" => "c",
+            "$2::SMALLINT" => "d",
+            _ => "e",
+        };
+        let sql = format!("INSERT INTO t (a, {column}) VALUES ($1::int, {value})");
+        let values = if column == "e" { ["2024-02-29 12:00:00", "nonesuch"] } else { ["6", "7"] };
+        let script = |c: usize| -> Vec<Step> {
+            let mut steps = if set.is_empty() { Vec::new() } else { vec![Step::query(set)] };
+            steps.extend((0..20).map(|i| {
+                let params = [(c * 100 + i).to_string(), values[usize::from(i % 10 == 9)].to_owned()];
+                typed(&sql, types, &params)
+            }));
+            steps
+        };
+        let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+        let (through, alone) = (pg.fresh_database(setup), pg.fresh_database(setup));
+        let seen = crowd::run(&mut crowd_of(proxy.port(), &through, CLIENTS), &scripts, false);
+        let expected = crowd::run(&mut crowd_of(pg.port(), &alone, CLIENTS), &scripts, false);
+        for (seen, expected) in seen.iter().zip(&expected) {
+            assert_eq!(comparable(seen), comparable(expected), "{value} {types:?}");
+        }
+        let (rows, commands) = rows_and_commands(pg, &through, "t");
+        assert_eq!(rows, commands, "{value} {types:?}: one by one");
+    }
+}
+
+/// As [`Step::extended`], with declared types.
+fn typed(sql: &str, types: &[u32], params: &[String]) -> Step {
+    let mut bytes = Vec::new();
+    let types: Vec<u8> = types.iter().flat_map(|oid| oid.to_be_bytes()).collect();
+    frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &types);
+    let params: Vec<_> = params.iter().map(|p| Some(p.as_bytes())).collect();
+    frontend::put_bind_text(&mut bytes, b"", &params);
+    frontend::put_execute(&mut bytes, b"", 0);
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    Step { bytes, ready: 1 }
+}

@@ -209,7 +209,7 @@ fn put_literal(
             }
             out.extend_from_slice(bytes);
         }
-        Class::Default | Class::Param(_) => return Err(NotPourable::Class),
+        Class::Default | Class::Param(_) | Class::CastParam(..) => return Err(NotPourable::Class),
     }
     Ok(PUT)
 }

@@ -585,6 +585,8 @@ pub enum Reason {
     ColumnTwice(String),
     /// Not as many values as columns.
     ValueCount,
+    /// A cast to a type without its schema, and `search_path` may hold another one of that name before pg_catalog.
+    TypeNames,
     /// Every column takes its default: COPY needs one.
     NoColumns,
     /// The role may not insert into the column.
@@ -666,6 +668,7 @@ impl Reason {
             Self::NoSuchColumn(_) => "no such column",
             Self::ColumnTwice(_) => "column named twice",
             Self::ValueCount => "number of values",
+            Self::TypeNames => "search_path names pg_catalog, and a cast no schema",
             Self::NoColumns => "no column with a value",
             Self::ColumnPrivilege(_) => "no insert privilege on column",
             Self::IdentityAlways(_) => "value for identity always",
@@ -931,6 +934,13 @@ pub struct Session {
     /// Users and every setting of the key, in one text: two sessions may share a batch when it is equal. `search_path` is
     /// part of it, because the guard resolves the name by the flush's own.
     pub key: String,
+}
+
+impl Session {
+    /// Perhaps `search_path` says where pg_catalog stands; otherwise it comes first.
+    pub fn names_catalog(&self) -> bool {
+        self.search_path.to_ascii_lowercase().contains("pg_catalog")
+    }
 }
 
 #[derive(Deserialize)]

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind};
 use crate::limits::VALUES_ROWS_MAX;
 use crate::sql::insert::{Class, Item};
-use crate::sql::meaning::{InsertTarget, Returned};
+use crate::sql::meaning::{self, InsertTarget, Returned};
 use crate::wire::Oid;
 
 /// Longest value of a plan that was given no other bound (bytes); the default of `coalesce.max_value_bytes`.
@@ -113,7 +113,7 @@ impl ClassSet {
             Class::True => 64,
             Class::False => 128,
             Class::String => 256,
-            Class::Param(_) => 512,
+            Class::Param(_) | Class::CastParam(..) => 512,
         }
     }
 }
@@ -332,7 +332,7 @@ impl InsertPlan {
 pub fn plan_literals(table: &Table, target: &InsertTarget, context: Context) -> Result<InsertPlan, Reason> {
     build(table, target, 0, context, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
-        Class::Param(_) => Err(Reason::ParameterList),
+        Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
         class => literal_rule(class, column).map(ItemRule::Literal),
     })
 }
@@ -361,8 +361,8 @@ fn build_params(
     context: Context,
     rule: impl Fn(usize, Oid, &Column) -> Result<ParamRule, Reason>,
 ) -> Result<InsertPlan, Reason> {
-    let classes_agree =
-        items.len() == target.items.len() && items.iter().zip(&target.items).all(|(i, c)| i.class == *c);
+    let classes_agree = items.len() == target.items.len()
+        && items.iter().zip(&target.items).all(|(item, tree)| meaning::is_same(*tree, item.class));
     if !classes_agree || !each_once(&target.items, param_oids.len()) {
         return Err(Reason::ParameterList);
     }
@@ -371,6 +371,20 @@ fn build_params(
         Class::Param(number) => {
             let index = usize::from(number) - 1;
             rule(index, param_oids[index], column).map(ItemRule::Param)
+        }
+        Class::CastParam(number, cast) => {
+            let index = usize::from(number) - 1;
+            let oid = param_oids[index];
+            if !cast.is_plain(oid) {
+                return Err(Reason::Parameter {
+                    column: column.name.clone(),
+                    oid,
+                    base: column.base_name.clone(),
+                });
+            }
+            // The column gets a value of the cast's type.
+            rule(index, cast.oid.into(), column)?;
+            rule(index, oid, column).map(ItemRule::Param)
         }
         class => fixed_literal(class, text, items[at], column),
     })
@@ -388,7 +402,7 @@ pub fn plan_literals_together(
     may_be_returned(table, target)?;
     build(table, target, 0, context, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
-        Class::Param(_) => Err(Reason::ParameterList),
+        Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
         class if modifier_changes_parameter(column, column.type_oid) => Err(Reason::Literal {
             column: column.name.clone(),
             class: class_name(class),
@@ -462,8 +476,8 @@ fn is_short(column: &Column) -> bool {
 fn each_once(items: &[Class], params: usize) -> bool {
     let mut seen = vec![false; params];
     for class in items {
-        if let Class::Param(number) = class {
-            match usize::from(*number).checked_sub(1).and_then(|index| seen.get_mut(index)) {
+        if let Some(number) = class.param() {
+            match usize::from(number).checked_sub(1).and_then(|index| seen.get_mut(index)) {
                 Some(seen) if !*seen => *seen = true,
                 _ => return false,
             }
@@ -784,7 +798,7 @@ fn class_name(class: Class) -> &'static str {
         Class::True => "TRUE",
         Class::False => "FALSE",
         Class::String => "string",
-        Class::Param(_) => "parameter",
+        Class::Param(_) | Class::CastParam(..) => "parameter",
     }
 }
 

@@ -770,7 +770,10 @@ impl Question {
             return Err(server_said(&error).into());
         }
         let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;
-        catalog::decode_session(&one_row(&reply)?)?;
+        let session = catalog::decode_session(&one_row(&reply)?)?;
+        if lifted.looks_up_types() && session.names_catalog() {
+            return Err(Reason::TypeNames.into());
+        }
         let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
         let reply =
             server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;

@@ -6,12 +6,14 @@
 //! once). On any doubt the answer is [`NotPourable`].
 //!
 //! Taken: `INSERT INTO [schema.]table [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
-//! [;]`, each item NULL, DEFAULT, a plain literal or `$n`, with `standard_conforming_strings` on.
+//! [;]`, each item NULL, DEFAULT, a plain literal, `$n` or `$n::type` ([`super::cast`]), with `standard_conforming_strings`
+//! on.
 
 use std::ops::Range;
 
 use memchr::memchr;
 
+use super::cast::{Cast, TypeName};
 use super::scan::{self, Kind, Scanner, Token};
 
 /// Longest identifier that the server does not cut (bytes).
@@ -46,9 +48,19 @@ pub enum Class {
     String,
     /// `$n`.
     Param(u16),
+    /// `$n::type`.
+    CastParam(u16, Cast),
 }
 
 impl Class {
+    /// The number of `$n`.
+    pub fn param(self) -> Option<u16> {
+        match self {
+            Self::Param(n) | Self::CastParam(n, _) => Some(n),
+            _ => None,
+        }
+    }
+
     /// What stands for it in a shape; no statement text can contain such bytes outside a literal, so shapes
     /// of different classes never meet.
     fn marker(self) -> u8 {
@@ -63,6 +75,7 @@ impl Class {
             Self::False => 0x08,
             Self::String => 0x0e,
             Self::Param(_) => 0x0f,
+            Self::CastParam(..) => 0x10,
         }
     }
 }
@@ -146,8 +159,12 @@ impl Lifted {
 
     /// Highest parameter number of the first row; 0: none.
     pub fn params(&self) -> u16 {
-        let number = |item: &Item| if let Class::Param(n) = item.class { n } else { 0 };
-        self.row(0).iter().map(number).max().unwrap_or(0)
+        self.row(0).iter().filter_map(|item| item.class.param()).max().unwrap_or(0)
+    }
+
+    /// Does it name types that are looked for in `search_path`?
+    pub fn looks_up_types(&self) -> bool {
+        self.items.iter().any(|item| matches!(item.class, Class::CastParam(_, cast) if cast.looked_up))
     }
 
     /// Has row `row` the classes of the one before it?
@@ -194,8 +211,11 @@ fn put_markers(row: &[Item], out: &mut Vec<u8>) {
     for (i, item) in row.iter().enumerate() {
         out.extend_from_slice(if i == 0 { b"" } else { b"," });
         out.push(item.class.marker());
-        if let Class::Param(n) = item.class {
+        if let Some(n) = item.class.param() {
             out.extend_from_slice(&n.to_be_bytes());
+        }
+        if let Class::CastParam(_, cast) = item.class {
+            out.extend_from_slice(&cast.oid.to_be_bytes());
         }
     }
 }
@@ -572,7 +592,7 @@ impl<'a> Lift<'a, '_> {
             Kind::Integer => (Class::Integer, token.end),
             Kind::Decimal => (Class::Decimal, token.end),
             Kind::Word => (self.word_item(token)?, token.end),
-            Kind::Param => (Class::Param(param(self.bytes(token))?), token.end),
+            Kind::Param => self.param_item(token)?,
             Kind::Operator if self.bytes(token) == b"-" => self.signed(token)?,
             kind => return Err(unlike_literal(kind)),
         };
@@ -589,6 +609,24 @@ impl<'a> Lift<'a, '_> {
         ];
         let found = classes.iter().find(|(word, _)| bytes.eq_ignore_ascii_case(word));
         found.map(|(_, class)| *class).ok_or(NotPourable::Expression)
+    }
+
+    /// `$n`, perhaps with the name of its type.
+    fn param_item(&mut self, token: Token) -> Result<(Class, usize), NotPourable> {
+        let number = param(self.bytes(token))?;
+        let sign = self.peek();
+        if !sign.is_some_and(|t| t.kind == Kind::Operator && self.bytes(t) == b"::") {
+            return Ok((Class::Param(number), token.end));
+        }
+        self.next();
+        let (mut name, mut end) = (TypeName::default(), token.end);
+        while let Some(word) = self.peek().filter(|t| t.kind == Kind::Word) {
+            self.next();
+            name.push(self.bytes(word)).ok_or(NotPourable::Expression)?;
+            end = word.end;
+        }
+        let cast = name.meaning().ok_or(NotPourable::Expression)?;
+        Ok((Class::CastParam(number, cast), end))
     }
 
     /// A number directly behind the minus sign.
@@ -682,13 +720,13 @@ impl<'a> Lift<'a, '_> {
     fn check_params(&self) -> Result<(), NotPourable> {
         let highest = self.out.params();
         if highest == 0 {
-            let param = |item: &Item| matches!(item.class, Class::Param(_));
+            let param = |item: &Item| item.class.param().is_some();
             return if self.out.items.iter().any(param) { Err(NotPourable::Params) } else { Ok(()) };
         }
         let mut seen = [0u64; ITEMS_MAX.div_ceil(64) + 1];
         let mut count = 0;
         for item in self.out.row(0) {
-            let Class::Param(n) = item.class else { continue };
+            let Some(n) = item.class.param() else { continue };
             let word = seen.get_mut(usize::from(n / 64)).ok_or(NotPourable::Params)?;
             if *word >> (n % 64) & 1 == 1 {
                 return Err(NotPourable::Params);
@@ -706,10 +744,10 @@ impl<'a> Lift<'a, '_> {
 
     /// Is `item`, of row `row`, what `first` is in the first row?
     fn follows(&self, row: usize, item: &Item, first: &Item) -> bool {
+        let later = |a, b| usize::from(a) == usize::from(b) + row * usize::from(self.out.params());
         match (item.class, first.class) {
-            (Class::Param(a), Class::Param(b)) => {
-                usize::from(a) == usize::from(b) + row * usize::from(self.out.params())
-            }
+            (Class::Param(a), Class::Param(b)) => later(a, b),
+            (Class::CastParam(a, to), Class::CastParam(b, like)) => to == like && later(a, b),
             (a, b) => a == b && item.bytes(self.text) == first.bytes(self.text),
         }
     }
@@ -789,6 +827,30 @@ mod tests {
                 (Class::Param(1), "$1"),
             ]
         );
+    }
+
+    #[test]
+    fn the_type_of_a_parameter_may_stand_behind_it() {
+        let out =
+            lifted("INSERT INTO t VALUES ($2::INTEGER, $1 :: /**/ timestamp\nWITHOUT time zone, $3::text)")
+                .unwrap();
+        let cast = |oid, looked_up| Cast { oid, looked_up };
+        let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
+        assert_eq!(
+            classes,
+            [
+                Class::CastParam(2, cast(23, false)),
+                Class::CastParam(1, cast(1114, false)),
+                Class::CastParam(3, cast(25, true))
+            ]
+        );
+        assert_eq!((out.params(), out.looks_up_types()), (3, true));
+        assert!(lifted("INSERT INTO t VALUES ($1::int4range)").is_err());
+        assert!(!lifted("INSERT INTO t VALUES ($1::date), ($2::DATE)").unwrap().is_like_before(1));
+        let shape = |text| lifted(text).unwrap().shape;
+        assert_eq!(shape("INSERT INTO t VALUES ($1::int)"), shape("insert into t values($1::INTEGER)"));
+        assert_ne!(shape("INSERT INTO t VALUES ($1::int)"), shape("INSERT INTO t VALUES ($1::bigint)"));
+        assert_ne!(shape("INSERT INTO t VALUES ($1::int)"), shape("INSERT INTO t VALUES ($1)"));
     }
 
     #[test]
@@ -875,6 +937,22 @@ mod tests {
             ("INSERT INTO t VALUES (0x1f)", N::Literal),
             ("INSERT INTO t VALUES (1_000)", N::Literal),
             ("INSERT INTO t VALUES (1a)", N::Syntax),
+            ("INSERT INTO t VALUES ($1::varchar(3))", N::Expression),
+            ("INSERT INTO t VALUES ($1::char)", N::Expression),
+            ("INSERT INTO t VALUES ($1::int[])", N::Expression),
+            ("INSERT INTO t VALUES ($1::int ARRAY)", N::Expression),
+            ("INSERT INTO t VALUES ($1::int::text)", N::Expression),
+            ("INSERT INTO t VALUES ($1::\"int4\")", N::Expression),
+            ("INSERT INTO t VALUES ($1::pg_catalog.int4)", N::Expression),
+            ("INSERT INTO t VALUES ($1::interval year)", N::Expression),
+            ("INSERT INTO t VALUES ($1::timestamp(3))", N::Expression),
+            ("INSERT INTO t VALUES ($1::timestamp at time zone 'UTC')", N::Expression),
+            ("INSERT INTO t VALUES ($1::text COLLATE \"C\")", N::Expression),
+            ("INSERT INTO t VALUES ($1::)", N::Expression),
+            ("INSERT INTO t VALUES ($1::double)", N::Expression),
+            ("INSERT INTO t VALUES ($1::character varying varying varying)", N::Expression),
+            ("INSERT INTO t VALUES ($1::int), ($2::bigint)", N::ManyRows),
+            ("INSERT INTO t VALUES ($1::int), ($2)", N::ManyRows),
             ("INSERT INTO t VALUES ($2)", N::Params),
             ("INSERT INTO t VALUES ($1, $1)", N::Params),
             ("INSERT INTO t VALUES ($0)", N::Params),

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use pg_query::NodeEnum;
 use pg_query::protobuf::{self, a_const::Val};
 
+use super::cast::Cast;
 use super::insert::{Class, Lifted, NotPourable};
 use super::scan;
 
@@ -290,9 +291,13 @@ pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourab
     Ok(target)
 }
 
-/// The tree has no sign for zero.
-fn is_same(tree: Class, scanned: Class) -> bool {
-    tree == scanned || (tree == Class::Integer && scanned == Class::SignedInteger)
+/// May the scanner have called this so? The tree has no sign for zero, and words of its grammar that are names on older servers.
+pub fn is_same(tree: Class, scanned: Class) -> bool {
+    match (tree, scanned) {
+        (Class::Integer, Class::SignedInteger) => true,
+        (Class::CastParam(a, to), Class::CastParam(b, like)) => (a, to.oid) == (b, like.oid),
+        (tree, scanned) => tree == scanned,
+    }
 }
 
 /// The statement with other literals of the same classes, for a text whose literals are not UTF-8.
@@ -320,6 +325,7 @@ fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
             Class::False => out.push_str("FALSE"),
             Class::String => out.push_str("'x'"),
             Class::Param(n) => out.push_str(&format!("${n}")),
+            Class::CastParam(..) => return Err(NotPourable::Expression),
         }
     }
     out.push_str(tail);
@@ -467,9 +473,8 @@ fn rows(stmt: &protobuf::InsertStmt) -> Result<Vec<Vec<Class>>, NotPourable> {
 fn class(node: &protobuf::Node) -> Result<Class, NotPourable> {
     match node.node.as_ref() {
         Some(NodeEnum::SetToDefault(_)) => Ok(Class::Default),
-        Some(NodeEnum::ParamRef(param)) => {
-            u16::try_from(param.number).map(Class::Param).map_err(|_| NotPourable::Params)
-        }
+        Some(NodeEnum::ParamRef(param)) => param_number(param).map(Class::Param),
+        Some(NodeEnum::TypeCast(cast)) => cast_param(cast).unwrap_or(Err(NotPourable::Expression)),
         Some(NodeEnum::AConst(constant)) => match &constant.val {
             None if constant.isnull => Ok(Class::Null),
             Some(Val::Ival(value)) if value.ival < 0 => Ok(Class::SignedInteger),
@@ -481,6 +486,31 @@ fn class(node: &protobuf::Node) -> Result<Class, NotPourable> {
         },
         _ => Err(NotPourable::Expression),
     }
+}
+
+fn param_number(param: &protobuf::ParamRef) -> Result<u16, NotPourable> {
+    u16::try_from(param.number).map_err(|_| NotPourable::Params)
+}
+
+/// `$n::type`. `None`: it is another cast.
+fn cast_param(cast: &protobuf::TypeCast) -> Option<Result<Class, NotPourable>> {
+    let Some(NodeEnum::ParamRef(param)) = cast.arg.as_ref()?.node.as_ref() else { return None };
+    let name = cast.type_name.as_ref()?;
+    let plain = name.typmods.is_empty()
+        && name.typemod == -1
+        && name.array_bounds.is_empty()
+        && !name.setof
+        && !name.pct_type;
+    let names: Vec<&str> = name
+        .names
+        .iter()
+        .map(|part| match part.node.as_ref() {
+            Some(NodeEnum::String(part)) => Some(part.sval.as_str()),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
+    let to = Cast::of_tree(&names).filter(|_| plain)?;
+    Some(param_number(param).map(|n| Class::CastParam(n, to)))
 }
 
 /// The class of a number that the tree keeps as text.
