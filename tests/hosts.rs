@@ -21,7 +21,7 @@ const NOBODY: &str = "127.0.0.3";
 fn pair() -> &'static (Postgres, Postgres) {
     static PAIR: OnceLock<(Postgres, Postgres)> = OnceLock::new();
     PAIR.get_or_init(|| {
-        let primary = Postgres::start(PgOptions::default());
+        let mut primary = Postgres::start(PgOptions::default());
         let standby = primary.standby();
         (primary, standby)
     })
@@ -257,7 +257,7 @@ fn a_failover_is_followed_and_waited_for() {
 
 #[test]
 fn a_server_that_takes_no_more_writes_is_left_by_all_connections() {
-    let primary = Postgres::start(PgOptions::default());
+    let mut primary = Postgres::start(PgOptions::default());
     primary.psql("postgres", "CREATE TABLE t (n int)");
     let other = primary.standby();
     let keys = "target_session_attrs = \"read-write\"\nload_balance_hosts = \"disable\"";
@@ -290,7 +290,7 @@ fn a_server_that_takes_no_more_writes_is_left_by_all_connections() {
 
 #[test]
 fn a_standby_that_was_promoted_is_left_without_an_error() {
-    let primary = Postgres::start(PgOptions::default());
+    let mut primary = Postgres::start(PgOptions::default());
     let standby = primary.standby();
     let keys = "target_session_attrs = \"standby\"";
     let proxy = proxy(&primary, "query_wait_timeout = \"500ms\"", &[PRIMARY, STANDBY], keys);

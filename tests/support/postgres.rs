@@ -66,32 +66,34 @@ impl Postgres {
         );
     }
 
-    /// A standby of this server that streams from it: on the same port, and on the address 127.0.0.2.
-    pub fn standby(&self) -> Self {
+    /// A standby that streams from this server, which is stopped meanwhile: on the same port, and on 127.0.0.2.
+    pub fn standby(&mut self) -> Self {
         let dir = tempfile::Builder::new().prefix("pgsluice-pg-").tempdir().expect("temporary directory");
-        own(dir.path());
         let data = dir.path().join("data");
-        let mut backup = as_user(Some(OS_USER), &self.bin.join("pg_basebackup").to_string_lossy());
-        backup.args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-U", "postgres"]);
-        backup.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
-        run(backup.arg("-D").arg(&data).current_dir("/"));
-        let places =
-            format!("listen_addresses = '127.0.0.2'\nunix_socket_directories = '{}'\n", dir.path().display());
-        let mut conf =
-            fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("postgresql.conf");
-        conf.write_all(places.as_bytes()).expect("postgresql.conf");
+        self.stop();
+        run(Command::new("cp").arg("-a").arg(self.data_dir()).arg(&data));
+        self.start_again();
+        fs::write(data.join("standby.signal"), "").expect("standby.signal");
+        let places = format!(
+            "listen_addresses = '127.0.0.2'\nunix_socket_directories = '{}'\n\
+             primary_conninfo = 'host=127.0.0.1 port={} user=postgres'\n",
+            dir.path().display(),
+            self.port
+        );
+        let conf = fs::OpenOptions::new().append(true).open(data.join("postgresql.conf"));
+        conf.and_then(|mut conf| conf.write_all(places.as_bytes())).expect("postgresql.conf");
+        own(dir.path());
         let mut server = launch(&self.bin, dir.path(), self.port);
-        let standby = ready(&mut server, dir.path(), self.port);
-        let log = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
-        assert!(standby, "the standby did not start:\n{}", log());
+        let up = ready(&mut server, dir.path(), self.port);
+        let standby = Self { server, port: self.port, bin: self.bin.clone(), dir };
+        assert!(up, "the standby did not start:\n{}", standby.log());
         self.wait_until("postgres", "SELECT bool_or(state = 'streaming') FROM pg_stat_replication");
-        Self { server, port: self.port, bin: self.bin.clone(), dir }
+        standby
     }
 
     /// Makes a standby a primary; it takes writes when this returns.
     pub fn promote(&self) {
-        let mut promote = as_user(Some(OS_USER), &self.bin.join("pg_ctl").to_string_lossy());
-        run(promote.args(["promote", "-w", "-D"]).arg(self.data_dir()).current_dir("/"));
+        assert_eq!(self.psql("postgres", "SELECT pg_promote()").trim(), "t");
     }
 
     /// TCP port on 127.0.0.1.
