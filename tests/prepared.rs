@@ -2,6 +2,7 @@
 
 mod support;
 
+use pgsluice::limits::PIPELINE_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::crowd::comparable;
 use support::{Message, Postgres, Proxy, Raw, outline};
@@ -110,6 +111,44 @@ fn a_named_statement_is_known_on_every_connection() {
         let messages = ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', b"s"));
         assert_eq!(tags(&messages), "tTZ");
     }
+}
+
+/// More answers owed than are held at a time, most of them our own, and nothing that makes the server send its one.
+#[test]
+fn a_unit_of_any_length_is_answered() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let turns = PIPELINE_MAX / 2 + 1000;
+    let messages = ask(&mut raw, |o| {
+        put_parse(o, "s", "SELECT 1");
+        for _ in 0..turns {
+            put_close(o, "s");
+            put_parse(o, "s", "SELECT 1");
+        }
+    });
+    assert_eq!(tags(&messages), format!("1{}Z", "31".repeat(turns)));
+    assert_eq!(run(&mut raw, "s", &[]), "1");
+}
+
+/// The last answer that may be owed is to a message that goes on in pieces.
+#[test]
+fn a_long_message_at_the_end_of_what_may_be_owed_passes_whole() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let great = "x".repeat(1 << 20);
+    let messages = ask(&mut raw, |o| {
+        put_parse(o, "s", "SELECT 1");
+        for _ in 0..(PIPELINE_MAX - 4) / 2 {
+            put_close(o, "s");
+            put_parse(o, "s", "SELECT 1");
+        }
+        put_parse(o, "", "SELECT length($1)");
+        for _ in 0..3 {
+            put_run(o, "", &[&great]);
+        }
+    });
+    let lengths: Vec<_> = messages.iter().filter(|m| m.tag == b::DATA_ROW).map(|m| m.row()).collect();
+    assert_eq!(lengths, vec![vec![Some(great.len().to_string())]; 3]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod support;
 use std::io::Write as _;
 use std::process::Command;
 
-use pgsluice::limits::STATEMENT_BYTES_MAX;
+use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
@@ -576,6 +576,36 @@ fn behind_a_query_that_is_too_long_to_be_looked_at_every_client_is_served() {
             assert_eq!(b.value("SELECT 1").as_deref(), Some("1"), "{mode}");
             assert_eq!(a.value("SELECT 2").as_deref(), Some("2"), "{mode}");
         }
+    }
+}
+
+#[test]
+fn while_a_message_is_half_here_every_client_is_served() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for mode in MODES {
+        let proxy = through(server, mode, "workers = 1");
+        let (mut a, mut b) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+        // Names are forgotten when the portal runs, so its Execute is looked at: it has to be whole.
+        a.send(&build(|o| {
+            f::put_parse(o, b"", b"DISCARD ALL", &[]);
+            f::put_bind_text(o, b"", &[]);
+            sync(o);
+        }));
+        assert_eq!(tags(&a.read_until_ready()), "12Z", "{mode}");
+        let execute = build(|o| {
+            frame::put(o, f::EXECUTE, |o| {
+                o.resize(o.len() + SHORT_MESSAGE_BYTES_MAX - 4, b'x');
+            });
+        });
+        let (begun, rest) = execute.split_at(READ_BUFFER_BYTES / 2 + 100);
+        a.send(begun);
+        for _ in 0..3 {
+            assert_eq!(b.value("SELECT 1").as_deref(), Some("1"), "{mode}");
+        }
+        a.send(rest);
+        a.send(&build(sync));
+        assert!(a.read_until_ready().iter().any(|m| m.sqlstate() == "08P01"), "{mode}");
     }
 }
 

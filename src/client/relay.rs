@@ -181,7 +181,8 @@ impl Session {
                 }
             }
             // What was asked is not yet answered, or the first message is here in part: there may be more to read.
-            if !server.conn.has_room() || server.pipeline.len() >= PIPELINE_MAX {
+            let enough = server.pipeline.len() >= PIPELINE_MAX && self.state.streaming == 0;
+            if !server.conn.has_room() || enough {
                 return Ok(None);
             }
             match self.client.poll_fill(cx) {
@@ -275,9 +276,14 @@ fn pump(
             }
             state.awaiting = false;
         }
-        if server.pipeline.len() >= PIPELINE_MAX
-            || pos - run + server.conn.out.len() >= crate::limits::WRITE_BUFFER_BYTES_MAX
-        {
+        if server.pipeline.len() >= PIPELINE_MAX {
+            server.conn.out.extend_from_slice(&buf[run..pos]);
+            run = pos;
+            state.urge(server);
+            break Pumped::Full;
+        }
+        state.urged = false;
+        if pos - run + server.conn.out.len() >= crate::limits::WRITE_BUFFER_BYTES_MAX {
             break Pumped::Full;
         }
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };

@@ -192,6 +192,8 @@ pub struct State {
     pub unnamed_at: (u64, u64),
     /// Nothing more is taken from the client before everything that is owed was answered.
     pub awaiting: bool,
+    /// So much is owed that the client is not read, and the server was told to answer what it can.
+    pub urged: bool,
     /// A portal is bound whose Execute may take prepared statements away.
     pub forgetting: bool,
     /// Statements whose description is on its way, in order.
@@ -335,6 +337,14 @@ impl State {
             tag => {
                 Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
             }
+        }
+    }
+
+    /// No more is taken before something is answered, and what would make the server answer may stand behind it: a client
+    /// that sends a long unit reads nothing before its Sync.
+    pub fn urge(&mut self, server: &mut ServerConn) {
+        if server.pipeline.is_within_unit() && !std::mem::replace(&mut self.urged, true) {
+            f::put_empty(&mut server.conn.out, f::FLUSH);
         }
     }
 
@@ -1157,12 +1167,13 @@ pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
     match head.tag {
         f::QUERY => head.total() > STATEMENT_BYTES_MAX,
         f::PARSE => head.total() > PREPARED_TEXT_BYTES_MAX,
-        f::DESCRIBE | f::CLOSE | f::COPY_DONE | f::COPY_FAIL => false,
+        f::COPY_DATA | f::FUNCTION_CALL => true,
         f::BIND => {
             let body = &frame[HEADER_BYTES..];
             body.len() >= SMALL_MESSAGE_BYTES_MAX || memchr::memchr_iter(0, body).nth(1).is_some()
         }
-        _ => true,
+        // Short kinds, all of them: nothing is lost by waiting for their end.
+        _ => false,
     }
 }
 
