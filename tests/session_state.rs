@@ -73,6 +73,8 @@ fn settings_stay_with_the_client_that_set_them() {
 #[test]
 fn settings_of_functions_and_blocks_stay_with_the_client() {
     stays_with_its_owner("SELECT set_config('work_mem', '3MB', false)", "SHOW work_mem", "3MB");
+    let update = "UPDATE pg_settings SET setting = '3000' WHERE name = 'work_mem'";
+    stays_with_its_owner(update, "SHOW work_mem", "3000kB");
     let own = "SELECT current_setting('my.own', true)";
     stays_with_its_owner("SELECT set_config('my.own', 'x', false)", own, "x");
     stays_with_its_owner("DO $$BEGIN PERFORM set_config('my.own', 'x', false); END$$", own, "x");
@@ -106,6 +108,30 @@ fn a_setting_named_by_a_parameter_stays_with_the_client() {
     assert_eq!(other.value(look).filter(|v| !v.is_empty()), None);
     assert_eq!(a.value(look).as_deref(), Some("v"));
     assert_eq!(backend_pid(&mut a), backend_pid(&mut other));
+}
+
+#[test]
+fn a_setting_whose_name_no_text_shows_does_not_leak() {
+    let many: String = (0..70).map(|i| format!("a.b{i} ")).collect();
+    let changes = [
+        "SELECT set_config('app' || '.tenant', '1', false)".to_owned(),
+        "SELECT set_config(E'app\\x2etenant', '1', false)".to_owned(),
+        "SELECT set_config(U&'app\\002etenant', '1', false)".to_owned(),
+        format!("SELECT '{many}', CASE WHEN true THEN set_config ('app.tenant', '1', false) END"),
+        "SET app.\"tenant\" = 1".to_owned(),
+        "SET app /* */ . tenant = 1".to_owned(),
+    ];
+    for change in changes {
+        let (_, proxy, database) = one_connection("");
+        let (mut a, mut other) = two(&proxy, &database);
+        // As many others as are remembered.
+        let others: String = (0..300).map(|i| format!("SET o.o{i} = 1;")).collect();
+        a.rows(&format!("{others} RESET ALL"));
+        a.rows(&change);
+        let seen = other.value("SELECT current_setting('app' || '.tenant', true)");
+        assert_eq!(seen.filter(|v| !v.is_empty()), None, "{change}");
+        assert_eq!(backend_pid(&mut a), backend_pid(&mut other));
+    }
 }
 
 #[test]
@@ -340,6 +366,29 @@ fn a_literal_means_what_it_means_under_the_clients_own_settings() {
 }
 
 #[test]
+fn a_constant_is_written_under_the_clients_own_settings() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SET bytea_output = escape; SET extra_float_digits = 0");
+    let run = |raw: &mut Raw, name: &str| {
+        let mut out = Vec::new();
+        let text = b"SELECT concat('\\xff'::bytea::text, ' ', (0.1::float8 + 0.2::float8)::text)";
+        f::put_parse(&mut out, name.as_bytes(), text, &[]);
+        f::put_bind_text(&mut out, name.as_bytes(), &[]);
+        f::put_execute(&mut out, b"", 0);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        let messages = raw.read_until_ready();
+        let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
+        row.unwrap_or_else(|| panic!("{}", outline(&messages))).row()[0].clone().expect("a text")
+    };
+    for name in ["", "named"] {
+        assert_eq!(run(&mut a, name), "\\377 0.3");
+        assert_eq!(run(&mut other, name), "\\xff 0.30000000000000004");
+    }
+}
+
+#[test]
 fn settings_of_one_transaction_and_the_seed_are_not_carried() {
     let sets =
         ["SET seed = 0.5", "SET transaction_isolation = 'serializable'", "SET transaction_deferrable = off"];
@@ -484,6 +533,7 @@ fn an_advisory_lock_keeps_the_connection_until_it_is_given_back() {
         );
     };
     is_pinned("", &["SELECT pg_advisory_lock(7)"], held, "SELECT pg_advisory_unlock(7)");
+    is_pinned("", &["SELECT (7::bigint).pg_advisory_lock"], held, "SELECT pg_advisory_unlock(7)");
     is_pinned("", &["SELECT pg_try_advisory_lock(7)"], held, "SELECT pg_advisory_unlock_all()");
     let hidden = "CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(7)'";
     is_pinned(hidden, &["SELECT f()"], held, "SELECT pg_advisory_unlock(7)");

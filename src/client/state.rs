@@ -472,8 +472,8 @@ impl State {
     /// Something is done that may change the session; `text` is where names of settings may stand.
     fn tainted(&mut self, found: Effects, text: &[u8]) {
         self.taint = self.taint.union(found);
-        if found.intersects(MAKES_SETTINGS) {
-            find_setting_names(text, &mut self.candidates);
+        if found.intersects(MAKES_SETTINGS) && !find_setting_names(text, &mut self.candidates) {
+            self.taint = self.taint.union(Effects::UNKNOWN);
         }
         if self.pinned && !self.recheck {
             // DROP of a temporary object has no mark of its own.
@@ -697,7 +697,7 @@ impl State {
         let interned = shared.statements.intern(
             parse.query,
             parse.types,
-            self.want.pour_class ^ self.own_catalog,
+            self.want.answer_class ^ self.own_catalog,
             || effects(parse.query, std_strings),
             self.prepared_bytes_max,
         );
@@ -792,8 +792,7 @@ impl State {
             self.note_in_flight(statement.effects);
             self.tainted(statement.effects, &statement.query);
             if statement.effects.intersects(MAKES_SETTINGS) {
-                // As in set_config($1, ...): names come as parameters, too.
-                find_setting_names(body, &mut self.candidates);
+                self.note_bound_names(head, body);
             }
         }
         if name.is_empty() {
@@ -828,6 +827,16 @@ impl State {
             self.bound = Some(statement);
         }
         Ok(Taken::Prefix(names_end))
+    }
+
+    /// As in `set_config($1, ...)`: names of settings come as parameters, too.
+    fn note_bound_names(&mut self, head: Header, body: &[u8]) {
+        let bind = if body.len() == head.body { f::Bind::decode(body).ok() } else { None };
+        let mut missed = |value: &&[u8]| !find_setting_names(value, &mut self.candidates);
+        let all = bind.is_some_and(|bind| bind.values().flatten().filter(&mut missed).count() == 0);
+        if !all {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+        }
     }
 
     /// A statement that was described on one connection must not be run on another one where its rows look different
@@ -1124,27 +1133,35 @@ const CANDIDATES_MAX: usize = 64;
 /// Longest name noted (bytes): PostgreSQL cuts none, but none is longer in earnest.
 const CANDIDATE_BYTES_MAX: usize = 128;
 
-/// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO.
-fn find_setting_names(text: &[u8], names: &mut Vec<String>) {
-    let in_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$');
-    let mut at = 0;
+/// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,
+/// or such that the probe does not ask for.
+fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
+    let in_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$') || b >= 0x80;
+    let (mut at, mut all) = (0, true);
     while let Some(dot) = memchr::memchr(b'.', &text[at..]).map(|n| at + n) {
         let start = text[..dot].iter().rposition(|&b| !in_name(b) && b != b'.').map_or(0, |n| n + 1);
         let end = text[dot..].iter().position(|&b| !in_name(b) && b != b'.').map_or(text.len(), |n| dot + n);
         at = end.max(dot + 1);
         let name = &text[start..end];
-        if names.len() >= CANDIDATES_MAX || name.len() > CANDIDATE_BYTES_MAX {
+        let begins = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b >= 0x80;
+        if !name.split(|&b| b == b'.').all(|word| word.first().is_some_and(|&b| begins(b))) {
             continue;
         }
-        let is_word = |word: &[u8]| word.first().is_some_and(|b| b.is_ascii_alphabetic() || *b == b'_');
-        if !name.split(|&b| b == b'.').all(is_word) {
+        let known = |name: &&str| name.is_ascii() && name.len() <= CANDIDATE_BYTES_MAX;
+        let Some(name) = std::str::from_utf8(name).ok().filter(known).map(str::to_ascii_lowercase) else {
+            all = false;
+            continue;
+        };
+        if names.contains(&name) {
             continue;
         }
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        if !names.contains(&name) {
+        if names.len() < CANDIDATES_MAX {
             names.push(name);
+        } else {
+            all = false;
         }
     }
+    all
 }
 
 /// Uses or makes statements and portals.
@@ -1192,6 +1209,15 @@ mod tests {
         let mut names = Vec::new();
         find_setting_names(text.as_bytes(), &mut names);
         names
+    }
+
+    #[test]
+    fn a_name_that_is_not_noted_is_told_of() {
+        let all = |text: &str| find_setting_names(text.as_bytes(), &mut Vec::new());
+        assert!(all("SET a.b = '1.5 ... c.d'"));
+        assert!(!all("SET a.\u{e9} = 1"));
+        assert!(!all(&format!("SET a.{} = 1", "b".repeat(CANDIDATE_BYTES_MAX))));
+        assert!(!all(&(0..=CANDIDATES_MAX).map(|i| format!("a.b{i} ")).collect::<String>()));
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! The pass sees words, not meaning. It errs toward "may have changed something", with one limit that no text
 //! can show: triggers, rules, views, operators, casts, defaults and `t.f` for `f(t)` can run a function that
 //! is not named as a call here. The same holds for a function made under a built-in's name in a schema before
-//! pg_catalog, and for names computed at run time (`set_config('search_' || 'path', ...)` is seen as
-//! [`Effects::SETTINGS`], but not which).
+//! pg_catalog. A setting whose name is computed at run time, or spelled in another way than it is read, is
+//! [`Effects::UNKNOWN`] beside [`Effects::SETTINGS`]: nobody could ask for it by its name.
 //!
 //! Encodings in which a byte of a multibyte character can be ASCII are the caller's to exclude.
 
@@ -394,6 +394,10 @@ impl<'a> Walk<'a> {
                     Some(at + 1)
                 }
                 Class::Dot => {
+                    // `a . b` and `a."b"` are read as `a.b`, which does not stand there.
+                    if self.lead == Lead::Set && !self.is_inside_word(at) {
+                        self.found |= Effects::UNKNOWN;
+                    }
                     if self.last.is_name() && !self.dotted {
                         self.dotted = true;
                     } else {
@@ -418,6 +422,11 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+
+    fn is_inside_word(&self, at: usize) -> bool {
+        let in_word = |at: usize| self.text.get(at).is_some_and(|&b| IN_WORD[b as usize]);
+        at > 0 && in_word(at - 1) && in_word(at + 1)
     }
 
     fn end_statement(&mut self) {
@@ -456,10 +465,15 @@ impl<'a> Walk<'a> {
         if self.lead == Lead::None {
             self.found |= Effects::UNKNOWN;
         }
-        if is_pg_temp(&self.text[open + 1..end]) {
+        self.name(Mark { what: What::Quoted, start: open, end });
+        let bytes = self.bytes(self.last);
+        if is_pg_temp(bytes) {
             self.found |= Effects::TEMP;
         }
-        self.name(Mark { what: What::Quoted, start: open, end });
+        self.name_of_catalog(bytes);
+        if self.lead == Lead::Set && !is_plain_setting(bytes) {
+            self.found |= Effects::UNKNOWN;
+        }
         Some(end)
     }
 
@@ -516,8 +530,21 @@ impl<'a> Walk<'a> {
     fn word_of_query(&mut self, start: usize, end: usize) {
         match self.text[start] | 0x20 {
             b'p' if is_pg_temp(&self.text[start..end]) => self.found |= Effects::TEMP,
+            b'p' => self.name_of_catalog(&self.text[start..end]),
             b't' if self.lead == Lead::Select && self.says_temp(start, end) => self.found |= Effects::TEMP,
             _ => {}
+        }
+    }
+
+    /// Names that do something where they are not called, too: `f(x)` can be written `(x).f`, and an UPDATE of `pg_settings`
+    /// is a call of `set_config`.
+    fn name_of_catalog(&mut self, name: &[u8]) {
+        if is_session_lock(name) {
+            self.found |= Effects::ADVISORY_LOCK;
+        }
+        let updated = || matches!(self.key_before(), word::UPDATE | word::ONLY | word::INTO);
+        if name.eq_ignore_ascii_case(b"pg_settings") && updated() {
+            self.found |= Effects::SETTINGS;
         }
     }
 
@@ -688,14 +715,26 @@ impl<'a> Walk<'a> {
             self.looks = self.looks.saturating_add(1);
             return if self.looks <= LOOKS_MAX && self.third_is_true(open) {
                 Effects::NONE
-            } else {
+            } else if self.shows_setting(open) {
                 Effects::SETTINGS
+            } else {
+                Effects::SETTINGS | Effects::UNKNOWN
             };
         }
-        let starts =
-            |prefix: &[u8]| name.len() >= prefix.len() && name[..prefix.len()].eq_ignore_ascii_case(prefix);
-        let advisory = [&b"pg_advisory_lock"[..], b"pg_advisory_unlock", b"pg_try_advisory_lock"];
-        if advisory.iter().any(|prefix| starts(prefix)) { Effects::ADVISORY_LOCK } else { Effects::UNKNOWN }
+        if is_session_lock(name) { Effects::ADVISORY_LOCK } else { Effects::UNKNOWN }
+    }
+
+    /// The first argument of the call whose `(` is at `open` is a name as it stands there, or a parameter.
+    fn shows_setting(&self, open: usize) -> bool {
+        let mut tokens = scan::scan_from(self.text, open, self.std_strings);
+        let (_, first, next) = (tokens.next(), tokens.next(), tokens.next());
+        let bytes = |token: scan::Token| &self.text[token.start..token.end];
+        let is_plain = first.is_some_and(|token| match token.kind {
+            Kind::Param => true,
+            Kind::String => is_plain_setting(&self.text[token.start + 1..token.end - 1]),
+            _ => false,
+        });
+        is_plain && next.is_some_and(|token| bytes(token) == b",")
     }
 
     /// The third argument of the call whose `(` is at `open` is the word TRUE, alone.
@@ -722,6 +761,20 @@ impl<'a> Walk<'a> {
         }
         false
     }
+}
+
+/// A function that takes or gives back an advisory lock of the session.
+fn is_session_lock(name: &[u8]) -> bool {
+    let starts =
+        |prefix: &[u8]| name.len() >= prefix.len() && name[..prefix.len()].eq_ignore_ascii_case(prefix);
+    [&b"pg_advisory_lock"[..], b"pg_advisory_unlock", b"pg_try_advisory_lock"]
+        .iter()
+        .any(|prefix| starts(prefix))
+}
+
+/// Who looks for names of settings in a text finds this one.
+fn is_plain_setting(name: &[u8]) -> bool {
+    name.iter().all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.'))
 }
 
 /// `pg_temp` and `pg_temp_N`.
@@ -962,9 +1015,9 @@ mod tests {
             ("SET a = 1", SETTINGS),
             ("/* tag */ SET /* x */ a.b = 1", SETTINGS),
             ("SET LOCAL.a = 1", SETTINGS),
-            ("SET transaction . a = 1", SETTINGS),
+            ("SET transaction . a = 1", SETTINGS | UNKNOWN),
             ("SET LOCAL = 1", SETTINGS),
-            ("SET LOCAL/**/.a = 1", SETTINGS),
+            ("SET LOCAL/**/.a = 1", SETTINGS | UNKNOWN),
             ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", SETTINGS),
             ("SET SESSION AUTHORIZATION a", SETTINGS),
             ("SET ROLE a", SETTINGS),
@@ -976,7 +1029,30 @@ mod tests {
             ("SELECT set_config('a.b', 'c', false)", SETTINGS),
             ("SELECT pg_catalog.set_config('a.b', 'c', $1)", SETTINGS),
             ("SELECT \"set_config\"('a.b', 'c', 't')", SETTINGS),
-            ("SELECT set_config(is_local => true, setting_name => 'a.b', new_value => 'c')", SETTINGS),
+            (
+                "SELECT set_config(is_local => true, setting_name => 'a.b', new_value => 'c')",
+                SETTINGS | UNKNOWN,
+            ),
+            ("SELECT set_config($1, 'c', false)", SETTINGS),
+            ("SELECT set_config('a' || '.b', 'c', false)", SETTINGS | UNKNOWN),
+            ("SELECT set_config('a'\n'.b', 'c', false)", SETTINGS | UNKNOWN),
+            ("SELECT set_config(E'a\\x2eb', 'c', false)", SETTINGS | UNKNOWN),
+            ("SELECT set_config(U&'a\\002eb', 'c', false)", SETTINGS | UNKNOWN),
+            ("SELECT set_config('a.\u{e9}', 'c', false)", SETTINGS | UNKNOWN),
+            ("SET a.\"b\" = 1", SETTINGS | UNKNOWN),
+            ("SET a . b = 1", SETTINGS | UNKNOWN),
+            ("SET a/**/.b = 1", SETTINGS | UNKNOWN),
+            ("SET \"a.\u{e9}\" = 1", SETTINGS | UNKNOWN),
+            ("SET \"a.b\" = 1", SETTINGS),
+            ("SET a = 1.5", SETTINGS),
+            ("UPDATE pg_settings SET setting = 1", SETTINGS),
+            (
+                "WITH x AS (UPDATE ONLY pg_catalog.\"pg_settings\" SET setting = 1 RETURNING 1) TABLE x",
+                SETTINGS,
+            ),
+            ("SELECT setting FROM pg_settings", NONE),
+            ("SELECT (1::bigint).pg_advisory_lock", Effects::ADVISORY_LOCK),
+            ("SELECT $1 /* a */ . \"pg_try_advisory_lock\"", Effects::ADVISORY_LOCK),
             ("SELECT set_config('a.b', 'c', not true)", SETTINGS),
             ("INSERT INTO t VALUES (set_config('a.b', 'c', false))", SETTINGS),
             ("SET search_path = pg_temp, public", SETTINGS | TEMP),
