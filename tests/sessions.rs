@@ -9,6 +9,9 @@ use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYT
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
+/// Appends the messages of one unit.
+type Unit<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 const MODES: [&str; 3] = ["session", "transaction", "statement"];
 
 fn through(server: &Postgres, mode: &str, general: &str) -> Proxy {
@@ -606,6 +609,40 @@ fn while_a_message_is_half_here_every_client_is_served() {
         a.send(rest);
         a.send(&build(sync));
         assert!(a.read_until_ready().iter().any(|m| m.sqlstate() == "08P01"), "{mode}");
+    }
+}
+
+#[test]
+fn a_client_that_leaves_inside_a_unit_keeps_no_connection() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    for mode in MODES {
+        let proxy = through(server, mode, "default_pool_size = 1\nquery_wait_timeout = 20");
+        let begun = |o: &mut Vec<u8>| put_run(o, "INSERT INTO t VALUES (1)");
+        let units: [Unit<'_>; 4] = [
+            &begun,
+            &|o| f::put_parse(o, b"", b"SELECT 1", &[]),
+            &|o| {
+                f::put_query(o, b"SELECT 1");
+                begun(o);
+            },
+            &|o| {
+                begun(o);
+                f::put_empty(o, f::TERMINATE);
+            },
+        ];
+        for unit in units {
+            let mut a = Raw::login(proxy.port(), &database);
+            a.send(&build(unit));
+            drop(a);
+            let mut b = Raw::login(proxy.port(), &database);
+            assert_eq!(
+                b.value("SELECT count(*) FROM t").as_deref(),
+                Some("0"),
+                "{mode}: as direct, it is undone"
+            );
+            b.terminate();
+        }
     }
 }
 

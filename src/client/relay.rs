@@ -60,6 +60,12 @@ impl Session {
         if self.state.streaming > 0 || server.pipeline.in_copy_in() {
             return Err(Fault::ClientGone);
         }
+        if server.pipeline.is_within_unit() {
+            // Its Sync does not come any more: nothing else would make the server answer, and what the unit did goes with
+            // the connection.
+            server.conn.prepare_out();
+            f::put_empty(&mut server.conn.out, f::FLUSH);
+        }
         let mut listens = true;
         let finished = std::future::poll_fn(|cx| self.poll_finish(server, &mut listens, cx)).await;
         if listens {
