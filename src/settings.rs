@@ -187,6 +187,8 @@ pub struct General {
     pub query_wait_timeout: Duration,
     /// Longest wait of a cancel request for a slot.
     pub cancel_wait_timeout: Duration,
+    /// How long clients are still let in after SIGTERM, before the drain. Ours.
+    pub shutdown_grace: Duration,
     /// Longest drain after SIGTERM before what is left is closed. Ours.
     pub shutdown_timeout: Duration,
 
@@ -279,6 +281,7 @@ impl Default for General {
             query_timeout: s(0),
             query_wait_timeout: s(120),
             cancel_wait_timeout: s(10),
+            shutdown_grace: Duration::ZERO,
             shutdown_timeout: s(60),
             max_packet_size: crate::limits::MESSAGE_BYTES_MAX,
             dns_max_ttl: Duration::from_secs(15),

@@ -287,6 +287,57 @@ fn readiness_falls_before_the_last_client_has_gone() {
 }
 
 #[test]
+fn readiness_falls_before_clients_are_refused() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    // Until somebody says so again.
+    let (mut proxy, port) = proxy(server, "shutdown_grace = 3600", "");
+    let mut idle = Raw::login(proxy.port(), &database);
+    proxy.terminate();
+    let falls = poll(PATIENCE, || get(port, "/readyz").starts_with("HTTP/1.1 503 ").then_some(()));
+    assert!(falls.is_some());
+    let mut late = Raw::login(proxy.port(), &database);
+    assert_eq!(late.value("SELECT 1").as_deref(), Some("1"));
+    assert_eq!(idle.value("SELECT 1").as_deref(), Some("1"), "nobody is closed");
+    let page = get(port, "/metrics");
+    assert_eq!((value(&page, "pgsluice_ready"), value(&page, "pgsluice_draining")), (0.0, 0.0));
+    assert!(get(port, "/").contains("<td>leaving: "));
+    // The console ends the grace: a drain is a drain.
+    late.rows("BEGIN");
+    Raw::login(proxy.port(), "pgsluice").send(&query("SHUTDOWN WAIT_FOR_SERVERS"));
+    idle.read_until_closed();
+    assert!(get(port, "/readyz").starts_with("HTTP/1.1 503 "));
+    late.send(&query("COMMIT"));
+    late.read_until_closed();
+    assert!(proxy.wait_end().success());
+}
+
+#[test]
+fn a_drain_follows_the_grace_and_a_second_signal_ends_it() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let (mut leaving, _) = proxy(server, "shutdown_grace = \"300ms\"", "");
+    let mut busy = Raw::login(leaving.port(), &database);
+    busy.rows("BEGIN");
+    leaving.terminate();
+    leaving.wait_for_log("draining");
+    let late = Raw::login_as(leaving.port(), &[("user", "postgres"), ("database", &database)], "");
+    assert_eq!(late.err().expect("nobody is let in any more").sqlstate(), "57P01");
+    busy.send(&query("COMMIT"));
+    let last = busy.read_until_closed();
+    assert_eq!(last.last().expect("a last word").sqlstate(), "57P01");
+    assert!(leaving.wait_end().success());
+    let (mut twice, port) = proxy(server, "shutdown_grace = 3600", "");
+    let mut busy = Raw::login(twice.port(), &database);
+    busy.rows("BEGIN");
+    twice.terminate();
+    let falls = poll(PATIENCE, || get(port, "/readyz").starts_with("HTTP/1.1 503 ").then_some(()));
+    assert!(falls.is_some());
+    twice.terminate();
+    twice.wait_end();
+}
+
+#[test]
 fn what_is_no_request_is_told() {
     let server = Postgres::shared();
     let (mut proxy, port) = proxy(server, "", "");

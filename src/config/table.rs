@@ -84,6 +84,8 @@ table! {
          of sleeping; 0 is never";
     LISTEN, RESTART, pidfile = pidfile: Maybe(File),
         "file the process id is written to";
+    LISTEN, RELOAD, shutdown_grace = shutdown_grace: TIMEOUT,
+        "after SIGTERM clients are still let in for this long, while /readyz says 503 already; 0: the drain begins at once";
     LISTEN, RELOAD, shutdown_timeout = shutdown_timeout: TIMEOUT,
         "longest drain after SIGTERM before what is left is closed; 0 waits for ever";
 

@@ -119,8 +119,8 @@ impl Proxy {
                 Answer { status: "200 OK", content_type: exposition::CONTENT_TYPE, body: self.metrics() }
             }
             "/healthz" => Answer::text("200 OK", "ok"),
-            "/readyz" if self.is_draining() => Answer::text("503 Service Unavailable", "draining"),
-            "/readyz" => Answer::text("200 OK", "ready"),
+            "/readyz" if self.is_ready() => Answer::text("200 OK", "ready"),
+            "/readyz" => Answer::text("503 Service Unavailable", "draining"),
             _ => Answer::text("404 Not Found", "there are /, /metrics, /healthz and /readyz"),
         }
     }

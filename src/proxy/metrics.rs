@@ -101,6 +101,7 @@ impl Proxy {
         page.gauge("pgsluice_info", "The version that runs.").add(&version, 1);
         let up = micros(self.started.elapsed());
         page.gauge("pgsluice_uptime_seconds", "Time since the start.").add_micros(&[], up);
+        page.gauge("pgsluice_ready", "0: clients should be sent elsewhere.").add(&[], self.is_ready().into());
         page.gauge("pgsluice_draining", "1: no client is let in any more.")
             .add(&[], self.is_draining().into());
         page.gauge("pgsluice_paused", "1: PAUSE holds all databases.")

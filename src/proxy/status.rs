@@ -80,6 +80,7 @@ impl Proxy {
     fn put_state(&self, page: &mut Page) {
         let state = match () {
             () if self.is_draining() => "draining: no client is let in any more",
+            () if !self.is_ready() => "leaving: clients are still let in, and should be sent elsewhere",
             () if self.cx.pools.all_paused() => "paused: PAUSE holds all databases",
             () => "ready",
         };

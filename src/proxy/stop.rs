@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Proxy;
 use crate::cancel::Signal;
@@ -23,6 +24,8 @@ pub(super) const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 pub(super) enum Stage {
     /// Not at all.
     Running,
+    /// Clients are let in as ever; who watches `/readyz` hears that they should be sent elsewhere (`shutdown_grace`).
+    Leaving,
     /// No one is let in; it ends with its last client (SHUTDOWN WAIT_FOR_CLIENTS).
     LastClients,
     /// And clients are closed when they have no transaction open (SIGTERM, SHUTDOWN WAIT_FOR_SERVERS).
@@ -49,8 +52,9 @@ impl Stopping {
     fn stage(&self) -> Stage {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Running,
-            1 => Stage::LastClients,
-            2 => Stage::Draining,
+            1 => Stage::Leaving,
+            2 => Stage::LastClients,
+            3 => Stage::Draining,
             _ => Stage::Now,
         }
     }
@@ -64,6 +68,14 @@ impl Stopping {
 }
 
 impl Proxy {
+    /// Not ready any more, that is all.
+    fn leave(&self, grace: Duration) {
+        if self.stopping.advance(Stage::Leaving) {
+            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+            events::leaving(self.cx.clients.len(), grace);
+        }
+    }
+
     /// No new clients; those that have no transaction open are closed now, others when it ends.
     pub fn drain(&self) {
         if self.stopping.advance(Stage::Draining) {
@@ -88,7 +100,12 @@ impl Proxy {
 
     /// True from the first of [`Proxy::drain`] and [`Proxy::wait_for_clients`] on.
     pub fn is_draining(&self) -> bool {
-        self.stopping.stage() != Stage::Running
+        self.stopping.stage() >= Stage::LastClients
+    }
+
+    /// Should clients be sent here? Not from SIGTERM on.
+    pub fn is_ready(&self) -> bool {
+        self.stopping.stage() == Stage::Running
     }
 
     /// Clients that were still logging in when the drain began are told as well.
@@ -100,7 +117,7 @@ impl Proxy {
 
     fn has_ended(&self) -> bool {
         match self.stopping.stage() {
-            Stage::Running => false,
+            Stage::Running | Stage::Leaving => false,
             Stage::LastClients | Stage::Draining => self.cx.clients.is_empty(),
             Stage::Now => true,
         }
@@ -154,24 +171,23 @@ impl Running {
         Self { proxy, addrs, threads, sockets }
     }
 
-    /// Runs until it is told to stop: SIGTERM and SIGINT drain within `shutdown_timeout`, a second one or SIGQUIT ends
-    /// at once; SIGHUP reloads; SIGUSR1 and SIGUSR2 pause and resume all databases.
+    /// Runs until it is told to stop: SIGTERM and SIGINT drain after `shutdown_grace` and within `shutdown_timeout`, a
+    /// second one or SIGQUIT ends at once; SIGHUP reloads; SIGUSR1 and SIGUSR2 pause and resume all databases.
     pub(super) async fn until_stopped(self, signals: Signals) {
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         let proxy = Arc::clone(&self.proxy);
         let Signals { mut term, mut int, mut quit, mut hup, mut usr1, mut usr2 } = signals;
-        let mut deadline: Option<tokio::time::Instant> = None;
+        let mut told = Told::Nothing;
         while !proxy.has_ended() {
-            let timeout = deadline.unwrap_or_else(|| tokio::time::Instant::now() + FOREVER);
             tokio::select! {
-                () = caught(&mut term) => if begin_drain(&proxy, &mut deadline) { break },
-                () = caught(&mut int) => if begin_drain(&proxy, &mut deadline) { break },
+                () = caught(&mut term) => if told.once_more(&proxy) { break },
+                () = caught(&mut int) => if told.once_more(&proxy) { break },
                 () = caught(&mut quit) => break,
                 () = caught(&mut hup) => reload(&proxy).await,
                 () = caught(&mut usr1) => { proxy.cx.pools.pause(None); }
                 () = caught(&mut usr2) => { proxy.cx.pools.resume(None); }
                 () = proxy.stopping.changed.notified() => {}
-                () = tokio::time::sleep_until(timeout) => if deadline.is_some() { break },
+                () = tokio::time::sleep_until(told.until()) => if told.is_over(&proxy) { break },
             }
         }
         self.end();
@@ -210,13 +226,51 @@ async fn caught(signal: &mut Option<unix::Signal>) {
     }
 }
 
-/// The first call begins the drain; true for the second one: end now.
-fn begin_drain(proxy: &Proxy, deadline: &mut Option<tokio::time::Instant>) -> bool {
-    if deadline.is_some() {
-        return true;
+/// What signals have told the process.
+#[derive(Debug)]
+enum Told {
+    Nothing,
+    /// To stop; clients are let in until then.
+    ToLeave(Instant),
+    /// It drains, until then.
+    ToDrain(Instant),
+}
+
+impl Told {
+    /// SIGTERM or SIGINT. True for the second one: end now.
+    fn once_more(&mut self, proxy: &Proxy) -> bool {
+        if !matches!(self, Self::Nothing) {
+            return true;
+        }
+        let grace = proxy.cx.settings.load().general.shutdown_grace;
+        if grace.is_zero() || proxy.is_draining() {
+            *self = Self::drain(proxy);
+        } else {
+            proxy.leave(grace);
+            *self = Self::ToLeave(Instant::now() + grace);
+        }
+        false
     }
-    proxy.drain();
-    let limit = proxy.cx.settings.load().general.shutdown_timeout;
-    *deadline = Some(tokio::time::Instant::now() + if limit.is_zero() { FOREVER } else { limit });
-    false
+
+    fn drain(proxy: &Proxy) -> Self {
+        proxy.drain();
+        let limit = proxy.cx.settings.load().general.shutdown_timeout;
+        Self::ToDrain(Instant::now() + if limit.is_zero() { FOREVER } else { limit })
+    }
+
+    fn until(&self) -> Instant {
+        match self {
+            Self::Nothing => Instant::now() + FOREVER,
+            Self::ToLeave(until) | Self::ToDrain(until) => *until,
+        }
+    }
+
+    /// Its time has come. True: end now.
+    fn is_over(&mut self, proxy: &Proxy) -> bool {
+        if matches!(self, Self::ToLeave(_)) {
+            *self = Self::drain(proxy);
+            return false;
+        }
+        matches!(self, Self::ToDrain(_))
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::path::Path;
+use std::time::Duration;
 
 /// Who a client is, in log lines.
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +132,11 @@ pub fn reloaded(problems: &[String]) {
     } else {
         tracing::error!(problems = problems.join("; "), "configuration not reloaded");
     }
+}
+
+/// The process is about to drain: it is not ready any more, and goes on letting clients in for `grace`.
+pub fn leaving(clients: usize, grace: Duration) {
+    tracing::info!(clients, grace_s = grace.as_secs_f64(), "not ready any more");
 }
 
 /// The process drains.
