@@ -309,6 +309,64 @@ fn deallocate_and_discard_forget_what_the_protocol_prepared() {
     }
 }
 
+/// It takes the name away when it is run: not when it is prepared, and once.
+#[test]
+fn a_prepared_deallocate_does_what_it_does_directly() {
+    let (server, proxy, database) = rotating("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        let mut said = Vec::new();
+        for name in ["", "d"] {
+            prepare(&mut raw, "s", "SELECT 's'");
+            prepare(&mut raw, name, "DEALLOCATE s");
+            said.push(run(&mut raw, "s", &[]));
+            for _ in 0..2 {
+                let messages = ask(&mut raw, |o| {
+                    put_run(o, name, &[]);
+                    put_run(o, "s", &[]);
+                });
+                said.push(comparable(&messages));
+            }
+            prepare(&mut raw, "s", "SELECT 'again'");
+            said.push(comparable(&ask(&mut raw, |o| put_run(o, name, &[]))));
+            said.push(failure(&mut raw, |o| put_run(o, "s", &[])));
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+}
+
+/// A Query that an error skips takes no unnamed statement away; one that is run does.
+#[test]
+fn a_query_that_is_skipped_leaves_the_unnamed_statement() {
+    let (server, proxy, database) = rotating("");
+    let long = format!("SELECT 1 -- {}", "x".repeat(1 << 20));
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        let mut said = Vec::new();
+        for query in ["SELECT 1", &long] {
+            for before in ["SELECT 1/0", "SELECT 2"] {
+                prepare(&mut raw, "s", before);
+                prepare(&mut raw, "", "SELECT 'unnamed'");
+                raw.send(&build(|o| {
+                    put_run(o, "s", &[]);
+                    f::put_query(o, query.as_bytes());
+                    sync(o);
+                    put_run(o, "", &[]);
+                    put_close(o, "s");
+                    sync(o);
+                    put_close(o, "s");
+                    sync(o);
+                }));
+                let units = if before == "SELECT 2" { 4 } else { 3 };
+                said.extend((0..units).map(|_| comparable(&raw.read_until_ready())));
+            }
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+}
+
 #[test]
 fn an_error_in_a_pipeline_undoes_the_names_behind_it() {
     let (_, proxy, database) = rotating("");
@@ -487,6 +545,24 @@ fn a_parse_in_a_failed_block_is_refused_by_the_server() {
         }
         ask(&mut raw, |o| put_close(o, "s"));
     }
+}
+
+/// Also one whose text is there already, where the error that fails the block is not answered yet.
+#[test]
+fn a_parse_behind_an_error_in_a_block_is_refused_by_the_server() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "o", "SELECT 'there'");
+    raw.rows("BEGIN");
+    raw.send(&build(|o| {
+        f::put_query(o, b"SELECT 1/0");
+        put_parse(o, "s", "SELECT 'there'");
+        sync(o);
+    }));
+    assert_eq!([(); 2].map(|()| tags(&raw.read_until_ready())), ["EZ", "EZ"]);
+    raw.rows("ROLLBACK");
+    assert_eq!(failure(&mut raw, |o| put_run(o, "s", &[])), "26000");
+    assert_eq!(run(&mut raw, "o", &[]), "there");
 }
 
 #[test]

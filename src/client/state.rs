@@ -411,10 +411,7 @@ impl State {
 
     fn take_query(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let text = f::query(body)?;
-        if !self.rules.passes_all_queries() && server.pipeline.is_within_unit() {
-            // If the unit failed this Query is skipped up to the client's own Sync, not up to that of a fold.
-            f::put_empty(&mut server.conn.out, f::FLUSH);
-            self.awaiting = true;
+        if self.waits_for_unit(server) {
             return Ok(Taken::Later);
         }
         let fold = match self.rule_query(text, &server.pipeline) {
@@ -450,6 +447,18 @@ impl State {
         }
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
+    }
+
+    /// A Query behind extended messages and no Sync waits for their answers: if one of them fails it is skipped, up to the
+    /// client's own Sync and not up to that of a fold, and takes no unnamed statement away.
+    fn waits_for_unit(&mut self, server: &mut ServerConn) -> bool {
+        let matters = self.tracks(b"") || !self.rules.passes_all_queries();
+        if !matters || !server.pipeline.is_within_unit() {
+            return false;
+        }
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
     }
 
     /// See [`Shared::make_way`]. For a text that the rules let pass: one that is refused moves nobody.
@@ -512,6 +521,9 @@ impl State {
 
     /// A Query too long to be understood streams through, unless a rule needs to understand it.
     fn take_long_query(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+        if self.waits_for_unit(server) {
+            return Ok(Taken::Later);
+        }
         self.counts.queries += 1;
         if let Some(error) = self.rule_long_query() {
             self.refuse(Kind::Query, error, server);
@@ -649,38 +661,11 @@ impl State {
         }
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
-        if statement.effects.contains(Effects::DEALLOCATE) && self.parse_deallocate(parse, server) {
-            return Ok(Taken::Done);
-        }
         let number = server.names.unnamed_parsed();
         self.unnamed_at = (server.shared.id, number);
         self.names.parse(b"", statement, Some(number));
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         Ok(Taken::Forward)
-    }
-
-    /// DEALLOCATE of a name that the protocol prepared, as an unnamed statement. What it deallocates on the server is
-    /// made for that: the statement itself is shared, and a Parse alone takes no effect. False: it is no such thing.
-    fn parse_deallocate(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> bool {
-        const MADE: &[u8] = b"pgsluice_deallocate";
-        const TEXT: &[u8] = b"DEALLOCATE pgsluice_deallocate";
-        let Some(name) = crate::sql::effects::deallocated_name(parse.query) else { return false };
-        if self.names.lookup(&name).is_none() {
-            return false;
-        }
-        let out = &mut server.conn.out;
-        f::put_target(out, f::CLOSE, b'S', MADE);
-        f::put_parse(out, MADE, b"SELECT", &[]);
-        f::put_parse(out, b"", TEXT, &[]);
-        server.pipeline.push(Kind::Close, Action::Skip, true);
-        self.names.close(&name);
-        server.pipeline.push(Kind::Parse, Action::Skip, false);
-        let statement = Statement::under(TEXT, &[], self.want.pour_class, Effects::DEALLOCATE);
-        let number = server.names.unnamed_parsed();
-        self.unnamed_at = (server.shared.id, number);
-        self.names.parse(b"", statement, Some(number));
-        server.pipeline.push(Kind::Parse, Action::Forward, true);
-        true
     }
 
     fn parse_named(
@@ -709,7 +694,7 @@ impl State {
         }
         self.note_custom_settings(parse.query, statement.effects);
         if server.names.holds(statement.id) {
-            if server.pipeline.status() != TransactionStatus::Failed {
+            if !server.pipeline.may_be_failed() {
                 self.names.parse(parse.name, statement, None);
                 if server.pipeline.push(Kind::Parse, Action::Fake, true) {
                     b::put_empty(reply, b::PARSE_COMPLETE);
@@ -795,6 +780,14 @@ impl State {
                 self.note_bound_names(head, body);
             }
         }
+        let names = portal_end + 1 + name_len;
+        if let Some(gone) = self.deallocated_by(name) {
+            self.counts.binds += 1;
+            self.put_deallocate(&gone, server);
+            let taken = put_bind_of(b"", head, &body[..names], portal_end, server);
+            server.pipeline.push(Kind::Bind, Action::Forward, false);
+            return Ok(taken);
+        }
         if name.is_empty() {
             self.counts.binds += 1;
             self.bind_unnamed(server);
@@ -814,19 +807,33 @@ impl State {
         }
         self.forgetting = statement.effects.intersects(FORGETS_NAMES);
         self.ensure_for_client(&statement, server);
-        let names_end = HEADER_BYTES + portal_end + 1 + name_len;
-        let server_name = statement.server_name.as_bytes();
-        let len = head.body + 4 - name_len + server_name.len();
-        let out = &mut server.conn.out;
-        out.push(f::BIND);
-        out.extend_from_slice(&(len as u32).to_be_bytes());
-        out.extend_from_slice(&body[..=portal_end]);
-        out.extend_from_slice(server_name);
+        let taken = put_bind_of(statement.server_name.as_bytes(), head, &body[..names], portal_end, server);
         server.pipeline.push_about(Kind::Bind, Action::Forward, statement.id);
         if portal_end == 0 && statement.shape.get().is_none() {
             self.bound = Some(statement);
         }
-        Ok(Taken::Prefix(names_end))
+        Ok(taken)
+    }
+
+    /// The statement `name` is DEALLOCATE of this name, which the protocol prepared.
+    fn deallocated_by(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let statement = self.names.lookup(name).filter(|s| s.effects.contains(Effects::DEALLOCATE))?;
+        let gone = crate::sql::effects::deallocated_name(&statement.query)?;
+        self.names.lookup(&gone).is_some().then_some(gone)
+    }
+
+    /// As the unnamed statement, to be bound. What it deallocates on the server is made for that: the statement itself is shared.
+    fn put_deallocate(&mut self, gone: &[u8], server: &mut ServerConn) {
+        const MADE: &[u8] = b"pgsluice_deallocate";
+        let out = &mut server.conn.out;
+        f::put_target(out, f::CLOSE, b'S', MADE);
+        f::put_parse(out, MADE, b"SELECT", &[]);
+        f::put_parse(out, b"", b"DEALLOCATE pgsluice_deallocate", &[]);
+        self.names.close(gone);
+        server.names.unnamed = None;
+        for (kind, names) in [(Kind::Close, true), (Kind::Parse, false), (Kind::Parse, false)] {
+            server.pipeline.push(kind, Action::Skip, names);
+        }
     }
 
     /// As in `set_config($1, ...)`: names of settings come as parameters, too.
@@ -1192,6 +1199,23 @@ pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
         // Short kinds, all of them: nothing is lost by waiting for their end.
         _ => false,
     }
+}
+
+/// A Bind with another statement's name; `names` is its body up to the end of both. The rest of it follows.
+fn put_bind_of(
+    statement: &[u8],
+    head: Header,
+    names: &[u8],
+    portal_end: usize,
+    server: &mut ServerConn,
+) -> Taken {
+    let len = head.body + 4 - (names.len() - portal_end - 1) + statement.len();
+    let out = &mut server.conn.out;
+    out.push(f::BIND);
+    out.extend_from_slice(&(len as u32).to_be_bytes());
+    out.extend_from_slice(&names[..=portal_end]);
+    out.extend_from_slice(statement);
+    Taken::Prefix(HEADER_BYTES + names.len())
 }
 
 fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {

@@ -172,6 +172,12 @@ impl Pipeline {
         self.status
     }
 
+    /// What is sent now meets a failed block, or an earlier unit that is not answered yet may make it one.
+    pub fn may_be_failed(&self) -> bool {
+        let ends_unit = |o: &Owed| o.kind == Kind::Sync || o.kind.is_whole();
+        self.status == TransactionStatus::Failed || self.owed.iter().rev().any(ends_unit)
+    }
+
     /// The server is reading CopyData and no CopyDone or CopyFail was sent yet.
     pub fn in_copy_in(&self) -> bool {
         self.copy_in
