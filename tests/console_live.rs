@@ -73,14 +73,15 @@ fn each_show_answers_and_moves_with_the_clients() {
     let pid = busy.value("SELECT pg_backend_pid()");
     assert_eq!(pid.as_deref(), Some(its["remote_pid"].as_str()), "the backend's own process id");
     assert_eq!(its["port"], server.port().to_string());
+    until(&mut console, "SHOW CLIENTS", &[("database", &database), ("state", "idle_in_transaction")]);
     let mut of_both = |sql: &str| -> Vec<_> {
         let rows = show(&mut console, sql).into_iter().filter(|s| s["database"] == database);
         rows.map(|s| [&*s["type"], &*s["state"], &*s["recv_pos"]].join(" ")).collect()
     };
     let mut all = of_both("SHOW SOCKETS");
     all.sort();
-    assert_eq!(all[..3], ["C active 0", "C idle 0", "S active 0"]);
-    assert_eq!(of_both("SHOW ACTIVE_SOCKETS"), ["C active 0", "S active 0"]);
+    assert_eq!(all[..3], ["C idle 0", "C idle_in_transaction 0", "S active 0"]);
+    assert_eq!(of_both("SHOW ACTIVE_SOCKETS"), ["C idle_in_transaction 0", "S active 0"]);
 
     busy.rows("COMMIT");
     until(&mut console, "SHOW POOLS", &[("database", &database), ("sv_active", "0"), ("cl_active", "2")]);
