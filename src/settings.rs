@@ -204,6 +204,8 @@ pub struct General {
     pub tcp_keepintvl: Duration,
     /// Probes; 0: the system's default.
     pub tcp_keepcnt: u32,
+    /// How long what was sent may stay unconfirmed (milliseconds, as there); 0: the system's default.
+    pub tcp_user_timeout: u32,
 
     /// TLS toward clients.
     pub client_tls: Tls,
@@ -289,6 +291,7 @@ impl Default for General {
             tcp_keepidle: s(0),
             tcp_keepintvl: s(0),
             tcp_keepcnt: 0,
+            tcp_user_timeout: 0,
             client_tls: Tls::default(),
             server_tls: Tls { sslmode: SslMode::Prefer, ..Tls::default() },
             log_connections: true,

@@ -188,12 +188,7 @@ pub fn pool_target(
         user: database.user.clone().unwrap_or_else(|| key.user.clone()),
         credential,
         tls,
-        keepalive: Keepalive {
-            on: general.tcp_keepalive,
-            idle: general.tcp_keepidle,
-            interval: general.tcp_keepintvl,
-            count: general.tcp_keepcnt,
-        },
+        keepalive: Keepalive::from(general),
         startup: startup_settings(database),
         minor: 2,
     })

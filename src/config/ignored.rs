@@ -42,7 +42,6 @@ const GENERAL: &[(&str, &str)] = &[
     ("sbuf_loopcnt", "fairness between connections is the scheduler's"),
     ("tcp_defer_accept", "the kernel's default is kept"),
     ("tcp_socket_buffer", "the kernel sizes socket buffers"),
-    ("tcp_user_timeout", "tcp_keepalive finds lost connections"),
 ];
 
 /// Keys of a database line.

@@ -238,6 +238,9 @@ table! {
         "time between probes; 0 is the system's default";
     LOW, RELOAD, tcp_keepcnt = tcp_keepcnt: Count(0u32, 127),
         "probes before the connection counts as lost; 0 is the system's default";
+    LOW, RELOAD, tcp_user_timeout = tcp_user_timeout: Count(0u32, i32::MAX as u32),
+        "milliseconds that what was sent may stay unconfirmed before the connection counts as lost; 0 is the \
+         system's default";
 }
 
 table! {

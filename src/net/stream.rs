@@ -51,8 +51,8 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// TCP keepalive, from `tcp_keepalive`, `tcp_keepidle`, `tcp_keepintvl`, `tcp_keepcnt`. A zero is the
-/// system's default.
+/// When a TCP connection counts as lost: `tcp_keepalive`, `tcp_keepidle`, `tcp_keepintvl`, `tcp_keepcnt`,
+/// `tcp_user_timeout`. A zero is the system's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keepalive {
     /// On at all.
@@ -63,6 +63,8 @@ pub struct Keepalive {
     pub interval: Duration,
     /// Probes before the connection counts as dead.
     pub count: u32,
+    /// How long what was sent may stay unconfirmed; whether it is on or not.
+    pub unconfirmed: Duration,
 }
 
 impl From<&General> for Keepalive {
@@ -72,12 +74,17 @@ impl From<&General> for Keepalive {
             idle: general.tcp_keepidle,
             interval: general.tcp_keepintvl,
             count: general.tcp_keepcnt,
+            unconfirmed: Duration::from_millis(general.tcp_user_timeout.into()),
         }
     }
 }
 
 impl Keepalive {
     fn apply(&self, tcp: &TcpStream) -> io::Result<()> {
+        let socket = socket2::SockRef::from(tcp);
+        if !self.unconfirmed.is_zero() {
+            socket.set_tcp_user_timeout(Some(self.unconfirmed))?;
+        }
         if !self.on {
             return Ok(());
         }
@@ -91,7 +98,7 @@ impl Keepalive {
         if self.count > 0 {
             options = options.with_retries(self.count);
         }
-        socket2::SockRef::from(tcp).set_tcp_keepalive(&options)
+        socket.set_tcp_keepalive(&options)
     }
 }
 
@@ -293,8 +300,13 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let near = listener.accept().await.unwrap().0;
-        let keepalive =
-            Keepalive { on: true, idle: Duration::from_secs(7), count: 3, ..Keepalive::default() };
+        let general = General {
+            tcp_keepidle: Duration::from_secs(7),
+            tcp_keepcnt: 3,
+            tcp_user_timeout: 4500,
+            ..General::default()
+        };
+        let keepalive = Keepalive::from(&general);
         (Stream::tcp(near, &keepalive).unwrap(), far)
     }
 
@@ -312,6 +324,7 @@ mod tests {
             assert!(socket.keepalive().unwrap());
             assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(7));
             assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_millis(4500)));
         });
     }
 

@@ -92,7 +92,7 @@ impl Proxy {
                     let place = self.place(Peer::Tcp(peer)).await;
                     self.give_to_worker(move |proxy| async move {
                         let general = &proxy.cx.settings.load().general;
-                        let keepalive = keepalive(general);
+                        let keepalive = Keepalive::from(general);
                         let stream =
                             tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
                         if let Ok(stream) = stream {
@@ -137,15 +137,5 @@ impl Proxy {
         }
         self.logins.shed();
         tokio::time::sleep(limits::ACCEPT_PAUSE).await;
-    }
-}
-
-/// TCP keepalive from the settings.
-pub(super) fn keepalive(general: &General) -> Keepalive {
-    Keepalive {
-        on: general.tcp_keepalive,
-        idle: general.tcp_keepidle,
-        interval: general.tcp_keepintvl,
-        count: general.tcp_keepcnt,
     }
 }
