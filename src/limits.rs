@@ -28,6 +28,9 @@ pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// through; it counts as "may have changed anything", and strict policy levels refuse it.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
 
+/// As far as PostgreSQL reads the name of a statement or portal: its `NAMEDATALEN` without the zero (bytes).
+pub const NAME_BYTES_MAX: usize = 63;
+
 /// Longest Parse that is kept for replay on other server connections (bytes).
 pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
 

@@ -2,10 +2,12 @@
 
 mod support;
 
+use std::io::{ErrorKind, Write as _};
+
 use pgsluice::limits::PIPELINE_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::crowd::comparable;
-use support::{Message, Postgres, Proxy, Raw, outline};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
 
 /// Appends the messages of one unit but its Sync.
 type Unit<'a> = &'a dyn Fn(&mut Vec<u8>);
@@ -149,6 +151,60 @@ fn a_long_message_at_the_end_of_what_may_be_owed_passes_whole() {
     });
     let lengths: Vec<_> = messages.iter().filter(|m| m.tag == b::DATA_ROW).map(|m| m.row()).collect();
     assert_eq!(lengths, vec![vec![Some(great.len().to_string())]; 3]);
+}
+
+/// PostgreSQL reads 63 bytes of a name.
+#[test]
+fn names_of_any_length_are_told_apart_as_far_as_directly() {
+    let (server, proxy, database) = one("");
+    let mut both = [Raw::login(server.port(), &database), Raw::login(proxy.port(), &database)];
+    let long = "n".repeat(63);
+    let named = |end: &str| format!("{long}{end}");
+    for raw in &mut both {
+        assert_eq!(tags(&ask(raw, |o| put_parse(o, &named("a"), "SELECT 1"))), "1Z");
+        assert_eq!(run(raw, &named("b"), &[]), "1");
+        assert_eq!(failure(raw, |o| put_parse(o, &named("c"), "SELECT 2")), "42P05");
+        assert_eq!(failure(raw, |o| put_run(o, &long[1..], &[])), "26000");
+        assert_eq!(tags(&ask(raw, |o| put_close(o, &long))), "3Z");
+        assert_eq!(failure(raw, |o| put_run(o, &named("a"), &[])), "26000");
+    }
+    // Nor do they hold memory.
+    let (before, great) = (proxy.rss(), "n".repeat(4 << 20));
+    for n in 0..20 {
+        prepare(&mut both[1], &format!("{n}{great}"), "SELECT 1");
+    }
+    let grown = proxy.rss().saturating_sub(before);
+    assert!(grown < 60 << 20, "grew by {} MB", grown >> 20);
+}
+
+/// A Close and a Parse of what another client holds too are answered here; who does not listen is not read.
+#[test]
+fn answers_of_ours_do_not_pile_up_for_who_takes_none() {
+    let (_, proxy, database) = one("");
+    let (mut keeper, mut raw) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+    prepare(&mut keeper, "s", "SELECT 1");
+    prepare(&mut raw, "s", "SELECT 1");
+    let turns = build(|o| {
+        for _ in 0..4000 {
+            put_close(o, "s");
+            put_parse(o, "s", "SELECT 1");
+        }
+    });
+    let mut stream = raw.into_stream();
+    stream.set_nonblocking(true).expect("a socket");
+    let (mut sent, mut stuck) = (0, 0);
+    let mut send = || loop {
+        match stream.write(&turns[sent % turns.len()..]) {
+            Ok(_) if sent > 96 << 20 => return Some("all of it was taken"),
+            Ok(n) => (sent, stuck) = (sent + n, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                stuck += 1;
+                return (stuck > 400).then_some("it is not read");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(poll(PATIENCE, &mut send), Some("it is not read"));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::policy::texts::{self, Judged, Readings};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::proto::pipeline::Pipeline;
+use crate::proto::prepared::told_apart;
 use crate::server::Reported;
 use crate::settings::SessionState;
 use crate::sql::effects::Effects;
@@ -266,7 +267,7 @@ impl State {
         if let Some(portals) = &mut self.portals
             && portals.len() < PORTALS_MAX
         {
-            portals.insert(portal.into());
+            portals.insert(told_apart(portal).into());
         }
     }
 
@@ -277,7 +278,7 @@ impl State {
     pub(super) fn rule_execute(&self, body: &[u8]) -> Result<Option<Error>, Fault> {
         let Some(portals) = &self.portals else { return Ok(None) };
         let (portal, _) = crate::wire::frontend::execute(body)?;
-        if portals.contains(portal) {
+        if portals.contains(told_apart(portal)) {
             return Ok(None);
         }
         let verdict = texts::judge_unseen(&self.rules);

@@ -10,7 +10,7 @@ use super::session::Session;
 use super::state::{FORGETS_NAMES, Fault, Refusal, State, Taken};
 use crate::cancel::ClientState;
 use crate::error::Error;
-use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Answer, Kind, Settled};
 use crate::server::{ServerConn, report};
@@ -20,6 +20,10 @@ use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
 /// The name of a statement that nobody has: its Close is a question whose answer shows what came before it.
 const FENCE: &[u8] = b"pgsluice_fence";
+
+/// What a server says stops at [`WRITE_BUFFER_BYTES_MAX`]; what stands above it are answers of our own, and a client that does
+/// not take them asks for no more (bytes).
+const MADE_UP_BYTES_MAX: usize = 2 * WRITE_BUFFER_BYTES_MAX;
 
 /// Why the relay stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,6 +240,9 @@ fn server_lost(error: std::io::Error) -> Fault {
 /// Hot path. Frontend messages from the client's input to the server's output.
 fn pump_up(client: &mut Conn, state: &mut State, server: &mut ServerConn) -> Result<Pumped, Fault> {
     let (buf, reply) = client.split();
+    if reply.len() >= MADE_UP_BYTES_MAX {
+        return Ok(Pumped::Full);
+    }
     let (pumped, taken, want) = pump(buf, reply, state, server)?;
     client.consume(taken);
     client.want(want);
@@ -289,7 +296,7 @@ fn pump(
             break Pumped::Full;
         }
         state.urged = false;
-        if pos - run + server.conn.out.len() >= crate::limits::WRITE_BUFFER_BYTES_MAX {
+        if pos - run + server.conn.out.len() >= WRITE_BUFFER_BYTES_MAX {
             break Pumped::Full;
         }
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };

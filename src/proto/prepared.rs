@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use crate::limits::NAME_BYTES_MAX;
 use crate::sql::block::Word;
 use crate::sql::effects::Effects;
 use crate::sql::insert::{Lifted, NotPourable, Tail, lift, quick_reject};
@@ -203,12 +204,8 @@ impl Statements {
         let key = self.hasher.hash_one((query, types, class));
         let era = self.era.load(Ordering::Acquire);
         let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let slot = map.entry(key).or_default();
-        slot.retain(|weak| weak.strong_count() > 0);
-        let known = slot
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|s| s.era == era && s.is(query, types, class) && !s.is_stale());
+        let same = |s: &Arc<Statement>| s.era == era && s.is(query, types, class) && !s.is_stale();
+        let known = map.get(&key).and_then(|slot| slot.iter().filter_map(Weak::upgrade).find(same));
         if known.is_some() {
             return known;
         }
@@ -217,6 +214,8 @@ impl Statements {
         }
         let bytes = Some(Arc::clone(&self.bytes));
         let made = Arc::new(Statement::build(query, types, class, era, effects(), bytes));
+        let slot = map.entry(key).or_default();
+        slot.retain(|weak| weak.strong_count() > 0);
         slot.push(Arc::downgrade(&made));
         if map.len().is_multiple_of(1024) {
             map.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
@@ -292,10 +291,15 @@ enum Undo {
     Closed { on_server: u64 },
 }
 
+/// As much of a name as tells it from others.
+pub fn told_apart(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(NAME_BYTES_MAX)]
+}
+
 impl ClientNames {
     /// What `name` means (empty: the unnamed statement).
     pub fn lookup(&self, name: &[u8]) -> Option<&Arc<Statement>> {
-        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) }
+        if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(told_apart(name)) }
     }
 
     /// Number of names, the unnamed one not counted.
@@ -311,8 +315,8 @@ impl ClientNames {
     fn set(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
         match (name.is_empty(), statement) {
             (true, statement) => std::mem::replace(&mut self.unnamed, statement),
-            (false, Some(statement)) => self.named.insert(name.into(), statement),
-            (false, None) => self.named.remove(name),
+            (false, Some(statement)) => self.named.insert(told_apart(name).into(), statement),
+            (false, None) => self.named.remove(told_apart(name)),
         }
     }
 
@@ -320,13 +324,13 @@ impl ClientNames {
     /// `on_server`: the id that the server connection's set gained with it.
     pub fn parse(&mut self, name: &[u8], statement: Arc<Statement>, on_server: Option<u64>) {
         let before = self.set(name, Some(statement));
-        self.undo.push_back(Undo::Name { name: name.into(), before, on_server });
+        self.undo.push_back(Undo::Name { name: told_apart(name).into(), before, on_server });
     }
 
     /// A Close of a statement was taken.
     pub fn close(&mut self, name: &[u8]) {
         let before = self.set(name, None);
-        self.undo.push_back(Undo::Name { name: name.into(), before, on_server: None });
+        self.undo.push_back(Undo::Name { name: told_apart(name).into(), before, on_server: None });
     }
 
     /// A Parse of ours was sent.
