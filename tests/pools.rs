@@ -615,6 +615,26 @@ fn idle_clients_are_closed_and_busy_ones_are_not() {
     }
 }
 
+/// A server that says so is not what it should be: its client keeps it to the end of the block, and nobody else is given it.
+#[test]
+fn a_connection_with_an_internal_error_serves_nobody_else() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let pid = |raw: &mut Raw| raw.value("SELECT pg_backend_pid()");
+    let raise = |code: &str| format!("DO $$BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END$$");
+    let first = pid(&mut raw);
+    assert_eq!(raw.error(&raise("22000")).sqlstate(), "22000");
+    assert_eq!(pid(&mut raw), first);
+    raw.rows("BEGIN; SAVEPOINT a");
+    assert_eq!(raw.error(&raise("XX000")).sqlstate(), "XX000");
+    raw.rows("ROLLBACK TO a");
+    assert_eq!(pid(&mut raw), first);
+    raw.rows("COMMIT");
+    assert_ne!(pid(&mut raw), first);
+}
+
 #[test]
 fn clients_idle_inside_a_transaction_are_closed_and_their_server_dropped() {
     let server = Postgres::shared();

@@ -423,6 +423,28 @@ fn a_query_that_is_skipped_leaves_the_unnamed_statement() {
     assert_eq!(said[1], said[0]);
 }
 
+/// The unnamed statement is none of all.
+#[test]
+fn deallocate_and_discard_all_leave_the_unnamed_statement() {
+    let (server, proxy, database) = rotating("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        let mut said = Vec::new();
+        for all in ["DEALLOCATE ALL", "DISCARD ALL"] {
+            prepare(&mut raw, "s", "SELECT 1");
+            prepare(&mut raw, "all", all);
+            prepare(&mut raw, "", "SELECT 'unnamed'");
+            said.push(tags(&ask(&mut raw, |o| put_run(o, "all", &[]))));
+            said.push(failure(&mut raw, |o| put_run(o, "s", &[])));
+            said.extend((0..3).map(|_| run(&mut raw, "", &[])));
+            raw.rows(all);
+            said.push(failure(&mut raw, |o| put_run(o, "", &[])));
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+}
+
 #[test]
 fn an_error_in_a_pipeline_undoes_the_names_behind_it() {
     let (_, proxy, database) = rotating("");

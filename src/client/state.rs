@@ -1052,6 +1052,10 @@ impl State {
         }
         let fields = b::ErrorFields::new(body);
         self.server_left |= fields.ends_connection();
+        if fields.sqlstate() == INTERNAL_ERROR {
+            // The server is not what it should be: nobody else is given this connection.
+            server.close_needed.store(true, Ordering::Relaxed);
+        }
         if fields.sqlstate() == b"25006" {
             server.refused_to_write();
         }
@@ -1133,6 +1137,9 @@ pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
 
 /// What can make settings that no module defines (`SET app.user = ...`).
 const MAKES_SETTINGS: Effects = Effects::SETTINGS.union(Effects::UNKNOWN);
+
+/// SQLSTATE `internal_error`.
+const INTERNAL_ERROR: &[u8] = b"XX000";
 
 /// Most names noted for one probe.
 const CANDIDATES_MAX: usize = 64;

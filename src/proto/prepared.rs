@@ -375,10 +375,9 @@ impl ClientNames {
         self.unnamed = statement;
     }
 
-    /// DISCARD ALL, DEALLOCATE ALL.
+    /// DISCARD ALL, DEALLOCATE ALL: PostgreSQL leaves the unnamed statement, if no Query took it away.
     pub fn clear(&mut self) {
         self.named = HashMap::default();
-        self.unnamed = None;
     }
 
     /// The oldest recorded change took effect.
