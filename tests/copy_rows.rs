@@ -722,3 +722,65 @@ fn integers_change_width_exactly() {
     }
     assert!(counts.poured > 80, "{counts:?}");
 }
+
+/// A binary date or time in a row that is text for another value's sake.
+#[test]
+fn binary_times_in_text_rows_are_exact() {
+    const SECOND: i64 = 1_000_000;
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let mut raw = Raw::login(server.port(), &database);
+    let days =
+        [0, -1, 59, 60, 8825, -36_466, -36_465, 2_921_939, 2_921_940, -365_242, -365_243, i32::MAX, i32::MIN];
+    let micros = [0, -1, 1, 499, 500, 1500, 86_399 * SECOND + 999_999, i64::MAX, i64::MIN, i64::MAX - 1]
+        .into_iter()
+        .chain(days.map(|day| i64::from(day).saturating_mul(86_400 * SECOND).saturating_add(12_345_678_901)));
+    let times: Vec<Vec<u8>> = micros.map(|n| n.to_be_bytes().to_vec()).collect();
+    let dates: Vec<Vec<u8>> = days.iter().map(|n| n.to_be_bytes().to_vec()).collect();
+    let mut counts = Counts::default();
+    for (at, (column, oid, values)) in [
+        ("date", 1082, &dates),
+        ("timestamp", 1114, &times),
+        ("timestamp(3)", 1114, &times),
+        ("timestamptz", 1184, &times),
+        ("timestamptz(0)", 1184, &times),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let table = format!("times{at}");
+        raw.rows(&format!("CREATE TABLE {table} (a {column}, b numeric)"));
+        let facts = ask(&mut raw, &table);
+        let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
+        let resolved = parse(&mut raw, &sql, &[oid, 1700]).expect("parse");
+        let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
+            class: Class::Param(n),
+            start,
+            end: start + 2,
+        });
+        let classes = items.map(|item| item.class);
+        let plan = plan_params(
+            &facts,
+            &target(&table, &classes),
+            sql.as_bytes(),
+            &items,
+            &resolved,
+            Context::Pooled,
+        );
+        let plan = plan.expect("plan");
+        for setting in
+            ["SET DateStyle = 'German, DMY'", "SET DateStyle = 'SQL, MDY'; SET TimeZone = 'Asia/Kolkata'"]
+        {
+            raw.rows(setting);
+            raw.rows("BEGIN");
+            for value in values {
+                let row = [Some(value.clone()), Some(b"1.5".to_vec())];
+                params_agree(&mut raw, &plan, &table, &row, &[true, false], &mut counts)
+                    .unwrap_or_else(|e| panic!("{e}"));
+            }
+            raw.rows("ROLLBACK");
+            raw.rows("RESET ALL");
+        }
+    }
+    assert!(counts.poured > 100, "{counts:?}");
+}

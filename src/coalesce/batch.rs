@@ -360,6 +360,15 @@ fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourabl
         Print::Text => copy::put_text(out, value),
         Print::Uuid => copy::put_text_uuid(out, value.try_into().map_err(|_| NotPourable::Binary)?),
         Print::Bytea => copy::put_text_hex(out, value),
+        Print::Date
+            if copy::put_text_date(
+                out,
+                i32::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
+            ) => {}
+        Print::Timestamp if copy::put_text_timestamp(out, read_int(IntWidth::Eight, value)?) => {}
+        Print::TimestampTz if copy::put_text_timestamptz(out, read_int(IntWidth::Eight, value)?) => {}
+        // Beyond the calendar that is written so.
+        Print::Date | Print::Timestamp | Print::TimestampTz => return Err(NotPourable::Binary),
         Print::No => return Err(NotPourable::Format),
     }
     Ok(())
@@ -1329,7 +1338,7 @@ mod tests {
         #[test]
         fn no_bind_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(bind) = Bind::decode(&bytes) {
-                let rules = [Print::Int(IntWidth::Four), Print::Bool, Print::Text, Print::Uuid, Print::Bytea, Print::No];
+                let rules = [Print::Int(IntWidth::Four), Print::Date, Print::Text, Print::Timestamp, Print::Bytea, Print::No];
                 let items = (0..bind.params_len.min(6)).map(|i| param(i, None, rules[i])).collect();
                 let plan = plan(items);
                 for format in [CopyFormat::Text, CopyFormat::Binary] {

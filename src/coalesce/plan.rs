@@ -178,6 +178,12 @@ pub enum Print {
     Uuid,
     /// `\x` and hexadecimal digits.
     Bytea,
+    /// A day.
+    Date,
+    /// A day and a time.
+    Timestamp,
+    /// The same, in UTC.
+    TimestampTz,
     /// Not at all.
     No,
 }
@@ -862,6 +868,9 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         oid::TEXT | oid::VARCHAR => Print::Text,
         oid::UUID => Print::Uuid,
         oid::BYTEA => Print::Bytea,
+        oid::DATE => Print::Date,
+        oid::TIMESTAMP => Print::Timestamp,
+        oid::TIMESTAMPTZ => Print::TimestampTz,
         other => IntWidth::of(other).map_or(Print::No, Print::Int),
     };
     Ok(ParamRule { index, convert, print, temporal: temporal(column) })

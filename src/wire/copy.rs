@@ -108,6 +108,85 @@ pub fn put_text_uuid(out: &mut Vec<u8>, uuid: [u8; 16]) {
     }
 }
 
+/// Microseconds of a day.
+const DAY: i64 = 86_400_000_000;
+
+/// Appends the text field of a date, in days since 2000-01-01; of the years 1000 to 9999, and infinity. False: another one, and
+/// nothing was appended.
+#[must_use]
+pub fn put_text_date(out: &mut Vec<u8>, days: i32) -> bool {
+    match days {
+        i32::MAX => out.extend_from_slice(b"infinity"),
+        i32::MIN => out.extend_from_slice(b"-infinity"),
+        days => return put_day(out, days.into()),
+    }
+    true
+}
+
+/// As [`put_text_date`], of a time in microseconds since the beginning of that day, without a zone.
+#[must_use]
+pub fn put_text_timestamp(out: &mut Vec<u8>, micros: i64) -> bool {
+    match micros {
+        i64::MAX => out.extend_from_slice(b"infinity"),
+        i64::MIN => out.extend_from_slice(b"-infinity"),
+        micros => {
+            if !put_day(out, micros.div_euclid(DAY)) {
+                return false;
+            }
+            let (seconds, fraction) = (micros.rem_euclid(DAY) / 1_000_000, micros.rem_euclid(1_000_000));
+            for (sign, part) in [(b' ', seconds / 3600), (b':', seconds / 60 % 60), (b':', seconds % 60)] {
+                out.push(sign);
+                put_digits(out, part, 2);
+            }
+            out.push(b'.');
+            put_digits(out, fraction, 6);
+        }
+    }
+    true
+}
+
+/// As [`put_text_timestamp`], in UTC, and with that said.
+#[must_use]
+pub fn put_text_timestamptz(out: &mut Vec<u8>, micros: i64) -> bool {
+    let put = put_text_timestamp(out, micros);
+    if put && ![i64::MIN, i64::MAX].contains(&micros) {
+        out.extend_from_slice(b"+00");
+    }
+    put
+}
+
+/// A day of the Gregorian calendar, in days since 2000-01-01. Years begin in March here, so that the day that not all of them have
+/// is the last one.
+fn put_day(out: &mut Vec<u8>, days: i64) -> bool {
+    const FOUR_CENTURIES: i64 = 146_097;
+    // Since the first of March of the year 0.
+    let days = days.saturating_add(730_425);
+    let (cycle, day) = (days.div_euclid(FOUR_CENTURIES), days.rem_euclid(FOUR_CENTURIES));
+    let leap_days = day / 1460 - day / 36_524 + day / (FOUR_CENTURIES - 1);
+    let year = (day - leap_days) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
+    let year = cycle * 400 + year;
+    if !(1000..=9999).contains(&year) {
+        return false;
+    }
+    put_digits(out, year, 4);
+    out.push(b'-');
+    put_digits(out, month, 2);
+    out.push(b'-');
+    put_digits(out, day, 2);
+    true
+}
+
+/// So many digits of a number that has no more.
+fn put_digits(out: &mut Vec<u8>, number: i64, digits: u32) {
+    for place in (0..digits).rev() {
+        out.push(b'0' + (number / 10i64.pow(place) % 10) as u8);
+    }
+}
+
 fn put_hex(out: &mut Vec<u8>, byte: u8) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
@@ -325,6 +404,36 @@ mod tests {
         out.clear();
         put_text_hex(&mut out, &[0, 10, 255]);
         assert_eq!(out, b"\\\\x000aff");
+    }
+
+    #[test]
+    fn days_and_times_are_those_of_the_calendar() {
+        let date = |days| {
+            let mut out = Vec::new();
+            put_text_date(&mut out, days).then(|| String::from_utf8(out).unwrap())
+        };
+        for (days, expected) in [
+            (0, "2000-01-01"),
+            (-1, "1999-12-31"),
+            (59, "2000-02-29"),
+            (60, "2000-03-01"),
+            (-36_466, "1900-02-28"),
+            (-36_465, "1900-03-01"),
+            (8_825, "2024-02-29"),
+            (2_921_939, "9999-12-31"),
+            (-365_242, "1000-01-01"),
+            (i32::MAX, "infinity"),
+            (i32::MIN, "-infinity"),
+        ] {
+            assert_eq!(date(days).as_deref(), Some(expected), "{days}");
+        }
+        for days in [2_921_940, -365_243, i32::MAX - 1, i32::MIN + 1] {
+            assert_eq!(date(days), None, "{days}");
+        }
+        let mut out = Vec::new();
+        assert!(put_text_timestamptz(&mut out, -1));
+        assert_eq!(out, b"1999-12-31 23:59:59.999999+00");
+        assert!(!put_text_timestamp(&mut out, i64::MIN + 1) && !put_text_timestamp(&mut out, i64::MAX - 1));
     }
 
     #[test]
