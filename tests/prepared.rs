@@ -365,6 +365,33 @@ fn deallocate_and_discard_forget_what_the_protocol_prepared() {
     }
 }
 
+/// Also where the statement could not be prepared again on this connection, or an error that fails the block is not answered yet.
+#[test]
+fn a_deallocate_is_answered_whatever_became_of_its_statement() {
+    let (server, proxy, database) = one("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        raw.rows("CREATE TABLE gone (a int)");
+        prepare(&mut raw, "s", "SELECT * FROM gone");
+        prepare(&mut raw, "t", "SELECT 1");
+        raw.rows("DROP TABLE gone");
+        Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+        let mut said =
+            vec![comparable(&raw.query("DEALLOCATE s")), failure(&mut raw, |o| put_run(o, "s", &[]))];
+        raw.rows("BEGIN");
+        raw.send(&build(|o| {
+            f::put_query(o, b"SELECT 1/0");
+            f::put_query(o, b"DEALLOCATE t");
+            f::put_query(o, b"ROLLBACK");
+            f::put_query(o, b"DEALLOCATE t");
+        }));
+        said.extend((0..4).map(|_| comparable(&raw.read_until_ready())));
+        said.push(failure(&mut raw, |o| put_run(o, "t", &[])));
+        said
+    });
+    assert_eq!(said[1], said[0]);
+}
+
 /// It takes the name away when it is run: not when it is prepared, and once.
 #[test]
 fn a_prepared_deallocate_does_what_it_does_directly() {

@@ -411,7 +411,7 @@ impl State {
 
     fn take_query(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let text = f::query(body)?;
-        if self.waits_for_unit(server) {
+        if self.waits_for_unit(server) || self.waits_to_deallocate(text, server) {
             return Ok(Taken::Later);
         }
         let fold = match self.rule_query(text, &server.pipeline) {
@@ -434,11 +434,8 @@ impl State {
         self.tainted(found, text);
         self.awaiting |= found.intersects(FORGETS_NAMES);
         self.note_custom_settings(text, found);
-        if found.contains(Effects::DEALLOCATE)
-            && self.tracks_names()
-            && let Some(rewritten) = self.deallocate(text, server)
-        {
-            self.send_query(&rewritten, fold, server);
+        if found.contains(Effects::DEALLOCATE) && self.tracks_names() && self.deallocate(text, server) {
+            self.send_query(DEALLOCATE, fold, server);
             return Ok(Taken::Done);
         }
         if fold {
@@ -459,6 +456,14 @@ impl State {
         f::put_empty(&mut server.conn.out, f::FLUSH);
         self.awaiting = true;
         true
+    }
+
+    /// What is put before a DEALLOCATE must not fail: a Query behind it would be skipped, and no Sync comes.
+    fn waits_to_deallocate(&mut self, text: &[u8], server: &ServerConn) -> bool {
+        let is_owed = !server.pipeline.is_empty() && !server.pipeline.in_copy_in();
+        self.awaiting |=
+            is_owed && self.tracks_names() && crate::sql::effects::deallocated_name(text).is_some();
+        self.awaiting
     }
 
     /// See [`Shared::make_way`]. For a text that the rules let pass: one that is refused moves nobody.
@@ -563,17 +568,18 @@ impl State {
         Ok(Taken::Forward)
     }
 
-    /// SQL's DEALLOCATE of a name that the protocol prepared: the statement has another name on the server.
-    fn deallocate(&mut self, text: &[u8], server: &mut ServerConn) -> Option<Vec<u8>> {
-        let name = crate::sql::effects::deallocated_name(text)?;
-        let statement = Arc::clone(self.names.lookup(&name)?);
-        if server.pipeline.status() == TransactionStatus::Failed {
-            return None;
+    /// SQL's DEALLOCATE of a name that the protocol prepared. Whether its block has failed must be known first: see
+    /// [`State::take_query`].
+    fn deallocate(&mut self, text: &[u8], server: &mut ServerConn) -> bool {
+        let Some(gone) = crate::sql::effects::deallocated_name(text) else { return false };
+        if server.pipeline.status() == TransactionStatus::Failed || self.names.lookup(&gone).is_none() {
+            return false;
         }
-        server.ensure(&statement, &mut self.names, self.max_prepared, Action::Skip);
-        server.names.forget(statement.id);
-        self.names.forget(&name);
-        Some(format!("DEALLOCATE {}", statement.server_name).into_bytes())
+        put_deallocable(server);
+        server.pipeline.push(Kind::Close, Action::Skip, false);
+        server.pipeline.push(Kind::Parse, Action::Skip, false);
+        self.names.forget(&gone);
+        true
     }
 
     fn take_copy_end(&mut self, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
@@ -824,11 +830,8 @@ impl State {
 
     /// As the unnamed statement, to be bound. What it deallocates on the server is made for that: the statement itself is shared.
     fn put_deallocate(&mut self, gone: &[u8], server: &mut ServerConn) {
-        const MADE: &[u8] = b"pgsluice_deallocate";
-        let out = &mut server.conn.out;
-        f::put_target(out, f::CLOSE, b'S', MADE);
-        f::put_parse(out, MADE, b"SELECT", &[]);
-        f::put_parse(out, b"", b"DEALLOCATE pgsluice_deallocate", &[]);
+        put_deallocable(server);
+        f::put_parse(&mut server.conn.out, b"", DEALLOCATE, &[]);
         self.names.close(gone);
         server.names.unnamed = None;
         for (kind, names) in [(Kind::Close, true), (Kind::Parse, false), (Kind::Parse, false)] {
@@ -1206,6 +1209,18 @@ pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
         // Short kinds, all of them: nothing is lost by waiting for their end.
         _ => false,
     }
+}
+
+/// What a DEALLOCATE of ours takes away.
+const DEALLOCABLE: &[u8] = b"pgsluice_deallocate";
+
+/// Takes it away.
+const DEALLOCATE: &[u8] = b"DEALLOCATE pgsluice_deallocate";
+
+/// A statement to deallocate: the one that the client means is shared, and may not even be prepared again (its table is gone).
+fn put_deallocable(server: &mut ServerConn) {
+    f::put_target(&mut server.conn.out, f::CLOSE, b'S', DEALLOCABLE);
+    f::put_parse(&mut server.conn.out, DEALLOCABLE, b"SELECT", &[]);
 }
 
 /// A Bind with another statement's name; `names` is its body up to the end of both. The rest of it follows.
