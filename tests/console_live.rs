@@ -195,7 +195,7 @@ fn pouring_is_shown() {
     // Also with parameters, as ORMs write them.
     let params = [Some("-21"), Some("x"), Some("-22"), Some("x")];
     for (sql, params, reason) in [
-        ("INSERT INTO \"t\" VALUES ($1::int, $2::varchar)", &params[..2], "expression"),
+        ("INSERT INTO \"t\" VALUES ($1::int, $2::varchar(5))", &params[..2], "expression"),
         ("INSERT INTO \"t\" VALUES ($1, $2), ($3, $4) ON CONFLICT DO NOTHING", &params[..], "on_conflict"),
     ] {
         client.extended(sql, params);

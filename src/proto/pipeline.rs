@@ -134,6 +134,8 @@ pub struct Pipeline {
     unsynced: bool,
     /// Recorded messages that were sent since the last Sync or Query.
     names_in_unit: usize,
+    /// Entries pushed behind the last one that ends a unit, ends of COPY not counted.
+    behind_unit: usize,
     /// Refusals struck before their turn came.
     refusals_struck: usize,
     /// Syncs that were sent to an open copy-in, or before it opened.
@@ -174,8 +176,12 @@ impl Pipeline {
 
     /// What is sent now meets a failed block, or an earlier unit that is not answered yet may make it one.
     pub fn may_be_failed(&self) -> bool {
-        let ends_unit = |o: &Owed| o.kind == Kind::Sync || o.kind.is_whole();
-        self.status == TransactionStatus::Failed || self.owed.iter().rev().any(ends_unit)
+        self.status == TransactionStatus::Failed || self.owes_end_of_unit()
+    }
+
+    /// A unit may have many thousand messages: where there are no more entries than were pushed behind the last end, there is none.
+    fn owes_end_of_unit(&self) -> bool {
+        self.owed.len() > self.behind_unit && self.owed.iter().rev().any(|o| o.kind.ends_unit())
     }
 
     /// The server is reading CopyData and no CopyDone or CopyFail was sent yet.
@@ -250,6 +256,11 @@ impl Pipeline {
         if action == Action::Fake && self.owed.is_empty() {
             return true;
         }
+        self.behind_unit = match kind {
+            Kind::CopyEnd => self.behind_unit,
+            kind if kind.ends_unit() => 0,
+            _ => self.behind_unit + 1,
+        };
         self.owed.push_back(owed);
         false
     }
@@ -451,6 +462,11 @@ impl Kind {
     /// A ReadyForQuery ends its answer.
     fn is_whole(self) -> bool {
         matches!(self, Self::Query | Self::FunctionCall)
+    }
+
+    /// Nothing behind it is skipped for an error before it.
+    fn ends_unit(self) -> bool {
+        self == Self::Sync || self.is_whole()
     }
 }
 
@@ -670,5 +686,28 @@ mod tests {
         assert!(p.recv(b::COMMAND_COMPLETE).is_err());
         assert!(p.recv_ready(TransactionStatus::Idle).is_err());
         assert!(p.recv(b::ERROR_RESPONSE).is_err());
+    }
+
+    proptest::proptest! {
+        /// Whatever is sent and answered, the short way round says what the queue says.
+        #[test]
+        fn an_end_that_is_owed_is_seen(steps in proptest::collection::vec((0usize..14, 0usize..4), 0..60)) {
+            const KINDS: [Kind; 8] = [
+                Kind::Parse, Kind::Bind, Kind::Describe, Kind::Execute, Kind::Close, Kind::Sync, Kind::Query, Kind::CopyEnd,
+            ];
+            const ACTIONS: [Action; 4] = [Action::Forward, Action::Fake, Action::Skip, Action::Own];
+            const TAGS: [u8; 5] =
+                [b::COMMAND_COMPLETE, b::ERROR_RESPONSE, b::COPY_IN_RESPONSE, b::PARSE_COMPLETE, b::BIND_COMPLETE];
+            let mut p = Pipeline::default();
+            for (what, action) in steps {
+                match what.checked_sub(KINDS.len()) {
+                    None => drop(p.push(KINDS[what], ACTIONS[action], false)),
+                    Some(5) => drop(p.recv_ready(TransactionStatus::Idle)),
+                    Some(tag) => drop(p.recv(TAGS[tag])),
+                }
+                p.pop_fake();
+                proptest::prop_assert_eq!(p.owes_end_of_unit(), p.owed.iter().any(|o| o.kind.ends_unit()));
+            }
+        }
     }
 }
