@@ -592,7 +592,8 @@ impl Session {
     /// A client that stays has what its startup packet set also after RESET ALL and DISCARD ALL, as it has directly.
     async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
-        match server.settle_vars(&want, max, self.whose()).await {
+        let whose = self.whose();
+        match server.settle_vars_for(&want, max, whose, &mut self.client.out).await {
             Ok(None) => {}
             Ok(Some(error)) => return Err(Fault::Settings(error)),
             Err(lost) => return Err(Fault::ServerLost(lost.0)),

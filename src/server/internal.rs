@@ -146,6 +146,20 @@ impl ServerConn {
         max: usize,
         whose: Whose,
     ) -> Result<Option<Vec<u8>>, Lost> {
+        self.settle_vars_for(want, max, whose, &mut Vec::new()).await
+    }
+
+    /// As [`ServerConn::settle_vars`], for a client that may listen: appends the notifications that came meanwhile, whole.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    pub async fn settle_vars_for(
+        &mut self,
+        want: &Arc<VarSet>,
+        max: usize,
+        whose: Whose,
+        heard: &mut Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, Lost> {
         let mut names = std::mem::take(&mut self.own_names);
         let appended = self.apply_vars(want, &mut names, max, whose);
         self.own_names = names;
@@ -154,6 +168,7 @@ impl ServerConn {
         }
         let reply = self.finish().await?;
         self.broken |= reply.error.is_some();
+        heard.extend_from_slice(&reply.notifications);
         Ok(reply.error)
     }
 
