@@ -342,23 +342,26 @@ fn each_client_is_told_the_reported_settings_that_hold_for_it() {
     assert_ne!(parameter(&other, "application_name"), "mine");
 }
 
+/// The one value of a statement that is prepared under this name.
+fn value_of(raw: &mut Raw, name: &str, sql: &str) -> String {
+    let mut out = Vec::new();
+    f::put_parse(&mut out, name.as_bytes(), sql.as_bytes(), &[]);
+    f::put_bind_text(&mut out, name.as_bytes(), &[]);
+    f::put_execute(&mut out, b"", 0);
+    f::put_empty(&mut out, f::SYNC);
+    raw.send(&out);
+    let messages = raw.read_until_ready();
+    let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
+    row.unwrap_or_else(|| panic!("{}", outline(&messages))).row()[0].clone().expect("a value")
+}
+
 #[test]
 fn a_literal_means_what_it_means_under_the_clients_own_settings() {
     let (_, proxy, database) = one_connection("");
     let (mut a, mut other) = two(&proxy, &database);
     a.rows("SET DateStyle = 'ISO, DMY'");
     other.rows("SET DateStyle = 'ISO, MDY'");
-    let run = |raw: &mut Raw, name: &str| {
-        let mut out = Vec::new();
-        f::put_parse(&mut out, name.as_bytes(), b"SELECT '01/02/2003'::date", &[]);
-        f::put_bind_text(&mut out, name.as_bytes(), &[]);
-        f::put_execute(&mut out, b"", 0);
-        f::put_empty(&mut out, f::SYNC);
-        raw.send(&out);
-        let messages = raw.read_until_ready();
-        let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
-        row.unwrap_or_else(|| panic!("{}", outline(&messages))).row()[0].clone().expect("a date")
-    };
+    let run = |raw: &mut Raw, name: &str| value_of(raw, name, "SELECT '01/02/2003'::date");
     for name in ["", "named"] {
         assert_eq!(run(&mut a, name), "2003-02-01");
         assert_eq!(run(&mut other, name), "2003-01-02");
@@ -370,18 +373,8 @@ fn a_constant_is_written_under_the_clients_own_settings() {
     let (_, proxy, database) = one_connection("");
     let (mut a, mut other) = two(&proxy, &database);
     a.rows("SET bytea_output = escape; SET extra_float_digits = 0");
-    let run = |raw: &mut Raw, name: &str| {
-        let mut out = Vec::new();
-        let text = b"SELECT concat('\\xff'::bytea::text, ' ', (0.1::float8 + 0.2::float8)::text)";
-        f::put_parse(&mut out, name.as_bytes(), text, &[]);
-        f::put_bind_text(&mut out, name.as_bytes(), &[]);
-        f::put_execute(&mut out, b"", 0);
-        f::put_empty(&mut out, f::SYNC);
-        raw.send(&out);
-        let messages = raw.read_until_ready();
-        let row = messages.iter().find(|m| m.tag == b::DATA_ROW);
-        row.unwrap_or_else(|| panic!("{}", outline(&messages))).row()[0].clone().expect("a text")
-    };
+    let text = "SELECT concat('\\xff'::bytea::text, ' ', (0.1::float8 + 0.2::float8)::text)";
+    let run = |raw: &mut Raw, name: &str| value_of(raw, name, text);
     for name in ["", "named"] {
         assert_eq!(run(&mut a, name), "\\377 0.3");
         assert_eq!(run(&mut other, name), "\\xff 0.30000000000000004");
