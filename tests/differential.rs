@@ -164,6 +164,7 @@ enum Form {
     Spelled,
     Extended,
     Cast,
+    CastLiteral,
     Named,
     Pipeline,
     SyncEach,
@@ -184,12 +185,13 @@ impl Form {
     }
 }
 
-const FORMS: [Form; 16] = [
+const FORMS: [Form; 17] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
     Form::Extended,
     Form::Cast,
+    Form::CastLiteral,
     Form::Named,
     Form::Pipeline,
     Form::SyncEach,
@@ -231,6 +233,8 @@ const CASTS: &[&str] = &[
     "int",
     "bigint",
     "numeric",
+    "numeric(5, 2)",
+    "numeric(6)",
     "real",
     "double precision",
     "text",
@@ -324,6 +328,15 @@ impl Case {
                 let sql = format!("INSERT INTO {t} (id, v) VALUES ($1::INTEGER, $2 :: {})", self.cast);
                 with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v]))
             }
+            // As psycopg writes what it binds itself; only strings have types.
+            Form::CastLiteral => values
+                .iter()
+                .map(|&(i, v)| {
+                    let cast = if v.starts_with('\'') { format!("::{}", self.cast) } else { String::new() };
+                    let tail = if c.is_multiple_of(3) { " ON CONFLICT DO NOTHING" } else { "" };
+                    Step::query(&format!("INSERT INTO {t} (id, v) VALUES ({}, {v}{cast}){tail}", id(i)))
+                })
+                .collect(),
             Form::Named => {
                 let mut steps = if r == 0 { vec![Step::prepare(t, &sql)] } else { Vec::new() };
                 steps.extend(with_param(&|_, id, v| Step::execute(t, &[Some(id), v])));

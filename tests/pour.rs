@@ -398,7 +398,10 @@ const NOT_POURED: &[(&str, &str)] = &[
     ("CREATE TABLE t (\"é\" int)", "INSERT INTO t (é) VALUES (1)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (1.5)"),
     ("CREATE TABLE t (a int, b int DEFAULT 7)", "INSERT INTO t VALUES (1, 2), (2, DEFAULT)"),
-    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES ('1'::int)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES ('1'::bigint)"),
+    ("CREATE TABLE t (a text)", "INSERT INTO t VALUES ('1'::int)"),
+    ("CREATE TABLE t (a numeric(5, 2))", "INSERT INTO t VALUES ('1.005'::numeric(5, 2))"),
+    ("CREATE TABLE t (a interval hour to minute)", "INSERT INTO t VALUES ('5'::interval)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1 + 1)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t SELECT 1"),
     ("CREATE TABLE t (a int DEFAULT 1)", "INSERT INTO t DEFAULT VALUES"),
@@ -1074,7 +1077,7 @@ fn parameters_with_the_names_of_their_types_are_poured() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
     let setup = "CREATE TABLE t (a int, b varchar(5), c timestamptz, d numeric(6,2), e bigint)";
-    let sql = "INSERT INTO t (a, b, c, d, e) VALUES ($1::INTEGER, $2::VARCHAR, $3::TIMESTAMP WITH TIME ZONE, $4::NUMERIC, $5::BIGINT)";
+    let sql = "INSERT INTO t (a, b, c, d, e) VALUES ($1::INTEGER, $2::VARCHAR, $3::TIMESTAMP WITH TIME ZONE, $4::NUMERIC(6, 2), $5::BIGINT)";
     let row = |a: usize, b: &str, c: &str, d: &str| {
         Step::extended(sql, &[Some(&a.to_string()), Some(b), Some(c), Some(d), Some("7")])
     };
@@ -1103,6 +1106,46 @@ fn parameters_with_the_names_of_their_types_are_poured() {
         .collect();
     let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
     assert_eq!(seen.iter().map(|s| errors(s).len()).sum::<usize>(), CLIENTS / 4 * 6);
+}
+
+/// As psycopg writes the values that it binds itself; Django does so.
+#[test]
+fn strings_with_the_names_of_their_columns_types_are_poured() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE DOMAIN day AS date CHECK (VALUE > '2000-01-01');
+        CREATE TABLE t (a int, b timestamptz, c uuid, d jsonb, e varchar(3), f day, g interval, h timestamp)";
+    let row = |a: usize, b: &str, c: &str, e: &str, f: &str| {
+        let c = format!("'{c}2e6b9d2-4f0a-4b7e-9c55-0c9d6d0f3e11'::uuid");
+        Step::query(&format!(
+            "INSERT INTO t VALUES ({a}, '{b}'::timestamptz, {c}, '{{\"a\": \"it''s\"}}'::jsonb, '{e}'::text,
+                '{f}'::date, '1 day'::interval, '2024-02-29 12:00'::timestamp without time zone)"
+        ))
+    };
+    let warm = |c: usize, r: usize| -> Vec<Step> {
+        (0..4).map(|i| row(number(c, r, i), "2024-02-29 12:00:00+02", "a", "abc ", "2024-01-01")).collect()
+    };
+    let odd = [
+        ("nonesuch", "a", "x", "2024-01-01"),
+        ("2024-02-30", "a", "x", "2024-01-01"),
+        ("infinity", "x", "x", "2024-01-01"),
+        ("2024-02-29", "a", "abcd", "2024-01-01"),
+        ("2024-02-29", "a", "x", "1999-01-01"),
+        ("2024-02-29", "b", "", "infinity"),
+    ];
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
+        .map(|c| {
+            (0..12)
+                .map(|i| {
+                    let plain = ("2024-01-01", "a", "x", "2024-01-01");
+                    let (b, u, e, f) = if c % 4 == 3 { odd[i % odd.len()] } else { plain };
+                    row(c * 100 + i, b, u, e, f)
+                })
+                .collect()
+        })
+        .collect();
+    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
+    assert_eq!(seen.iter().map(|s| errors(s).len()).sum::<usize>(), CLIENTS / 4 * 10);
 }
 
 /// A name that is looked for in `search_path` may be another type's there, and a declared type may be computed with.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::plan::{InsertPlan, IntWidth, ItemRule, LiteralRule, ParamRule, Print, Temporal};
-use crate::sql::insert::{Class, Item, decode_string};
+use crate::sql::insert::{Class, Item, decode_string, without_cast};
 use crate::wire::backend::ErrorFields;
 use crate::wire::copy::{self, CopyFormat};
 use crate::wire::frame;
@@ -75,7 +75,7 @@ pub fn encode_literals(
         let item = items[at];
         match &plan.items[at] {
             ItemRule::LeftOut if item.class == Class::Default => Ok(Field::LeftOut),
-            ItemRule::Literal(rule) if rule.accept.has(item.class) => {
+            ItemRule::Literal(rule) if rule.takes(item.class) => {
                 let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
                 put_literal(*rule, item.class, bytes, plan.max_value_bytes, out)
             }
@@ -185,6 +185,7 @@ fn put_literal(
     max: usize,
     out: &mut Vec<u8>,
 ) -> Result<Field, NotPourable> {
+    let bytes = without_its_cast(class, bytes);
     if bytes.len() > max.saturating_add(2) {
         return Err(NotPourable::ValueTooLong);
     }
@@ -192,7 +193,7 @@ fn put_literal(
         Class::Null => copy::put_text_null(out),
         Class::True => out.push(b't'),
         Class::False => out.push(b'f'),
-        Class::String => {
+        Class::String | Class::CastString(_) => {
             let body =
                 bytes.strip_prefix(b"'").and_then(|b| b.strip_suffix(b"'")).ok_or(NotPourable::Literal)?;
             if !copy::put_text_unquoted(out, body) {
@@ -212,6 +213,10 @@ fn put_literal(
         Class::Default | Class::Param(_) | Class::CastParam(..) => return Err(NotPourable::Class),
     }
     Ok(PUT)
+}
+
+fn without_its_cast(class: Class, bytes: &[u8]) -> &[u8] {
+    if matches!(class, Class::CastString(_)) { without_cast(bytes) } else { bytes }
 }
 
 /// Are these the bytes of such a number, and so without anything that COPY would read otherwise?
@@ -460,7 +465,7 @@ fn put_literal_bound(
 ) -> Result<bool, NotPourable> {
     let rule = match rule {
         ItemRule::LeftOut if item.class == Class::Default => return Ok(false),
-        ItemRule::Literal(rule) if rule.accept.has(item.class) => *rule,
+        ItemRule::Literal(rule) if rule.takes(item.class) => *rule,
         _ => return Err(NotPourable::Class),
     };
     let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
@@ -471,7 +476,8 @@ fn put_literal_bound(
     let length = out.len();
     out.extend_from_slice(&[0; 4]);
     let mut own_time = false;
-    if item.class == Class::String {
+    if matches!(item.class, Class::String | Class::CastString(_)) {
+        let bytes = without_its_cast(item.class, bytes);
         if bytes.len() > max.saturating_add(2) {
             return Err(NotPourable::ValueTooLong);
         }
@@ -942,6 +948,7 @@ pub fn statement_end(answers: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::coalesce::plan::ClassSet;
+    use crate::sql::cast::Cast;
     use proptest::prelude::*;
 
     /// A plan of these rules; only what the encoders look at.
@@ -971,7 +978,7 @@ mod tests {
     }
 
     fn literal(classes: &[Class]) -> LiteralRule {
-        LiteralRule { accept: ClassSet::of(classes), float: false, temporal: Temporal::No }
+        LiteralRule { accept: ClassSet::of(classes), cast: None, float: false, temporal: Temporal::No }
     }
 
     fn any_literal() -> ItemRule {
@@ -1056,6 +1063,12 @@ mod tests {
     fn classes_that_are_not_proven_are_refused() {
         let number = ItemRule::Literal(literal(&[Class::Integer]));
         assert_eq!(encode_one(number.clone(), Class::String, "'1'"), Err(NotPourable::Class));
+        let cast = |name: &str| Class::CastString(Cast::of_word(name.as_bytes()).unwrap());
+        let dated = LiteralRule { cast: cast("date").cast(), ..literal(&[Class::String]) };
+        let field = |class| encode_one(ItemRule::Literal(dated), class, "'7'::date").map(|(text, _)| text);
+        assert_eq!(field(cast("date")).as_deref(), Ok("7\n"));
+        // Another statement's type.
+        assert_eq!(field(cast("text")), Err(NotPourable::Class));
         assert_eq!(encode_one(number, Class::Null, "NULL"), Err(NotPourable::Class));
         assert_eq!(encode_one(ItemRule::LeftOut, Class::Integer, "1"), Err(NotPourable::Class));
     }

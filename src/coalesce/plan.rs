@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 
 use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind};
 use crate::limits::VALUES_ROWS_MAX;
-use crate::sql::insert::{Class, Item};
+use crate::sql::cast::Cast;
+use crate::sql::insert::{Class, Item, without_cast};
 use crate::sql::meaning::{self, InsertTarget, Returned};
 use crate::wire::Oid;
 
@@ -112,7 +113,7 @@ impl ClassSet {
             Class::SignedDecimal => 32,
             Class::True => 64,
             Class::False => 128,
-            Class::String => 256,
+            Class::String | Class::CastString(_) => 256,
             Class::Param(_) | Class::CastParam(..) => 512,
         }
     }
@@ -136,10 +137,19 @@ pub enum Temporal {
 pub struct LiteralRule {
     /// Classes that are proven for the column's type.
     pub accept: ClassSet,
+    /// The type that the statement names behind a string: it is the column's.
+    pub cast: Option<Cast>,
     /// A float: a negative zero is 0 in an INSERT and -0 in a COPY.
     pub float: bool,
     /// Does a string mean the transaction's time?
     pub temporal: Temporal,
+}
+
+impl LiteralRule {
+    /// Is `class` proven for the column?
+    pub fn takes(self, class: Class) -> bool {
+        self.accept.has(class) && (class.cast().is_none() || class.cast() == self.cast)
+    }
 }
 
 /// Bytes of an integer type.
@@ -381,7 +391,7 @@ fn build_params(
         Class::CastParam(number, cast) => {
             let index = usize::from(number) - 1;
             let oid = param_oids[index];
-            if !cast.is_plain(oid) {
+            if !cast.is_plain(oid) || !modifier_is_own(cast, oid, column) {
                 return Err(Reason::Parameter {
                     column: column.name.clone(),
                     oid,
@@ -779,7 +789,7 @@ fn accepted(column: &Column) -> ClassSet {
 
 fn literal_rule(class: Class, column: &Column) -> Result<LiteralRule, Reason> {
     let accept = accepted(column);
-    if !accept.has(class) {
+    if !accept.has(class) || !class.cast().is_none_or(|cast| is_cast_to_own(cast, column)) {
         return Err(Reason::Literal {
             column: column.name.clone(),
             class: class_name(class),
@@ -788,9 +798,17 @@ fn literal_rule(class: Class, column: &Column) -> Result<LiteralRule, Reason> {
     }
     Ok(LiteralRule {
         accept,
+        cast: class.cast(),
         float: matches!(column.base_oid, oid::FLOAT4 | oid::FLOAT8),
         temporal: temporal(column),
     })
+}
+
+/// Does the type's name leave a string as it is read for the column?
+fn is_cast_to_own(cast: Cast, column: &Column) -> bool {
+    column.elem_oid == 0
+        && cast.is_of(column.base_oid)
+        && !modifier_changes_parameter(column, cast.oid.into())
 }
 
 fn class_name(class: Class) -> &'static str {
@@ -803,7 +821,7 @@ fn class_name(class: Class) -> &'static str {
         Class::SignedDecimal => "signed decimal",
         Class::True => "TRUE",
         Class::False => "FALSE",
-        Class::String => "string",
+        Class::String | Class::CastString(_) => "string",
         Class::Param(_) | Class::CastParam(..) => "parameter",
     }
 }
@@ -813,10 +831,12 @@ fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Resu
     let rule = literal_rule(class, column)?;
     let own_type = column.type_oid == column.base_oid && column.elem_oid == 0;
     let text = text.get(item.start..item.end).ok_or(Reason::ParameterList)?;
-    let means_one_thing = || {
-        own_type
-            && (immutable_input(column.base_oid) || (class == Class::String && iso(column.base_oid, text)))
+    let iso = match class {
+        Class::String => iso(column.base_oid, text),
+        Class::CastString(_) => iso(column.base_oid, without_cast(text)),
+        _ => false,
     };
+    let means_one_thing = || own_type && (immutable_input(column.base_oid) || iso);
     if class != Class::Null && !means_one_thing() {
         return Err(Reason::FrozenLiteral(column.name.clone()));
     }
@@ -828,6 +848,12 @@ fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Resu
 fn interval_of_fields(typmod: i32) -> bool {
     const ALL_FIELDS: i32 = 0x7fff;
     typmod >= 0 && (typmod >> 16) & ALL_FIELDS != ALL_FIELDS
+}
+
+/// Does the type's modifier do to the parameter what the column's does?
+fn modifier_is_own(cast: Cast, param: Oid, column: &Column) -> bool {
+    cast.typmod < 0
+        || (param == u32::from(cast.oid) && param == column.type_oid && cast.typmod == column.typmod)
 }
 
 /// COPY reads a value with the column's modifier, Bind without it.

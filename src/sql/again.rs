@@ -21,6 +21,7 @@ use std::hash::Hash;
 
 use memchr::{memchr, memchr2};
 
+use super::cast::Cast;
 use super::insert::{Class, ITEMS_MAX, Item, Lifted};
 
 /// Heads remembered by one [`Memo`]: each has its place, the newest stays.
@@ -152,7 +153,7 @@ fn plain_item(text: &[u8], start: usize) -> Option<(Class, usize)> {
     match *text.get(start)? {
         b'0'..=b'9' => number(text, start, Class::Integer, Class::Decimal),
         b'-' => number(text, start + 1, Class::SignedInteger, Class::SignedDecimal),
-        b'\'' => string_end(text, start).map(|end| (Class::String, end)),
+        b'\'' => string(text, start),
         byte if byte.is_ascii_alphabetic() => word(text, start),
         _ => None,
     }
@@ -179,6 +180,18 @@ fn digits_end(text: &[u8], mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+/// A plain string, perhaps with a type of one word directly behind it.
+#[inline]
+fn string(text: &[u8], start: usize) -> Option<(Class, usize)> {
+    let end = string_end(text, start)?;
+    if text.get(end) != Some(&b':') {
+        return Some((Class::String, end));
+    }
+    let name = text[end..].strip_prefix(b"::")?;
+    let name = &name[..name.iter().take_while(|b| b.is_ascii_alphanumeric()).count()];
+    Some((Class::CastString(Cast::of_word(name)?), end + 2 + name.len()))
 }
 
 /// Past the plain string whose quote is at `open`. A vertical tab in a text is for `lift` to judge.

@@ -6,12 +6,12 @@
 //! once). On any doubt the answer is [`NotPourable`].
 //!
 //! Taken: `INSERT INTO [schema.]table [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
-//! [;]`, each item NULL, DEFAULT, a plain literal, `$n` or `$n::type` ([`super::cast`]), with `standard_conforming_strings`
-//! on.
+//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type` or `'...'::type` ([`super::cast`]), with
+//! `standard_conforming_strings` on.
 
 use std::ops::Range;
 
-use memchr::memchr;
+use memchr::{memchr, memrchr};
 
 use super::cast::{Cast, TypeName};
 use super::scan::{self, Kind, Scanner, Token};
@@ -46,6 +46,8 @@ pub enum Class {
     False,
     /// A plain quoted string, in one piece.
     String,
+    /// `'...'::type`: such a string, with the name of a type behind it.
+    CastString(Cast),
     /// `$n`.
     Param(u16),
     /// `$n::type`.
@@ -57,6 +59,14 @@ impl Class {
     pub fn param(self) -> Option<u16> {
         match self {
             Self::Param(n) | Self::CastParam(n, _) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// The type that is named behind it.
+    pub fn cast(self) -> Option<Cast> {
+        match self {
+            Self::CastParam(_, cast) | Self::CastString(cast) => Some(cast),
             _ => None,
         }
     }
@@ -76,6 +86,7 @@ impl Class {
             Self::String => 0x0e,
             Self::Param(_) => 0x0f,
             Self::CastParam(..) => 0x10,
+            Self::CastString(_) => 0x11,
         }
     }
 }
@@ -164,7 +175,7 @@ impl Lifted {
 
     /// Does it name types that are looked for in `search_path`?
     pub fn looks_up_types(&self) -> bool {
-        self.items.iter().any(|item| matches!(item.class, Class::CastParam(_, cast) if cast.looked_up))
+        self.items.iter().filter_map(|item| item.class.cast()).any(|cast| cast.looked_up)
     }
 
     /// Has row `row` the classes of the one before it?
@@ -214,8 +225,9 @@ fn put_markers(row: &[Item], out: &mut Vec<u8>) {
         if let Some(n) = item.class.param() {
             out.extend_from_slice(&n.to_be_bytes());
         }
-        if let Class::CastParam(_, cast) = item.class {
+        if let Some(cast) = item.class.cast() {
             out.extend_from_slice(&cast.oid.to_be_bytes());
+            out.extend_from_slice(&cast.typmod.to_be_bytes());
         }
     }
 }
@@ -351,6 +363,11 @@ pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     let tokens = scan::scan(text, true);
     let mut lift = Lift { text, tokens, read: 0, strange: false, peeked: None, columns: 0, out };
     lift.statement()
+}
+
+/// The string of an item `'...'::type`, quotes included. Nothing behind it has a quote.
+pub fn without_cast(item: &[u8]) -> &[u8] {
+    memrchr(b'\'', item).map_or(item, |quote| &item[..=quote])
 }
 
 /// Undouble the quotes of a plain string literal (quotes included): the pieces of its value, in order. A
@@ -588,7 +605,7 @@ impl<'a> Lift<'a, '_> {
     fn item(&mut self) -> Result<Item, NotPourable> {
         let token = self.next().ok_or(NotPourable::Syntax)?;
         let (class, end) = match token.kind {
-            Kind::String => (Class::String, token.end),
+            Kind::String => self.string_item(token)?,
             Kind::Integer => (Class::Integer, token.end),
             Kind::Decimal => (Class::Decimal, token.end),
             Kind::Word => (self.word_item(token)?, token.end),
@@ -614,19 +631,68 @@ impl<'a> Lift<'a, '_> {
     /// `$n`, perhaps with the name of its type.
     fn param_item(&mut self, token: Token) -> Result<(Class, usize), NotPourable> {
         let number = param(self.bytes(token))?;
-        let sign = self.peek();
-        if !sign.is_some_and(|t| t.kind == Kind::Operator && self.bytes(t) == b"::") {
-            return Ok((Class::Param(number), token.end));
+        Ok(match self.cast()? {
+            Some((cast, end)) => (Class::CastParam(number, cast), end),
+            None => (Class::Param(number), token.end),
+        })
+    }
+
+    /// A plain string, perhaps with the name of a type.
+    fn string_item(&mut self, token: Token) -> Result<(Class, usize), NotPourable> {
+        match self.cast()? {
+            None => Ok((Class::String, token.end)),
+            // A quote in a comment before the name: see `without_cast`.
+            Some((_, end)) if memchr(b'\'', &self.text[token.end..end]).is_some() => {
+                Err(NotPourable::Expression)
+            }
+            Some((cast, end)) => Ok((Class::CastString(cast), end)),
         }
+    }
+
+    /// `::type`, and where it ends; `None`: something else follows.
+    fn cast(&mut self) -> Result<Option<(Cast, usize)>, NotPourable> {
+        let sign = self.peek();
+        let Some(sign) = sign.filter(|t| t.kind == Kind::Operator && self.bytes(*t) == b"::") else {
+            return Ok(None);
+        };
         self.next();
-        let (mut name, mut end) = (TypeName::default(), token.end);
+        let (mut name, mut end) = (TypeName::default(), sign.end);
         while let Some(word) = self.peek().filter(|t| t.kind == Kind::Word) {
             self.next();
             name.push(self.bytes(word)).ok_or(NotPourable::Expression)?;
             end = word.end;
         }
         let cast = name.meaning().ok_or(NotPourable::Expression)?;
-        Ok((Class::CastParam(number, cast), end))
+        let open = self.peek();
+        if !self.is_byte(open, b'(') {
+            return Ok(Some((cast, end)));
+        }
+        self.next();
+        let (precision, scale, end) = self.modifier()?;
+        let cast = cast.with_modifier(precision, scale).ok_or(NotPourable::Expression)?;
+        Ok(Some((cast, end)))
+    }
+
+    /// `precision)` or `precision, scale)`, and where it ends.
+    fn modifier(&mut self) -> Result<(i32, i32, usize), NotPourable> {
+        let precision = self.integer()?;
+        let mut token = self.next().ok_or(NotPourable::Syntax)?;
+        let mut scale = 0;
+        if self.is_byte(Some(token), b',') {
+            scale = self.integer()?;
+            token = self.next().ok_or(NotPourable::Syntax)?;
+        }
+        if self.is_byte(Some(token), b')') {
+            Ok((precision, scale, token.end))
+        } else {
+            Err(NotPourable::Expression)
+        }
+    }
+
+    fn integer(&mut self) -> Result<i32, NotPourable> {
+        let token = self.next().filter(|t| t.kind == Kind::Integer).ok_or(NotPourable::Expression)?;
+        let digits = std::str::from_utf8(self.bytes(token)).ok();
+        digits.and_then(|digits| digits.parse().ok()).ok_or(NotPourable::Expression)
     }
 
     /// A number directly behind the minus sign.
@@ -834,7 +900,7 @@ mod tests {
         let out =
             lifted("INSERT INTO t VALUES ($2::INTEGER, $1 :: /**/ timestamp\nWITHOUT time zone, $3::text)")
                 .unwrap();
-        let cast = |oid, looked_up| Cast { oid, looked_up };
+        let cast = |oid, looked_up| Cast { oid, looked_up, typmod: -1 };
         let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
         assert_eq!(
             classes,
@@ -851,6 +917,20 @@ mod tests {
         assert_eq!(shape("INSERT INTO t VALUES ($1::int)"), shape("insert into t values($1::INTEGER)"));
         assert_ne!(shape("INSERT INTO t VALUES ($1::int)"), shape("INSERT INTO t VALUES ($1::bigint)"));
         assert_ne!(shape("INSERT INTO t VALUES ($1::int)"), shape("INSERT INTO t VALUES ($1)"));
+    }
+
+    #[test]
+    fn the_type_of_a_string_may_stand_behind_it() {
+        let out = lifted("INSERT INTO t VALUES ('it''s'::date, '7' :: numeric(10, 2))").unwrap();
+        let cast = |oid, looked_up, typmod| Class::CastString(Cast { oid, looked_up, typmod });
+        let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
+        assert_eq!(classes, [cast(1082, true, -1), cast(1700, false, 655_366)]);
+        assert_eq!(without_cast(b"'it''s'::date"), b"'it''s'");
+        let shape = |text| lifted(text).unwrap().shape;
+        assert_eq!(shape("INSERT INTO t VALUES ('1'::numeric)"), shape("INSERT INTO t VALUES ('2'::dec)"));
+        assert_ne!(shape("INSERT INTO t VALUES ('1'::date)"), shape("INSERT INTO t VALUES ('1'::text)"));
+        assert_ne!(shape("INSERT INTO t VALUES ('1'::date)"), shape("INSERT INTO t VALUES ('1')"));
+        assert_ne!(shape("INSERT INTO t VALUES ('1'::dec(2))"), shape("INSERT INTO t VALUES ('1'::dec(3))"));
     }
 
     #[test]
@@ -918,7 +998,14 @@ mod tests {
             ("INSERT INTO t VALUES (-/**/1)", N::Expression),
             ("INSERT INTO t VALUES (--1\n)", N::Expression),
             ("INSERT INTO t VALUES (-$1)", N::Expression),
-            ("INSERT INTO t VALUES ('1'::int)", N::Expression),
+            ("INSERT INTO t VALUES (1::int)", N::Expression),
+            ("INSERT INTO t VALUES ('1'::int4range)", N::Expression),
+            ("INSERT INTO t VALUES ('1'::int[])", N::Expression),
+            ("INSERT INTO t VALUES ('1'::varchar(3))", N::Expression),
+            ("INSERT INTO t VALUES ('1'::numeric(3,1.5))", N::Expression),
+            ("INSERT INTO t VALUES ('1'::text::int)", N::Expression),
+            ("INSERT INTO t VALUES ('1'/*'*/::int)", N::Expression),
+            ("INSERT INTO t VALUES (E'1'::int)", N::Literal),
             ("INSERT INTO t VALUES (now())", N::Expression),
             ("INSERT INTO t VALUES (current_timestamp)", N::Expression),
             ("INSERT INTO t VALUES (date '2020-01-01')", N::Expression),

@@ -295,7 +295,8 @@ pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourab
 pub fn is_same(tree: Class, scanned: Class) -> bool {
     match (tree, scanned) {
         (Class::Integer, Class::SignedInteger) => true,
-        (Class::CastParam(a, to), Class::CastParam(b, like)) => (a, to.oid) == (b, like.oid),
+        (Class::CastParam(a, to), Class::CastParam(b, like)) => a == b && to.is_same(like),
+        (Class::CastString(to), Class::CastString(like)) => to.is_same(like),
         (tree, scanned) => tree == scanned,
     }
 }
@@ -325,7 +326,7 @@ fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
             Class::False => out.push_str("FALSE"),
             Class::String => out.push_str("'x'"),
             Class::Param(n) => out.push_str(&format!("${n}")),
-            Class::CastParam(..) => return Err(NotPourable::Expression),
+            Class::CastParam(..) | Class::CastString(_) => return Err(NotPourable::Expression),
         }
     }
     out.push_str(tail);
@@ -474,7 +475,7 @@ fn class(node: &protobuf::Node) -> Result<Class, NotPourable> {
     match node.node.as_ref() {
         Some(NodeEnum::SetToDefault(_)) => Ok(Class::Default),
         Some(NodeEnum::ParamRef(param)) => param_number(param).map(Class::Param),
-        Some(NodeEnum::TypeCast(cast)) => cast_param(cast).unwrap_or(Err(NotPourable::Expression)),
+        Some(NodeEnum::TypeCast(cast)) => cast_of(cast).unwrap_or(Err(NotPourable::Expression)),
         Some(NodeEnum::AConst(constant)) => match &constant.val {
             None if constant.isnull => Ok(Class::Null),
             Some(Val::Ival(value)) if value.ival < 0 => Ok(Class::SignedInteger),
@@ -492,15 +493,18 @@ fn param_number(param: &protobuf::ParamRef) -> Result<u16, NotPourable> {
     u16::try_from(param.number).map_err(|_| NotPourable::Params)
 }
 
-/// `$n::type`. `None`: it is another cast.
-fn cast_param(cast: &protobuf::TypeCast) -> Option<Result<Class, NotPourable>> {
-    let Some(NodeEnum::ParamRef(param)) = cast.arg.as_ref()?.node.as_ref() else { return None };
-    let name = cast.type_name.as_ref()?;
-    let plain = name.typmods.is_empty()
-        && name.typemod == -1
-        && name.array_bounds.is_empty()
-        && !name.setof
-        && !name.pct_type;
+/// `$n::type` or `'...'::type`. `None`: it is another cast.
+fn cast_of(cast: &protobuf::TypeCast) -> Option<Result<Class, NotPourable>> {
+    let to = type_of(cast.type_name.as_ref()?)?;
+    match cast.arg.as_ref()?.node.as_ref()? {
+        NodeEnum::ParamRef(param) => Some(param_number(param).map(|n| Class::CastParam(n, to))),
+        NodeEnum::AConst(protobuf::AConst { val: Some(Val::Sval(_)), .. }) => Some(Ok(Class::CastString(to))),
+        _ => None,
+    }
+}
+
+fn type_of(name: &protobuf::TypeName) -> Option<Cast> {
+    let plain = name.typemod == -1 && name.array_bounds.is_empty() && !name.setof && !name.pct_type;
     let names: Vec<&str> = name
         .names
         .iter()
@@ -509,8 +513,21 @@ fn cast_param(cast: &protobuf::TypeCast) -> Option<Result<Class, NotPourable>> {
             _ => None,
         })
         .collect::<Option<_>>()?;
+    let modifiers: Vec<i32> = name
+        .typmods
+        .iter()
+        .map(|modifier| match modifier.node.as_ref() {
+            Some(NodeEnum::AConst(protobuf::AConst { val: Some(Val::Ival(value)), .. })) => Some(value.ival),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
     let to = Cast::of_tree(&names).filter(|_| plain)?;
-    Some(param_number(param).map(|n| Class::CastParam(n, to)))
+    match modifiers[..] {
+        [] => Some(to),
+        [precision] => to.with_modifier(precision, 0),
+        [precision, scale] => to.with_modifier(precision, scale),
+        _ => None,
+    }
 }
 
 /// The class of a number that the tree keeps as text.

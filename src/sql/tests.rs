@@ -167,6 +167,16 @@ fn insert() -> impl Strategy<Value = String> {
         "a",
         "1+1",
         "'a'::text",
+        "'2020-01-01'::date",
+        "'it''s' :: /* ' */ varchar",
+        "''::timestamp with time zone",
+        "'1.5'::numeric(3,1)",
+        "'1'::decimal(3)",
+        "'1'::dec(0)",
+        "$1::numeric(10, 2)",
+        "$1::numeric(2,-1)",
+        "$1::numeric(1,2,3)",
+        "$1::pg_catalog.int4",
         "$1::text",
         "$2 :: Character/**/Varying",
         "$1::timestamp without time zone",
@@ -318,6 +328,14 @@ fn behind_a_head() -> impl Strategy<Value = String> {
         "(",
         "+",
         "::text",
+        "::text",
+        "::DATE",
+        "::int4",
+        "::char",
+        "::numeric(3,1)",
+        "::timestamp with time zone",
+        "::no$t",
+        "::",
         " RETURNING a",
         " ON CONFLICT DO NOTHING",
         "; SELECT 1",
@@ -390,7 +408,7 @@ proptest! {
             each_row_alone_is_the_same_statement(&text, &lifted, target.ok())?;
         } else if let Ok(target) = meaning::insert_target(&text) {
             // Refusing too much is allowed only for what the scan does not know to be safe.
-            let known = ["- 1", "1.", ".5", "1e3", "'a'\n'b'", "E'", "$1", "$2", "$3", "$$", "0x", "é", "+1", "(1)", "N'", "U&"];
+            let known = ["- 1", "1.", ".5", "1e3", "'a'\n'b'", "E'", "$1", "$2", "$3", "$$", "0x", "é", "+1", "(1)", "N'", "U&", "/* ' */", "date '"];
             prop_assert!(known.iter().any(|k| text.contains(k)), "{}: {:?}", text, target);
         }
     }
