@@ -11,21 +11,19 @@ use std::time::Instant;
 use super::Context;
 use super::handshake::Authenticated;
 use super::session::Session;
-use super::state::{Counts, State, policy_error};
+use super::state::{Own, State, policy_error};
 use crate::auth::Credential;
-use crate::cancel::NewClient;
+use crate::cancel::{ClientShared, NewClient};
 use crate::error::{Error, Kind};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{self, Rules, Verdict};
 use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
-use crate::proto::prepared::ClientNames;
 use crate::proto::vars::{VarSet, Whose, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
-use crate::sql::effects::Effects;
 use crate::telemetry::audit::Source;
 use crate::telemetry::events;
 use crate::wire::startup::Startup;
@@ -216,50 +214,11 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     let generation = cx.generation.load(Ordering::Acquire);
     let settings = cx.settings.load_full();
     let key = PoolKey { database: startup.database.clone(), user: startup.user.clone() };
-    let refuse = |client: Conn, error: Error| NotAdmitted { client, why: Box::new(Ok(error)) };
-
-    let Some(database) = settings.database(&key.database).cloned() else {
-        return Err(refuse(client, Error::unknown_database(&key.database)));
-    };
-    let pool = match pool_of(cx, &settings, &database, &key, credential) {
-        Ok(pool) => pool,
-        Err(error) => return Err(refuse(client, error)),
-    };
-    if pool.disabled.load(Ordering::Relaxed) {
-        let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
-        return Err(refuse(client, Error::new(Kind::DatabaseDisabled, what)));
-    }
-    if let Some(setting) = full(cx, &settings, &database, &key) {
-        return Err(refuse(client, Error::too_many_clients(setting)));
-    }
-
-    let ignored = &settings.general.ignore_startup_parameters;
-    let vars = &cx.pools.shared().vars;
-    let named = named_by_host(&settings, &startup, peer);
-    let base = vars.intern(
-        startup
-            .params
-            .iter()
-            .filter(|(name, _)| !ignored.iter().any(|i| i.eq_ignore_ascii_case(name)))
-            .map(|(n, v)| (n.as_str(), v.as_str()))
-            .chain(named.as_deref().map(|name| ("application_name", name))),
-    );
-    let mode = pool.settings.load().mode;
-    let base = match begins_with(&pool, mode, base).await {
-        Ok(base) => base,
-        Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
-    };
-    let since = base.since(moment());
-    let greeted = match mode {
-        PoolMode::Session => {
-            session_server(&pool, &base).await.map(|server| (Arc::clone(&server.reported), Some(server)))
-        }
-        _ => welcome(&pool, &base).await.map(|reported| (reported, None)),
-    };
-    let (reported, server) = match greeted {
-        Ok(greeted) => greeted,
-        Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
-    };
+    let Linked { pool, mode, base, since, reported, server } =
+        match link(cx, &settings, &key, &startup, peer, credential).await {
+            Ok(linked) => linked,
+            Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
+        };
     let me = cx.clients.enter(NewClient {
         pool: key.clone(),
         console: false,
@@ -272,67 +231,15 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     });
     pool.clients.fetch_add(1, Ordering::Relaxed);
     pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
-    client.prepare_out();
-    for (name, value) in reported.iter() {
-        b::put_parameter_status(&mut client.out, name, value);
-    }
-    b::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
-    b::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
+    put_greeting(&mut client, &reported, &me);
 
     let governs = pool.settings.load_full();
-    let mut state = State {
-        mode,
-        rules: super::rules(&settings, &key, addrs.map(|(_, peer)| peer.ip())),
-        session_state: governs.session_state,
-        max_prepared: governs.max_prepared_statements,
-        prepared_bytes_max: settings.general.prepared_statement_bytes_max,
-        message_max: settings.general.max_packet_size,
-        names: ClientNames::default(),
-        want: Arc::clone(&base),
-        since,
-        base,
-        reported: Arc::clone(&reported),
-        taint: Effects::NONE,
-        candidates: Vec::new(),
-        pinned: false,
-        recheck: false,
-        server_left: false,
-        turns: 0,
-        xact_turns: 0,
-        streaming: 0,
-        dropping: false,
-        dropping_down: false,
-        unnamed_at: (0, 0),
-        awaiting: false,
-        urged: false,
-        forgetting: false,
-        described: std::collections::VecDeque::new(),
-        bound: None,
-        sync_owed: false,
-        fold_left: false,
-        catalog_moved: false,
-        own_catalog: 0,
-        kept: Vec::new(),
-        refusals: std::collections::VecDeque::new(),
-        late: None,
-        report_pending: false,
-        report_due: false,
-        std_strings: true,
-        encoding_safe: true,
-        lexing_in_doubt: false,
-        lexing_moves: false,
-        unseen: false,
-        unnamed_seen: false,
-        portals: None,
-        counts: Counts::default(),
-        shared: Arc::clone(cx.pools.shared()),
-        learner: Arc::clone(&cx.learner),
-        audit: super::Auditor::new(&me, &cx.audit),
-    };
-    state.know(&reported);
+    let rules = super::rules(&settings, &key, addrs.map(|(_, peer)| peer.ip()));
+    let audit = super::Auditor::new(&me, &cx.audit);
+    let own = Own { mode, rules, base, since, reported, audit };
     let session = Box::new(Session {
         client,
-        state,
+        state: State::new(cx, &settings.general, &governs, own),
         me,
         pool,
         cx: Arc::clone(cx),
@@ -346,6 +253,76 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         deferred: None,
     });
     Ok(Admitted { session, server })
+}
+
+/// A login that found its pool, and what it is to be greeted with.
+struct Linked {
+    pool: Arc<Pool>,
+    mode: PoolMode,
+    base: Arc<VarSet>,
+    since: u64,
+    reported: Arc<Reported>,
+    /// In session mode: its own.
+    server: Option<Checkout>,
+}
+
+async fn link(
+    cx: &Context,
+    settings: &Settings,
+    key: &PoolKey,
+    startup: &Startup,
+    peer: Peer,
+    credential: Credential,
+) -> Result<Linked, Result<Error, Vec<u8>>> {
+    let pool = open_pool(cx, settings, key, credential).map_err(Ok)?;
+    let mode = pool.settings.load().mode;
+    let base = begins_with(&pool, mode, asked_for(cx, settings, startup, peer)).await?;
+    let since = base.since(moment());
+    let (reported, server) = match mode {
+        PoolMode::Session => {
+            let server = session_server(&pool, &base).await?;
+            (Arc::clone(&server.reported), Some(server))
+        }
+        PoolMode::Transaction | PoolMode::Statement => (welcome(&pool, &base).await?, None),
+    };
+    Ok(Linked { pool, mode, base, since, reported, server })
+}
+
+/// The pool, if it takes one more.
+fn open_pool(
+    cx: &Context,
+    settings: &Settings,
+    key: &PoolKey,
+    credential: Credential,
+) -> Result<Arc<Pool>, Error> {
+    let database = settings.database(&key.database).ok_or_else(|| Error::unknown_database(&key.database))?;
+    let pool = pool_of(cx, settings, database, key, credential)?;
+    if pool.disabled.load(Ordering::Relaxed) {
+        let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
+        return Err(Error::new(Kind::DatabaseDisabled, what));
+    }
+    match full(cx, settings, database, key) {
+        Some(setting) => Err(Error::too_many_clients(setting)),
+        None => Ok(pool),
+    }
+}
+
+/// The settings in the startup packet.
+fn asked_for(cx: &Context, settings: &Settings, startup: &Startup, peer: Peer) -> Arc<VarSet> {
+    let ignored = &settings.general.ignore_startup_parameters;
+    let named = named_by_host(settings, startup, peer);
+    let kept = |name: &str| !ignored.iter().any(|i| i.eq_ignore_ascii_case(name));
+    let sent = startup.params.iter().filter(|(name, _)| kept(name)).map(|(n, v)| (n.as_str(), v.as_str()));
+    cx.pools.shared().vars.intern(sent.chain(named.as_deref().map(|name| ("application_name", name))))
+}
+
+fn put_greeting(client: &mut Conn, reported: &Reported, me: &ClientShared) {
+    client.prepare_out();
+    for (name, value) in reported.iter() {
+        b::put_parameter_status(&mut client.out, name, value);
+    }
+    b::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
+    b::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
 }
 
 /// `application_name_add_host`: the name with the client's address behind it, as PgBouncer writes it.

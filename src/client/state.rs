@@ -17,7 +17,7 @@ use crate::limits::{
     STATEMENT_BYTES_MAX,
 };
 use crate::policy::{self, Rules};
-use crate::pool::registry::Shared;
+use crate::pool::{self, registry::Shared};
 use crate::proto::fold::Fold;
 use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
 use crate::proto::prepared::{
@@ -25,7 +25,7 @@ use crate::proto::prepared::{
 };
 use crate::proto::vars::VarSet;
 use crate::server::{Reported, ServerConn, ServerShared};
-use crate::settings::{PoolMode, SessionState};
+use crate::settings::{General, PoolMode, SessionState};
 use crate::sql::effects::{Effects, effects};
 use crate::wire::frame::{HEADER_BYTES, Header};
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
@@ -244,7 +244,80 @@ pub struct State {
     pub audit: Auditor,
 }
 
+/// What is a client's own when it has logged in.
+#[derive(Debug)]
+pub struct Own {
+    /// See [`State::mode`].
+    pub mode: PoolMode,
+    /// See [`State::rules`].
+    pub rules: Rules,
+    /// See [`State::base`].
+    pub base: Arc<VarSet>,
+    /// See [`State::since`].
+    pub since: u64,
+    /// See [`State::reported`].
+    pub reported: Arc<Reported>,
+    /// See [`State::audit`].
+    pub audit: Auditor,
+}
+
 impl State {
+    /// Of a client that has just logged in.
+    pub fn new(cx: &super::Context, general: &General, governs: &pool::Settings, own: Own) -> Self {
+        let Own { mode, rules, base, since, reported, audit } = own;
+        let mut state = Self {
+            mode,
+            rules,
+            session_state: governs.session_state,
+            max_prepared: governs.max_prepared_statements,
+            prepared_bytes_max: general.prepared_statement_bytes_max,
+            message_max: general.max_packet_size,
+            names: ClientNames::default(),
+            want: Arc::clone(&base),
+            since,
+            base,
+            reported: Arc::clone(&reported),
+            taint: Effects::NONE,
+            candidates: Vec::new(),
+            pinned: false,
+            recheck: false,
+            server_left: false,
+            turns: 0,
+            xact_turns: 0,
+            streaming: 0,
+            dropping: false,
+            dropping_down: false,
+            unnamed_at: (0, 0),
+            awaiting: false,
+            urged: false,
+            forgetting: false,
+            described: VecDeque::new(),
+            bound: None,
+            sync_owed: false,
+            fold_left: false,
+            catalog_moved: false,
+            own_catalog: 0,
+            kept: Vec::new(),
+            refusals: VecDeque::new(),
+            late: None,
+            report_pending: false,
+            report_due: false,
+            std_strings: true,
+            encoding_safe: true,
+            lexing_in_doubt: false,
+            lexing_moves: false,
+            unseen: false,
+            unnamed_seen: false,
+            portals: None,
+            counts: Counts::default(),
+            shared: Arc::clone(cx.pools.shared()),
+            learner: Arc::clone(&cx.learner),
+            audit,
+        };
+        state.know(&reported);
+        state
+    }
+
     /// Names are rewritten and state is carried: not in session mode.
     pub fn shares_servers(&self) -> bool {
         self.mode != PoolMode::Session
