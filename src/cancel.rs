@@ -2,7 +2,10 @@
 //!
 //! Owns: the registry and the link from a client to the server connection it uses now. A cancel request goes to that
 //! connection only while the link stands, and the connection stays out of the pool until the request has arrived.
+//! One that was meant for another process goes on to that one ([`peers`]).
 //! See "Canceling Requests in Progress" in the protocol chapter.
+
+mod peers;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
+
+pub use peers::{Peers, Way};
 
 use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
 use crate::pool::PoolKey;
@@ -295,6 +300,8 @@ pub struct NewClient {
     pub console: bool,
     /// The process id to tell it; `None`: one of ours.
     pub pid: Option<i32>,
+    /// Our own id among peers; 0: there are none.
+    pub peer_id: u16,
     /// Bytes of the secret: 4 for protocol 3.0, up to 256 from 3.2 on.
     pub key_bytes: usize,
     /// Where from.
@@ -335,14 +342,15 @@ impl Registry {
     /// A client logged in.
     pub fn enter(&self, new: NewClient) -> Arc<ClientShared> {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        let pid = new.pid.unwrap_or((id & 0x7fff_ffff) as i32);
+        let own = new.pid.unwrap_or((id & 0x7fff_ffff) as i32);
         let mut bytes = Zeroizing::new(vec![0; new.key_bytes]);
         let mut clients = lock(&self.clients);
-        let key = loop {
+        let (pid, key) = loop {
             rand::Rng::fill(&mut rand::rng(), bytes.as_mut_slice());
+            let pid = if new.peer_id == 0 { own } else { peers::mark(new.peer_id, own, &mut bytes) };
             let key = CancelKey::from(bytes.as_slice());
             if !clients.contains_key(&(pid, key.clone())) {
-                break key;
+                break (pid, key);
             }
         };
         let client = Arc::new(ClientShared {
@@ -403,13 +411,19 @@ impl Registry {
         self.len() == 0
     }
 
-    /// A cancel request: to the server its client uses now, or to the session if it uses none. An unknown key does
-    /// nothing, and nobody is told.
+    /// Whose key it is, also when it was passed on to us.
+    fn find(&self, pid: i32, key: &[u8], peers: &Peers) -> Option<Arc<ClientShared>> {
+        let clients = lock(&self.clients);
+        let told = |key| clients.get(&(pid, key)).cloned();
+        told(CancelKey::from(key)).or_else(|| told(peers.as_told(key)?))
+    }
+
+    /// A cancel request: to the server its client uses now, or to the session if it uses none, or to the peer whose
+    /// client it is. An unknown key does nothing, and nobody is told.
     ///
     /// Cancel safety: none needed; run as a task.
-    pub async fn cancel(&self, pid: i32, key: &[u8], limit: Duration) {
-        let client = lock(&self.clients).get(&(pid, CancelKey::from(key))).cloned();
-        let Some(client) = client else { return };
+    pub async fn cancel(&self, pid: i32, key: &[u8], peers: &Peers, limit: Duration) {
+        let Some(client) = self.find(pid, key, peers) else { return peers.pass_on(pid, key, limit).await };
         match client.linked_for_cancel() {
             Linked::Server(server) => {
                 let ServerShared { target, address, pid, key, .. } = &*server;

@@ -24,6 +24,8 @@ pub struct Settings {
     pub userlist: HashMap<String, Secret>,
     /// Rules of `auth_hba_file`, in file order; used when `auth_type = "hba"`.
     pub hba: Vec<HbaRule>,
+    /// `[peers.ID]`, those with our own id too.
+    pub peers: BTreeMap<u16, Peer>,
     /// `[policy]`, the global one.
     pub policy: Policy,
     /// `[networks.NAME]`, in the file's order.
@@ -38,6 +40,23 @@ impl Settings {
     /// The entry that serves database `name`: its own, or the fallback.
     pub fn database(&self, name: &str) -> Option<&Arc<Database>> {
         self.databases.get(name).or(self.fallback.as_ref())
+    }
+}
+
+/// `[peers.ID]`: another process behind the same address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its host name, address or socket directory; never `None` once checked.
+    pub host: Option<String>,
+    /// Its port.
+    pub port: u16,
+    /// Connections to it at a time; `None`: `default_pool_size`.
+    pub pool_size: Option<usize>,
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        Self { host: None, port: 6432, pool_size: None }
     }
 }
 
@@ -95,6 +114,10 @@ pub struct General {
     pub unix_socket_dir: Option<PathBuf>,
     /// Mode of the Unix socket's file.
     pub unix_socket_mode: u32,
+    /// Other processes may listen on the same TCP address and port.
+    pub so_reuseport: bool,
+    /// Who we are among processes that share an address; 0: nobody.
+    pub peer_id: u16,
     /// Where HTTP is listened on, for metrics and health; `None`: nowhere. Ours.
     pub http_addr: Option<SocketAddr>,
     /// Worker threads; 0: one for every two cores, because PostgreSQL or the clients want the others. Ours.
@@ -239,6 +262,8 @@ impl Default for General {
             listen_backlog: 128,
             unix_socket_dir: None,
             unix_socket_mode: 0o777,
+            so_reuseport: false,
+            peer_id: 0,
             http_addr: None,
             workers: 0,
             busy_poll: Duration::from_micros(500),

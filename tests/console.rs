@@ -37,6 +37,12 @@ impl Engine for Fixed {
     fn lists(&self) -> Vec<ListRow> {
         vec![ListRow { list: "databases", items: 1 }]
     }
+    fn peers(&self) -> Vec<PeerRow> {
+        Vec::new()
+    }
+    fn peer_pools(&self) -> Vec<PeerPoolRow> {
+        Vec::new()
+    }
     fn config(&self) -> Vec<ConfigRow> {
         Vec::new()
     }

@@ -145,7 +145,7 @@ impl Row for BufferedRow {
 }
 
 row! {
-    /// SHOW PEERS: there are none.
+    /// SHOW PEERS: one configured peer.
     PeerRow {
         /// Of a process that shares the address.
         peer_id: u64 = "peer_id" Int4,
@@ -159,7 +159,7 @@ row! {
 }
 
 row! {
-    /// SHOW PEER_POOLS: there are none.
+    /// SHOW PEER_POOLS: cancel requests for one peer, those for ourselves not counted.
     PeerPoolRow {
         /// Of a process that shares the address.
         peer_id: u64 = "peer_id" Int4,

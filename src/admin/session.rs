@@ -33,6 +33,10 @@ pub trait Engine {
     fn users(&self) -> Vec<UserRow>;
     /// SHOW LISTS
     fn lists(&self) -> Vec<ListRow>;
+    /// SHOW PEERS
+    fn peers(&self) -> Vec<PeerRow>;
+    /// SHOW PEER_POOLS
+    fn peer_pools(&self) -> Vec<PeerPoolRow>;
     /// SHOW CONFIG; no secrets.
     fn config(&self) -> Vec<ConfigRow>;
     /// SHOW MEM
@@ -429,8 +433,9 @@ fn show_rows(show: Show, engine: &impl Engine) -> Vec<Vec<Value>> {
         Table::of(&all.map(BufferedRow).collect::<Vec<_>>()).rows
     };
     match show {
-        Show::Help => Vec::new(),
-        Show::Peers | Show::PeerPools | Show::DnsHosts | Show::DnsZones => Vec::new(),
+        Show::Help | Show::DnsHosts | Show::DnsZones => Vec::new(),
+        Show::Peers => Table::of(&engine.peers()).rows,
+        Show::PeerPools => Table::of(&engine.peer_pools()).rows,
         Show::Config => Table::of(&engine.config()).rows,
         Show::Databases => Table::of(&engine.databases()).rows,
         Show::Pools => Table::of(&engine.pools()).rows,
@@ -535,6 +540,12 @@ mod tests {
         fn lists(&self) -> Vec<ListRow> {
             vec![ListRow { list: "databases", items: 3 }]
         }
+        fn peers(&self) -> Vec<PeerRow> {
+            vec![PeerRow::default()]
+        }
+        fn peer_pools(&self) -> Vec<PeerPoolRow> {
+            vec![PeerPoolRow::default()]
+        }
         fn config(&self) -> Vec<ConfigRow> {
             vec![ConfigRow::default()]
         }
@@ -630,7 +641,7 @@ mod tests {
 
     #[test]
     fn every_show_fits_its_columns_in_both_formats() {
-        let always_empty = [Show::Peers, Show::PeerPools, Show::DnsHosts, Show::DnsZones];
+        let always_empty = [Show::DnsHosts, Show::DnsZones];
         for show in Show::ALL.iter().filter(|s| **s != Show::Help) {
             let text = format!("show {}", show.word());
             for format in [0, 1] {

@@ -28,6 +28,7 @@ pub(super) fn check(draft: &mut Draft) {
     let coalesce = draft.settings.coalesce.clone();
     check_coalesce(draft, "coalesce", &coalesce);
     databases(draft);
+    peers(draft);
     allow_lists(draft);
 }
 
@@ -314,6 +315,30 @@ fn check_database(draft: &mut Draft, database: &Database) {
         check_coalesce(draft, &join(&path, "coalesce"), &database.coalesce);
     }
     check_deferred(draft, database, &path);
+}
+
+/// The entry of one's own id is passed over, so that all may have the same.
+fn peers(draft: &mut Draft) {
+    let (peers, own) = (draft.settings.peers.clone(), draft.settings.general.peer_id);
+    for (id, peer) in &peers {
+        let path = join("peers", &id.to_string());
+        let key = join(&path, "host");
+        let Some(host) = &peer.host else {
+            draft.object_or_section(&key, &path, "is not set; set host to where the peer itself is");
+            continue;
+        };
+        if !is_host(host) && !Path::new(host).is_absolute() {
+            let host = shorten(host);
+            let message =
+                format!("\"{host}\" is no host; write an address, a host name, or a socket's directory");
+            draft.object(&key, message);
+        }
+    }
+    if own == 0 && !peers.is_empty() {
+        let at = draft.place("peer_id");
+        let message = "is 0, so that no cancel request is passed on to [peers]; give each process a number";
+        draft.notice(&at, "peer_id", message);
+    }
 }
 
 /// Deferral that is asked for and cannot take place, whoever comes.

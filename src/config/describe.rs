@@ -38,6 +38,10 @@ pub fn describe(settings: &Settings) -> String {
     for database in settings.databases.values().chain(&settings.fallback) {
         describe_database(&mut out, database, &settings.coalesce);
     }
+    for (id, peer) in &settings.peers {
+        let _ = writeln!(out, "\n[peers.{id}]");
+        entries(&mut out, table::PEER, peer, None);
+    }
     let users: BTreeMap<_, _> = settings.users.iter().collect();
     for (name, user) in users {
         describe_user(&mut out, name, user);

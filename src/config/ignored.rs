@@ -6,18 +6,15 @@ use super::keys::Section;
 
 const TLS: &str = "the two ends choose among what rustls has, all of it safe";
 const LOGGING: &str = "the log goes to standard error, where the service manager picks it up";
-const PEERS: &str = "one process serves all cores, and no cancel request is passed between processes";
 const DNS: &str = "host names are looked up by the system for each new connection";
 
 /// Settings of `[pgbouncer]`.
 const GENERAL: &[(&str, &str)] = &[
     ("unix_socket_group", "the socket's group is the process's"),
-    ("so_reuseport", "one process uses all cores (see workers)"),
     ("user", "the service manager chooses the account"),
     ("job_name", "it names a service that pgsluice does not register"),
     ("service_name", "it names a service that pgsluice does not register"),
     ("conffile", "RELOAD reads the file that was given at start"),
-    ("peer_id", PEERS),
     ("track_extra_parameters", "every session setting is carried from server to server"),
     ("auth_ident_file", "names are not mapped"),
     ("auth_ldap_options", "LDAP is not an authentication method here"),
@@ -52,7 +49,8 @@ pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {
     let table = match section {
         Section::General => GENERAL,
         Section::Database => DATABASE,
-        Section::User
+        Section::Peer
+        | Section::User
         | Section::UserCoalesce
         | Section::Policy
         | Section::Coalesce

@@ -1,6 +1,6 @@
 //! PgBouncer's format: `pgbouncer.ini`.
 //!
-//! Sections `[pgbouncer]`, `[databases]`, `[users]`, and our own `[policy]` and `[coalesce]`; `%include`;
+//! Sections `[pgbouncer]`, `[databases]`, `[users]`, `[peers]`, and our own `[policy]` and `[coalesce]`; `%include`;
 //! comments on lines of their own. Where PgBouncer's defaults differ from ours, a file in its format has its.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::userlist::quoted;
 use super::value::{Raw, shorten};
 use super::{At, CONFIG_BYTES_MAX, Draft, join};
 use crate::limits;
-use crate::settings::{AuthType, General, PoolMode, User};
+use crate::settings::{AuthType, General, Peer, PoolMode, User};
 
 /// Most `%include` lines that are followed in all.
 const INCLUDES_MAX: usize = 64;
@@ -116,13 +116,9 @@ impl Reader<'_> {
             "users" => Place::Users,
             "policy" => Place::Policy,
             "coalesce" => Place::Coalesce,
-            "peers" => {
-                let because = "no cancel request is passed between processes";
-                self.draft.notice(at, "[peers]", format!("not understood: ignored, because {because}"));
-                Place::Peers
-            }
+            "peers" => Place::Peers,
             name => {
-                let known = "[pgbouncer], [databases], [users], [policy] and [coalesce]";
+                let known = "[pgbouncer], [databases], [users], [peers], [policy] and [coalesce]";
                 let message = format!("unknown section; the sections are {known}");
                 self.draft.problem(at, &format!("[{}]", shorten(name)), message);
                 Place::Nowhere
@@ -161,7 +157,7 @@ impl Reader<'_> {
                 );
                 self.draft.settings.coalesce = coalesce;
             }
-            Place::Peers => {}
+            Place::Peers => self.peer(at, &name, value),
             Place::Nowhere => {
                 self.draft.problem(at, &shorten(&name), "stands in no section; put it under [pgbouncer]");
             }
@@ -216,6 +212,18 @@ impl Reader<'_> {
             self.draft.apply((table::USER, Section::User), &mut user, &path, at, (&key, &raw));
         }
         self.draft.settings.users.insert(name.to_owned(), Arc::new(user));
+    }
+
+    fn peer(&mut self, at: &At, name: &str, value: &str) {
+        let path = join("peers", name);
+        let Some(id) = self.draft.peer_id(at, &path, name) else { return };
+        let mut peer = Peer::default();
+        let Some(pairs) = self.pairs(at, &path, value) else { return };
+        for (key, value) in pairs {
+            let raw = Raw::Text(value);
+            self.draft.apply((table::PEER, Section::Peer), &mut peer, &path, at, (&key, &raw));
+        }
+        self.draft.settings.peers.insert(id, peer);
     }
 
     fn pairs(&mut self, at: &At, path: &str, value: &str) -> Option<Vec<(String, String)>> {

@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::table::{COALESCE, COALESCE_TABLE, DATABASE, GENERAL, POLICY, USER, USER_COALESCE};
+use super::table::{COALESCE, COALESCE_TABLE, DATABASE, GENERAL, PEER, POLICY, USER, USER_COALESCE};
 use super::value::Raw;
 use crate::settings::{
-    Coalesce, CoalesceTable, Database, General, LoadBalanceHosts, Policy, Settings, TargetSessionAttrs, User,
-    UserCoalesce,
+    Coalesce, CoalesceTable, Database, General, LoadBalanceHosts, Peer, Policy, Settings, TargetSessionAttrs,
+    User, UserCoalesce,
 };
 
 /// Where a key stands.
@@ -20,6 +20,8 @@ pub enum Section {
     General,
     /// `[databases.NAME]`
     Database,
+    /// `[peers.ID]`
+    Peer,
     /// `[users.NAME]`
     User,
     /// `[users.NAME.coalesce]`
@@ -34,9 +36,10 @@ pub enum Section {
 
 impl Section {
     /// Every section.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::General,
         Self::Database,
+        Self::Peer,
         Self::User,
         Self::UserCoalesce,
         Self::Policy,
@@ -49,6 +52,7 @@ impl Section {
         match self {
             Self::General => "general",
             Self::Database => "databases.NAME",
+            Self::Peer => "peers.ID",
             Self::User => "users.NAME",
             Self::UserCoalesce => "users.NAME.coalesce",
             Self::Policy => "policy",
@@ -161,6 +165,7 @@ fn rows<T>(section: Section, table: &'static [Entry<T>], default: &T) -> Vec<Key
 static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut all = rows(Section::General, GENERAL, &General::default());
     all.extend(rows(Section::Database, DATABASE, &blank_database("")));
+    all.extend(rows(Section::Peer, PEER, &Peer::default()));
     all.extend(rows(Section::User, USER, &User::default()));
     all.extend(rows(Section::Policy, POLICY, &default_policy()));
     all.extend(rows(Section::Coalesce, COALESCE, &Coalesce::default()));

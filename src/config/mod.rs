@@ -248,6 +248,25 @@ impl Draft {
         }
     }
 
+    /// The number of the peer called `name`, which is new.
+    fn peer_id(&mut self, at: &At, path: &str, name: &str) -> Option<u16> {
+        let id = name.parse().ok().filter(|id| (1..=table::PEER_ID_MAX).contains(id));
+        match id {
+            None => {
+                let message = format!("is no peer; its name is its peer_id, 1 to {}", table::PEER_ID_MAX);
+                self.problem(at, path, message);
+            }
+            Some(id) if self.settings.peers.contains_key(&id) => {
+                self.problem(at, path, "stands here twice; keep one of the two");
+                return None;
+            }
+            Some(_) => {
+                self.set.insert(path.to_owned(), at.clone());
+            }
+        }
+        id
+    }
+
     /// PgBouncer's `disable_pqexec`, in `[general]`.
     fn set_disable_pqexec(&mut self, at: &At, raw: &Raw) {
         use value::{Flag, Kind as _};

@@ -11,8 +11,8 @@ use super::words::{Level, one_of};
 use crate::limits;
 use crate::settings::{
     AllowListMode, AuthType, Coalesce, CoalesceMode, CoalesceTable, Database, Enforce, General,
-    LoadBalanceHosts, LogFormat, Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements, Switch,
-    TargetSessionAttrs, User, UserCoalesce,
+    LoadBalanceHosts, LogFormat, Peer, Policy, PoolMode, SessionState, SimpleQuery, SslMode, Statements,
+    Switch, TargetSessionAttrs, User, UserCoalesce,
 };
 
 macro_rules! table {
@@ -52,6 +52,9 @@ const BUSY_POLL_MICROS_MAX: u64 = 10_000;
 /// PostgreSQL's default `deadlock_timeout` of 1 s (microseconds).
 const FLUSH_MICROS_MAX: u64 = 999_000;
 
+/// Highest number of a peer: PgBouncer's.
+pub(super) const PEER_ID_MAX: u16 = 16_383;
+
 const LISTEN: &str = "Listening and process";
 const POOL: &str = "Pooling and limits";
 const AUTH: &str = "Who may come in";
@@ -75,6 +78,11 @@ table! {
         "directory of the Unix socket; without it there is none";
     LISTEN, RESTART, unix_socket_mode = unix_socket_mode: FileMode,
         "permissions of the Unix socket's file";
+    LISTEN, RESTART, so_reuseport = so_reuseport: Flag,
+        "let other processes listen on the same TCP address and port";
+    LISTEN, RELOAD, peer_id = peer_id: Count(0u16, PEER_ID_MAX),
+        "the number of this process among those that share its address, each with its own: cancel requests that were \
+         meant for another of [peers] are passed on to it; 0 is none";
     LISTEN, RESTART, http_addr = http_addr: Maybe(Socket),
         "address and port for HTTP: a status page, /metrics, /healthz and /readyz; without it there is none";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
@@ -293,6 +301,17 @@ table! {
         "overrides [general]";
     "", RELOAD, auth_dbname = auth_dbname: Maybe(Text),
         "overrides [general]";
+}
+
+table! {
+    /// `[peers.ID]`
+    PEER: Peer;
+    "", RELOAD, host = host: Maybe(Text),
+        "host name, address or socket directory of the peer; its own, not the one that it shares";
+    "", RELOAD, port = port: Count(1u16, u16::MAX),
+        "the peer's port, also part of a socket's file name";
+    "", RELOAD, pool_size = pool_size: Maybe(Count(1usize, CONNECTIONS_MAX)),
+        "cancel requests that are on their way to the peer at a time; default_pool_size, if that is not 0";
 }
 
 table! {

@@ -8,11 +8,11 @@ use super::keys::{self, Entry, Section};
 use super::table;
 use super::value::Raw;
 use super::{At, Draft, hba, join};
-use crate::settings::{Coalesce, CoalesceTable, Network, Policy, User, UserCoalesce};
+use crate::settings::{Coalesce, CoalesceTable, Network, Peer, Policy, User, UserCoalesce};
 
 type Item<'i> = ::toml::Spanned<DeValue<'i>>;
 
-const SECTIONS: [&str; 6] = ["general", "policy", "coalesce", "databases", "users", "networks"];
+const SECTIONS: [&str; 7] = ["general", "policy", "coalesce", "databases", "peers", "users", "networks"];
 
 /// Byte offset to line.
 #[derive(Debug)]
@@ -78,6 +78,9 @@ impl Reader<'_> {
         }
         if let Some(item) = section("databases") {
             self.each("databases", item, Self::database);
+        }
+        if let Some(item) = section("peers") {
+            self.each("peers", item, Self::peer);
         }
         if let Some(item) = section("users") {
             self.each("users", item, Self::user);
@@ -153,6 +156,18 @@ impl Reader<'_> {
             }
         }
         self.draft.databases.push(database);
+    }
+
+    fn peer(&mut self, name: &str, path: &str, item: &Item<'_>) {
+        let at = self.draft.set.get(path).cloned().unwrap_or_else(|| self.at(item.span().start));
+        let Some(id) = self.draft.peer_id(&at, path, name) else { return };
+        let Some(table) = self.table(path, item) else { return };
+        let mut peer = Peer::default();
+        for (key, item) in table {
+            let at = self.at(key.span().start);
+            self.set((table::PEER, Section::Peer), &mut peer, path, &at, key.get_ref(), item);
+        }
+        self.draft.settings.peers.insert(id, peer);
     }
 
     fn user(&mut self, name: &str, path: &str, item: &Item<'_>) {

@@ -74,6 +74,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         pool: PoolKey { database: startup.database.clone(), user: startup.user.clone() },
         console: true,
         pid: None,
+        peer_id: settings.general.peer_id,
         key_bytes: login::cancel_key_bytes(startup.minor),
         peer: addrs.map(|(_, peer)| peer),
         local: addrs.map(|(local, _)| local),

@@ -22,7 +22,7 @@ pub(super) fn listen(
     let mut addrs = Vec::new();
     for addr in &general.listen_addr {
         for addr in resolve(addr, general.listen_port)? {
-            let listener = bind(addr, general.listen_backlog).map_err(|e| {
+            let listener = bind(addr, general).map_err(|e| {
                 ServeError(format!("cannot listen on {addr} (listen_addr, listen_port): {e}"))
             })?;
             let bound = listener.local_addr().unwrap_or(addr);
@@ -58,7 +58,7 @@ fn resolve(addr: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
         .map_err(|e| ServeError(format!("listen_addr \"{addr}\" can't be resolved: {e}")))
 }
 
-fn bind(addr: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
+fn bind(addr: SocketAddr, general: &General) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     if addr.is_ipv6() {
@@ -66,9 +66,10 @@ fn bind(addr: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
         socket.set_only_v6(!addr.ip().is_unspecified())?;
     }
     socket.set_reuse_address(true)?;
+    socket.set_reuse_port(general.so_reuseport)?;
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
-    socket.listen(backlog.min(i32::MAX as u32) as i32)?;
+    socket.listen(general.listen_backlog.min(i32::MAX as u32) as i32)?;
     TcpListener::from_std(socket.into())
 }
 

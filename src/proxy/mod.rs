@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 use crate::auth::Auth;
-use crate::cancel::{ClientState, Registry, Signal};
+use crate::cancel::{ClientState, Peers, Registry, Signal};
 use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
@@ -73,6 +73,7 @@ pub struct Proxy {
     auth: Auth,
     lookups: Lookups,
     tls: ArcSwap<Acceptor>,
+    peers: ArcSwap<Peers>,
     workers: Vec<Worker>,
     /// Connections that have not logged in.
     logins: Arc<Logins>,
@@ -118,6 +119,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
     let files = raise_file_limit();
     let general = settings.general.clone();
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
+    let peers = Peers::new(&settings).map_err(|e| ServeError(e.to_string()))?;
     let (workers, threads) = start_workers(&general)?;
     let pools = Pools::default();
     let audit = Sink::open(general.audit_file.as_deref())
@@ -139,6 +141,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         auth: Auth::new(&settings),
         lookups: Lookups::default(),
         tls: ArcSwap::from_pointee(tls),
+        peers: ArcSwap::from_pointee(peers),
         workers,
         logins: Arc::new(Logins::new(files / 4)),
         let_in: AtomicUsize::new(0),
@@ -172,7 +175,8 @@ impl Proxy {
             None => {}
             Some(Proven::Cancel { pid, key, stream }) => {
                 let limit = self.cx.settings.load().general.cancel_wait_timeout;
-                Box::pin(self.cx.clients.cancel(pid, &key, limit)).await;
+                let peers = self.peers.load_full();
+                Box::pin(self.cx.clients.cancel(pid, &key, &peers, limit)).await;
                 drop(stream);
             }
             Some(Proven::Client(proven)) if is_console(&proven.startup) => {

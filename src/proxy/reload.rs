@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Proxy;
 use crate::auth::Credential;
-use crate::cancel::Signal;
+use crate::cancel::{Peers, Signal};
 use crate::client::login;
 use crate::config::{self, SetError};
 use crate::net::Acceptor;
@@ -84,11 +84,13 @@ impl Proxy {
 
     fn apply(&self, settings: Settings) -> Result<(), String> {
         let tls = Acceptor::new(&settings.general.client_tls).map_err(|e| e.to_string())?;
+        let peers = Peers::new(&settings).map_err(|e| e.to_string())?;
         let audit = Sink::open(settings.general.audit_file.as_deref())
             .map_err(|e| format!("audit_file can't be opened: {e}"))?;
         let (changes, removed) = self.changes(&settings)?;
         // From here on nothing fails.
         self.tls.store(Arc::new(tls));
+        self.peers.store(Arc::new(peers));
         self.cx.audit.switch(audit);
         self.auth.reload(&settings);
         self.lookups.forget();
@@ -159,6 +161,7 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
     new.listen_backlog = running.listen_backlog;
     new.unix_socket_dir.clone_from(&running.unix_socket_dir);
     new.unix_socket_mode = running.unix_socket_mode;
+    new.so_reuseport = running.so_reuseport;
     new.http_addr = running.http_addr;
     new.workers = running.workers;
     new.pidfile.clone_from(&running.pidfile);
@@ -182,6 +185,7 @@ mod tests {
             listen_backlog: 7,
             unix_socket_dir: Some("/run".into()),
             unix_socket_mode: 0o700,
+            so_reuseport: true,
             http_addr: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
             workers: 3,
             pidfile: Some("/run/pid".into()),

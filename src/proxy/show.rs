@@ -10,7 +10,7 @@ use super::averages::ByDatabase;
 use super::{CONSOLES, Proxy};
 use crate::admin::rows::*;
 use crate::admin::session::Engine;
-use crate::cancel::{ClientShared, ClientState};
+use crate::cancel::{ClientShared, ClientState, Way};
 use crate::coalesce::Lane;
 use crate::coalesce::batch::Form;
 use crate::coalesce::evidence::{Flush, LaneStats, StatsKey};
@@ -18,7 +18,7 @@ use crate::config::{self, Section};
 use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
-use crate::settings::{CoalesceMode, Database, LoadBalanceHosts, Settings};
+use crate::settings::{CoalesceMode, Database, LoadBalanceHosts, Peer, Settings};
 use crate::telemetry::audit::Progress;
 
 /// The pool_mode that PgBouncer shows for its console.
@@ -114,9 +114,9 @@ impl Engine for Proxy {
         vec![
             row("databases", Engine::databases(self).len()),
             row("users", Engine::users(self).len()),
-            row("peers", 0),
+            row("peers", self.cx.settings.load().peers.len()),
             row("pools", pools.len()),
-            row("peer_pools", 0),
+            row("peer_pools", self.peers.load().ways().count()),
             row("free_clients", 0),
             row("used_clients", clients + consoles),
             row("login_clients", open.saturating_sub(clients)),
@@ -127,6 +127,32 @@ impl Engine for Proxy {
             row("dns_queries", 0),
             row("dns_pending", 0),
         ]
+    }
+
+    fn peers(&self) -> Vec<PeerRow> {
+        let settings = self.cx.settings.load();
+        let row = |(id, peer): (&u16, &Peer)| PeerRow {
+            peer_id: u64::from(*id),
+            host: peer.host.clone().unwrap_or_default(),
+            port: peer.port.into(),
+            pool_size: count(peer.pool_size.unwrap_or(settings.general.default_pool_size)),
+        };
+        settings.peers.iter().map(row).collect()
+    }
+
+    fn peer_pools(&self) -> Vec<PeerPoolRow> {
+        let peers = self.peers.load();
+        let row = |(id, way): (u16, &Way)| {
+            let (under_way, waiting) = way.requests();
+            PeerPoolRow {
+                peer_id: id.into(),
+                cl_active_cancel_req: count(under_way),
+                cl_waiting_cancel_req: count(waiting),
+                sv_active_cancel: count(under_way),
+                sv_login: 0,
+            }
+        };
+        peers.ways().map(row).collect()
     }
 
     fn config(&self) -> Vec<ConfigRow> {

@@ -26,7 +26,7 @@ use crate::limits::{LOGIN_BYTES_MAX, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX}
 use crate::net::tls::end_point;
 use crate::net::{Connector, Keepalive, Stream};
 use crate::server::role::{self, Role};
-use crate::settings::{SslMode, TargetSessionAttrs};
+use crate::settings::{Peer, SslMode, TargetSessionAttrs};
 use crate::wire::backend::{self, ErrorFields};
 use crate::wire::frame::{self, Fields};
 use crate::wire::frontend;
@@ -241,17 +241,51 @@ pub async fn cancel(
     timeout: Duration,
 ) -> Result<()> {
     Box::pin(within(deadline(timeout), async {
-        let mut stream = open(target, address, target.tls.sslmode()).await?;
-        let mut packet = Vec::with_capacity(16 + key.len());
-        startup::put_cancel_request(&mut packet, pid, key);
-        stream.write_all(&packet).await?;
-        stream.flush().await?;
-        // No answer comes; what comes all the same is not read further than this.
-        let mut byte = [0u8; 1];
-        let _ = stream.read(&mut byte).await;
-        Ok(())
+        let stream = open(&target.tls, &target.keepalive, address, target.tls.sslmode()).await?;
+        request_cancel(stream, pid, key).await
     }))
     .await
+}
+
+/// Sends a CancelRequest to a peer, at the first of its addresses that takes it, and waits as [`cancel`] does.
+///
+/// Cancel safety: dropping the future may leave the request sent or unsent.
+///
+/// # Errors
+/// As [`cancel`].
+pub async fn cancel_at(
+    peer: &Peer,
+    tls: &Connector,
+    keepalive: &Keepalive,
+    (pid, key): (i32, &[u8]),
+    timeout: Duration,
+) -> Result<()> {
+    let deadline = deadline(timeout);
+    Box::pin(within(deadline, async {
+        let host = peer.host.as_deref().unwrap_or_default();
+        let addresses = resolve(host, peer.port).await?;
+        let mut last = ConnectError::Network(format!("host \"{host}\" has no address"));
+        for (i, address) in addresses.iter().enumerate() {
+            let share = share(deadline, addresses.len() - i);
+            match within(share, open(tls, keepalive, address, tls.sslmode())).await {
+                Ok(stream) => return request_cancel(stream, pid, key).await,
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }))
+    .await
+}
+
+async fn request_cancel(mut stream: Stream, pid: i32, key: &[u8]) -> Result<()> {
+    let mut packet = Vec::with_capacity(16 + key.len());
+    startup::put_cancel_request(&mut packet, pid, key);
+    stream.write_all(&packet).await?;
+    stream.flush().await?;
+    // No answer comes; what comes all the same is not read further than this.
+    let mut byte = [0u8; 1];
+    let _ = stream.read(&mut byte).await;
+    Ok(())
 }
 
 /// Zero is no limit, as everywhere in the settings; a year is as good as that.
@@ -374,23 +408,28 @@ pub async fn gone(target: &Target, used: &[Address]) -> Vec<Address> {
 }
 
 /// A connection as `sslmode` wants it, before anything but SSLRequest was said.
-async fn open(target: &Target, address: &Address, sslmode: SslMode) -> Result<Stream> {
+async fn open(tls: &Connector, keepalive: &Keepalive, address: &Address, sslmode: SslMode) -> Result<Stream> {
     let at = |e: io::Error| ConnectError::Network(format!("{address}: {e}"));
     match address {
         // As everywhere in PostgreSQL, TLS is not for Unix sockets.
         Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await.map_err(at)?)),
         Address::Tcp(host, socket) => {
             let tcp = TcpStream::connect(socket).await.map_err(at)?;
-            let stream = Stream::tcp(tcp, &target.keepalive).map_err(at)?;
+            let stream = Stream::tcp(tcp, keepalive).map_err(at)?;
             match sslmode {
                 SslMode::Disable | SslMode::Allow => Ok(stream),
-                _ => negotiate_tls(target, host, stream, sslmode).await,
+                _ => negotiate_tls(tls, host, stream, sslmode).await,
             }
         }
     }
 }
 
-async fn negotiate_tls(target: &Target, host: &str, mut stream: Stream, sslmode: SslMode) -> Result<Stream> {
+async fn negotiate_tls(
+    connector: &Connector,
+    host: &str,
+    mut stream: Stream,
+    sslmode: SslMode,
+) -> Result<Stream> {
     let mut packet = Vec::with_capacity(startup::HEADER_BYTES);
     startup::put_ssl_request(&mut packet);
     stream.write_all(&packet).await?;
@@ -401,7 +440,7 @@ async fn negotiate_tls(target: &Target, host: &str, mut stream: Stream, sslmode:
     }
     match (answer, stream) {
         (b'S', Stream::Tcp(tcp)) => {
-            let tls = target.tls.connect(host, tcp).await;
+            let tls = connector.connect(host, tcp).await;
             tls.map_err(|e| ConnectError::Tls(format!("TLS with \"{host}\": {e}")))
         }
         (b'N', stream) if sslmode == SslMode::Prefer => Ok(stream),
@@ -452,7 +491,7 @@ fn refuses_minor(body: &[u8]) -> bool {
 }
 
 async fn login_once(target: &Target, address: &Address, sslmode: SslMode, minor: u16) -> Result<Login> {
-    let stream = open(target, address, sslmode).await?;
+    let stream = open(&target.tls, &target.keepalive, address, sslmode).await?;
     let mut talk = Talk { stream, buf: Vec::new(), start: 0, seen: 0 };
     let mut packet = Vec::with_capacity(256);
     let own = [("user", target.user.as_str()), ("database", target.dbname.as_str())];

@@ -44,6 +44,11 @@ pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");
 }
 
+/// A cancel request could not be passed on to a peer; so many could not up to now.
+pub fn peer_not_reached(peer_id: u16, why: &dyn Display, times: u64) {
+    tracing::warn!(peer_id, error = %why, times, "cancel request not passed on");
+}
+
 /// `auth_query` gave no usable answer.
 pub fn lookup_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "auth_query failed");

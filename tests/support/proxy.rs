@@ -31,6 +31,14 @@ impl Proxy {
         Self::start_below(&[], config, files)
     }
 
+    /// As [`Self::start`], beside another one that listens on `port` already (`so_reuseport`).
+    pub fn start_beside(port: u16, config: &str) -> Self {
+        let proxy = Self::launch(port, &[], config, &[]);
+        // Its port answers anyway.
+        proxy.wait_for_log(".s.PGSQL.");
+        proxy
+    }
+
     /// As [`Self::start`], with at most `files` open files.
     pub fn start_with_few_files(files: usize, config: &str) -> Self {
         Self::start_below(&["prlimit".into(), format!("--nofile={files}:{files}")], config, &[])
@@ -49,7 +57,7 @@ impl Proxy {
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut proxy = Self::launch(below, config, files);
+            let mut proxy = Self::launch(free_port(), below, config, files);
             match proxy.until_ready() {
                 Ok(()) => return proxy,
                 Err(why) if tries < 3 && why.contains("in use") => {}
@@ -80,9 +88,8 @@ impl Proxy {
         format!("[general]\n{general}\n[databases.\"*\"]\n{database}\n{rest}\n")
     }
 
-    fn launch(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
+    fn launch(port: u16, below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new().prefix("pgsluice-proxy-").tempdir().expect("temporary directory");
-        let port = free_port();
         for (name, text) in files {
             fs::write(dir.path().join(name), text).expect("write a file of the proxy");
         }

@@ -23,3 +23,16 @@ pub fn listen(target: u16, relay: impl Fn(TcpStream, TcpStream) + Send + 'static
     });
     port
 }
+
+/// Passes on what either side sends, until both have ended.
+pub fn both_ways(client: TcpStream, server: TcpStream) {
+    let streams = || Some((client.try_clone().ok()?, server.try_clone().ok()?));
+    for swapped in [false, true] {
+        let Some((client, server)) = streams() else { return };
+        let (mut from, mut to) = if swapped { (server, client) } else { (client, server) };
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Write);
+        });
+    }
+}

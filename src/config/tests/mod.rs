@@ -465,7 +465,8 @@ ignore_startup_parameters = extra_float_digits, options
 disable_pqexec = 1
 
 [peers]
-1 = host=other
+1 = host=other pool_size=3
+2 = host=/run/pgbouncer2 port=6433
 
 [coalesce]
 mode = shadow
@@ -492,8 +493,11 @@ mode = shadow
     assert_eq!(settings.users["app"].max_user_connections, Some(7));
     let notices: Vec<(&str, Option<usize>)> =
         loaded.notices.iter().map(|n| (n.key.as_str(), n.line)).collect();
-    assert_eq!(notices, [("logfile", Some(18)), ("[peers]", Some(26))]);
-    assert!(loaded.notices.iter().all(|notice| notice.message.contains("ignored, because")));
+    assert_eq!(notices, [("logfile", Some(18)), ("peer_id", None)]);
+    assert!(loaded.notices[0].message.contains("ignored, because"));
+    let peers: Vec<_> =
+        settings.peers.iter().map(|(id, p)| (*id, p.host.as_deref(), p.port, p.pool_size)).collect();
+    assert_eq!(peers, [(1, Some("other"), 6432, Some(3)), (2, Some("/run/pgbouncer2"), 6433, None)]);
 }
 
 #[test]
