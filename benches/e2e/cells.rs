@@ -336,10 +336,10 @@ pub const CELLS: &[Cell] = &[
     ),
     cell(
         "tx12-deferred-prepared",
-        "the same with coalesce.deferred, 16 clients, prepared",
+        "the same with coalesce.deferred, 32 clients, prepared",
         Load::Deferred12,
         Mode::Prepared,
-        16,
+        32,
         POURED_PREPARED,
     ),
     cell("connect", "connect, one query, disconnect, 8 clients", Load::Connect, Mode::Simple, 8, ALL),

@@ -112,9 +112,11 @@ fn start_pgsluice(postgres: &Postgres, rest: &str) -> Proxy {
                  log_level = \"warn\"\nmax_client_conn = 10000\ndefault_pool_size = 20\npool_mode = \"transaction\"";
     let extra = std::env::var("EXTRA_TOML").unwrap_or_default();
     let port = postgres.port();
+    // pgbench prepares a client's statements with calls that block its whole thread: one that waited for a server would keep those
+    // of its thread that have one from giving it back. So there are as many as clients.
     let deferred = format!(
         "[databases.{DEFERRED}]\nhost = \"127.0.0.1\"\nport = {port}\ndbname = \"{DATABASE}\"\n\
-         [databases.{DEFERRED}.coalesce]\ndeferred = true\n"
+         pool_size = 40\n[databases.{DEFERRED}.coalesce]\ndeferred = true\n"
     );
     Proxy::to(postgres, quiet, "", &format!("{deferred}{rest}{extra}"))
 }
