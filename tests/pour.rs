@@ -1071,81 +1071,66 @@ fn a_role_that_is_gone_never_lends_its_rows_to_the_login() {
     assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0");
 }
 
+/// Every fourth client sends `odd` rows, each twice, the others plain ones, all at once. How many errors they heard, as directly.
+fn errors_of_odd_rows<R: Copy>(
+    setup: &str,
+    row: impl Fn(usize, R) -> Step,
+    [warm, plain]: [R; 2],
+    odd: &[R],
+) -> usize {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let warm = |c: usize, r: usize| -> Vec<Step> { (0..4).map(|i| row(number(c, r, i), warm)).collect() };
+    let rows = 2 * odd.len();
+    let value = |c: usize, i: usize| if c % 4 == 3 { odd[i % odd.len()] } else { plain };
+    let script = |c: usize| (0..rows).map(|i| row(c * 100 + i, value(c, i))).collect();
+    let scripts: Vec<Vec<Step>> = (0..CLIENTS).map(script).collect();
+    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
+    seen.iter().map(|s| errors(s).len()).sum()
+}
+
 /// What generators of SQL write behind a parameter computes nothing, and so costs nothing.
 #[test]
 fn parameters_with_the_names_of_their_types_are_poured() {
-    let pg = Postgres::shared();
-    let proxy = Proxy::to(pg, "", "", "");
     let setup = "CREATE TABLE t (a int, b varchar(5), c timestamptz, d numeric(6,2), e bigint)";
     let sql = "INSERT INTO t (a, b, c, d, e) VALUES ($1::INTEGER, $2::VARCHAR, $3::TIMESTAMP WITH TIME ZONE, $4::NUMERIC(6, 2), $5::BIGINT)";
-    let row = |a: usize, b: &str, c: &str, d: &str| {
+    let row = |a: usize, [b, c, d]: [&str; 3]| {
         Step::extended(sql, &[Some(&a.to_string()), Some(b), Some(c), Some(d), Some("7")])
     };
-    let warm = |c: usize, r: usize| -> Vec<Step> {
-        (0..4).map(|i| row(number(c, r, i), "x", "2024-02-29 12:00:00+02", "1.005")).collect()
-    };
+    let usual = [["x", "2024-02-29 12:00:00+02", "1.005"], ["x", "2024-01-01", "-0.005"]];
     let odd = [
-        ("abcde   ", "2024-02-29", "1.005"),
-        ("abcdef", "2024-02-29", "1"),
-        ("x", "yesterday noon", "1"),
-        ("x", "2024-02-29", "12345.6"),
-        ("x", "infinity", "NaN"),
+        ["abcde   ", "2024-02-29", "1.005"],
+        ["abcdef", "2024-02-29", "1"],
+        ["x", "nonesuch", "1"],
+        ["x", "2024-02-29", "12345.6"],
+        ["x", "infinity", "NaN"],
     ];
-    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
-        .map(|c| {
-            (0..10)
-                .map(|i| {
-                    let (b, at, d) =
-                        if c % 4 == 3 { odd[i % odd.len()] } else { ("x", "2024-01-01", "-0.005") };
-                    // The day before today is another one at midnight.
-                    let at = if at.starts_with("yesterday") { "nonesuch" } else { at };
-                    row(c * 100 + i, b, at, d)
-                })
-                .collect()
-        })
-        .collect();
-    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
-    assert_eq!(seen.iter().map(|s| errors(s).len()).sum::<usize>(), CLIENTS / 4 * 6);
+    assert_eq!(errors_of_odd_rows(setup, row, usual, &odd), CLIENTS / 4 * 6);
 }
 
 /// As psycopg writes the values that it binds itself; Django does so.
 #[test]
 fn strings_with_the_names_of_their_columns_types_are_poured() {
-    let pg = Postgres::shared();
-    let proxy = Proxy::to(pg, "", "", "");
     let setup = "CREATE DOMAIN day AS date CHECK (VALUE > '2000-01-01');
         CREATE TABLE t (a int, b timestamptz, c uuid, d jsonb, e varchar(3), f day, g interval, h timestamp)";
-    let row = |a: usize, b: &str, c: &str, e: &str, f: &str| {
+    let row = |a: usize, [b, c, e, f]: [&str; 4]| {
         let c = format!("'{c}2e6b9d2-4f0a-4b7e-9c55-0c9d6d0f3e11'::uuid");
         Step::query(&format!(
             "INSERT INTO t VALUES ({a}, '{b}'::timestamptz, {c}, '{{\"a\": \"it''s\"}}'::jsonb, '{e}'::text,
                 '{f}'::date, '1 day'::interval, '2024-02-29 12:00'::timestamp without time zone)"
         ))
     };
-    let warm = |c: usize, r: usize| -> Vec<Step> {
-        (0..4).map(|i| row(number(c, r, i), "2024-02-29 12:00:00+02", "a", "abc ", "2024-01-01")).collect()
-    };
+    let usual =
+        [["2024-02-29 12:00:00+02", "a", "abc ", "2024-01-01"], ["2024-01-01", "a", "x", "2024-01-01"]];
     let odd = [
-        ("nonesuch", "a", "x", "2024-01-01"),
-        ("2024-02-30", "a", "x", "2024-01-01"),
-        ("infinity", "x", "x", "2024-01-01"),
-        ("2024-02-29", "a", "abcd", "2024-01-01"),
-        ("2024-02-29", "a", "x", "1999-01-01"),
-        ("2024-02-29", "b", "", "infinity"),
+        ["nonesuch", "a", "x", "2024-01-01"],
+        ["2024-02-30", "a", "x", "2024-01-01"],
+        ["infinity", "x", "x", "2024-01-01"],
+        ["2024-02-29", "a", "abcd", "2024-01-01"],
+        ["2024-02-29", "a", "x", "1999-01-01"],
+        ["2024-02-29", "b", "", "infinity"],
     ];
-    let scripts: Vec<Vec<Step>> = (0..CLIENTS)
-        .map(|c| {
-            (0..12)
-                .map(|i| {
-                    let plain = ("2024-01-01", "a", "x", "2024-01-01");
-                    let (b, u, e, f) = if c % 4 == 3 { odd[i % odd.len()] } else { plain };
-                    row(c * 100 + i, b, u, e, f)
-                })
-                .collect()
-        })
-        .collect();
-    let seen = same_as_direct(pg, &proxy, setup, warm, "", &scripts);
-    assert_eq!(seen.iter().map(|s| errors(s).len()).sum::<usize>(), CLIENTS / 4 * 10);
+    assert_eq!(errors_of_odd_rows(setup, row, usual, &odd), CLIENTS / 4 * 10);
 }
 
 /// A name that is looked for in `search_path` may be another type's there, and a declared type may be computed with.
