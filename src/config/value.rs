@@ -80,7 +80,9 @@ pub(super) trait Kind {
     /// As `SHOW CONFIG` prints it (PgBouncer's way: seconds, bytes, 0 and 1, commas).
     fn show(&self, value: &Self::Value) -> String;
     /// How it is written in TOML.
-    fn form(&self) -> Form;
+    fn form(&self) -> Form {
+        Form::Quoted
+    }
     /// As TOML; `None` for a value that is not set.
     fn toml(&self, value: &Self::Value) -> Option<String> {
         Some(to_toml(&self.show(value), self.form()))
@@ -318,9 +320,6 @@ impl Kind for Text {
     fn show(&self, value: &String) -> String {
         value.clone()
     }
-    fn form(&self) -> Form {
-        Form::Quoted
-    }
 }
 
 /// A statement, or PgBouncer's `<empty>` for none.
@@ -337,9 +336,6 @@ impl Kind for Statement {
     }
     fn show(&self, value: &String) -> String {
         value.clone()
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 
@@ -358,9 +354,6 @@ impl Kind for Socket {
     fn show(&self, value: &SocketAddr) -> String {
         value.to_string()
     }
-    fn form(&self) -> Form {
-        Form::Quoted
-    }
 }
 
 /// A path, taken from the configuration file's directory when relative.
@@ -378,9 +371,6 @@ impl Kind for File {
     }
     fn show(&self, value: &PathBuf) -> String {
         value.display().to_string()
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 
@@ -407,9 +397,6 @@ impl Kind for FileMode {
     }
     fn show(&self, value: &u32) -> String {
         format!("{value:04o}")
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 
@@ -458,9 +445,6 @@ impl Kind for Password {
     }
     fn show(&self, value: &Secret) -> String {
         super::userlist::kind(value).to_owned()
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
     fn toml(&self, _: &Secret) -> Option<String> {
         None
@@ -513,9 +497,6 @@ impl Kind for Protocols {
             TlsProtocols::Tls13 => "tlsv1.3",
         }
         .to_owned()
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 
@@ -578,9 +559,6 @@ impl Kind for Ciphers {
         let name = |kept: &&str| self.0.iter().find(|(_, known)| known == kept).map(|(name, _)| *name);
         let names: Vec<&str> = value.iter().filter_map(name).collect();
         if names.is_empty() { EVERY_CIPHER[0].to_owned() } else { names.join(":") }
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 

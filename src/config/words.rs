@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::path::Path;
 
-use super::value::{Form, Kind, Raw};
+use super::value::{Kind, Raw};
 use crate::settings::{
     AllowListMode, AuthType, CoalesceMode, Enforce, LoadBalanceHosts, LogFormat, PoolMode, SessionState,
     SimpleQuery, SslMode, Statements, Switch, TargetSessionAttrs,
@@ -36,9 +36,6 @@ impl<T: Word> Kind for OneOf<T> {
     }
     fn show(&self, value: &T) -> String {
         T::WORDS.iter().find(|(_, v)| v == value).map(|(word, _)| (*word).to_owned()).unwrap_or_default()
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 
@@ -117,9 +114,6 @@ impl Kind for Level {
     }
     fn show(&self, value: &String) -> String {
         value.clone()
-    }
-    fn form(&self) -> Form {
-        Form::Quoted
     }
 }
 
