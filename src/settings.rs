@@ -22,6 +22,8 @@ pub struct Settings {
     pub users: HashMap<String, Arc<User>>,
     /// `auth_file`, read: name -> secret.
     pub userlist: HashMap<String, Secret>,
+    /// What `auth_file` was when it was read.
+    pub userlist_read: Option<FileState>,
     /// Rules of `auth_hba_file`, in file order; used when `auth_type = "hba"`.
     pub hba: Vec<HbaRule>,
     /// `[peers.ID]`, those with our own id too.
@@ -41,6 +43,17 @@ impl Settings {
     pub fn database(&self, name: &str) -> Option<&Arc<Database>> {
         self.databases.get(name).or(self.fallback.as_ref())
     }
+}
+
+/// By what is seen that a file has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileState {
+    /// Its last change, in seconds and nanoseconds.
+    pub modified: (i64, i64),
+    /// Its size.
+    pub bytes: u64,
+    /// Which file it is: editors put a new one in its place.
+    pub inode: u64,
 }
 
 /// `[peers.ID]`: another process behind the same address.
@@ -114,6 +127,8 @@ pub struct General {
     pub unix_socket_dir: Option<PathBuf>,
     /// Mode of the Unix socket's file.
     pub unix_socket_mode: u32,
+    /// Group of the Unix socket's file; `None`: the process's.
+    pub unix_socket_group: Option<String>,
     /// Other processes may listen on the same TCP address and port.
     pub so_reuseport: bool,
     /// Who we are among processes that share an address; 0: nobody.
@@ -208,6 +223,8 @@ pub struct General {
     pub query_timeout: Duration,
     /// Longest wait for a server.
     pub query_wait_timeout: Duration,
+    /// How long a client waits for a server before it is told that it does.
+    pub query_wait_notify: Duration,
     /// Longest wait of a cancel request for a slot.
     pub cancel_wait_timeout: Duration,
     /// How long clients are still let in after SIGTERM, before the drain. Ours.
@@ -247,6 +264,8 @@ pub struct General {
     pub log_format: LogFormat,
     /// error, warn, info, debug or trace. Ours.
     pub log_level: String,
+    /// Log the averages of SHOW STATS over all databases.
+    pub log_stats: bool,
     /// Seconds between averages of SHOW STATS.
     pub stats_period: Duration,
     /// Where the process id is written.
@@ -262,6 +281,7 @@ impl Default for General {
             listen_backlog: 128,
             unix_socket_dir: None,
             unix_socket_mode: 0o777,
+            unix_socket_group: None,
             so_reuseport: false,
             peer_id: 0,
             http_addr: None,
@@ -307,6 +327,7 @@ impl Default for General {
             transaction_timeout: s(0),
             query_timeout: s(0),
             query_wait_timeout: s(120),
+            query_wait_notify: s(5),
             cancel_wait_timeout: s(10),
             shutdown_grace: Duration::ZERO,
             shutdown_timeout: s(60),
@@ -325,6 +346,7 @@ impl Default for General {
             audit_file: None,
             log_format: LogFormat::Text,
             log_level: "info".into(),
+            log_stats: true,
             stats_period: s(60),
             pidfile: None,
         }

@@ -686,3 +686,42 @@ fn what_is_no_command_is_told_and_what_is_no_protocol_ends() {
     assert_eq!(last_error(&mut console).sqlstate(), "08P01");
     assert!(proxy.alive());
 }
+
+#[test]
+fn the_averages_are_logged_each_period_unless_they_are_not_wanted() {
+    let loud = proxy("stats_period = 1", "");
+    let mut raw = Raw::login(loud.port(), "postgres");
+    let busy = poll(PATIENCE, || {
+        raw.rows("SELECT 1");
+        let lines = loud.log();
+        let mut stats = lines.lines().filter(|line| line.contains(" stats "));
+        stats.find(|line| !line.contains(" queries=0 ") && !line.contains(" sent=0 ")).map(str::to_owned)
+    });
+    assert!(busy.is_some(), "no line with what was done:\n{}", loud.log());
+    let quiet = proxy("stats_period = 1\nlog_stats = false", "");
+    let (mut raw, mut console) = (Raw::login(quiet.port(), "postgres"), console(&quiet));
+    let averaged = poll(PATIENCE, || {
+        raw.rows("SELECT 1");
+        show(&mut console, "SHOW STATS").iter().any(|row| row["avg_query_count"] != "0").then_some(())
+    });
+    assert!(averaged.is_some() && !quiet.log().contains(" stats "), "{}", quiet.log());
+}
+
+#[test]
+fn the_sockets_file_has_the_group_and_mode_that_are_wanted() {
+    use std::os::unix::fs::MetadataExt;
+    // As root one that is not its own; otherwise the last of those it is in.
+    let name = if support::child::is_root() {
+        "daemon".to_owned()
+    } else {
+        let groups = Command::new("id").arg("-Gn").output().expect("id");
+        String::from_utf8_lossy(&groups.stdout).split_whitespace().last().expect("a group").to_owned()
+    };
+    let general =
+        format!("unix_socket_dir = \"@DIR@\"\nunix_socket_group = \"{name}\"\nunix_socket_mode = \"0750\"");
+    let proxy = proxy(&general, "");
+    let path = proxy.dir().join(format!(".s.PGSQL.{}", proxy.port()));
+    let file = std::fs::metadata(path).expect("the socket");
+    let group = nix::unistd::Group::from_name(&name).expect("groups").expect("the group");
+    assert_eq!((file.gid(), file.mode() & 0o777), (group.gid.as_raw(), 0o750));
+}

@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{Certs, PgOptions, Postgres, Proxy, Raw};
+use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, poll};
 
 /// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
 fn server() -> Postgres {
@@ -137,4 +137,29 @@ fn why_a_tls_handshake_failed_is_logged() {
     assert!(!output.expect("run psql").status.success());
     let line = proxy.wait_for_log("the TLS handshake failed");
     assert!(line.contains("no certificates") && line.contains("peer=\"127.0.0.1:"), "{line}");
+}
+
+#[test]
+fn a_userlist_that_changes_holds_for_the_next_login_and_one_that_is_wrong_does_not() {
+    let server = Postgres::shared();
+    let general = "auth_type = \"scram-sha-256\"\nauth_file = \"users\"";
+    let config = Proxy::config(server, general, "user = \"postgres\"", "");
+    let proxy = Proxy::start_with(&config, &[("users", "\"ann\" \"one\"\n\"bob\" \"b\"\n")]);
+    let user = |name: &str, password: &str| enter(&proxy, name, password, &[]).is_ok();
+    assert!(user("ann", "one") && user("bob", "b") && !user("eve", "e"));
+    let mut inside =
+        Raw::login_as(proxy.port(), &[("user", "bob"), ("database", "postgres")], "b").expect("bob");
+    let file = proxy.dir().join("users");
+    std::fs::write(&file, "\"ann\" \"two\"\n\"eve\" \"e\"\n").expect("write");
+    proxy.wait_for_log("auth_file has changed and was read again");
+    assert!(user("ann", "two") && user("eve", "e") && !user("ann", "one") && !user("bob", "b"));
+    assert_eq!(inside.value("SELECT 1").as_deref(), Some("1"), "who is in stays");
+    std::fs::write(&file, "\"ann\" \"three\"\nnonsense\n").expect("write");
+    let line = proxy.wait_for_log("auth_file has changed and can't be used");
+    assert!(line.contains("users:2"), "{line}");
+    assert!(user("ann", "two") && user("eve", "e"), "what was effective stays so");
+    // Another file in its place, as editors do it.
+    std::fs::write(proxy.dir().join("new"), "\"ann\" \"four\"\n").expect("write");
+    std::fs::rename(proxy.dir().join("new"), &file).expect("rename");
+    assert!(poll(PATIENCE, || user("ann", "four").then_some(())).is_some() && !user("eve", "e"));
 }

@@ -708,3 +708,49 @@ fn long_transactions_are_ended() {
         assert_eq!(short.value("SELECT 1").as_deref(), Some("1"));
     }
 }
+
+#[test]
+fn who_waits_is_told_so_once_and_then_served() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_wait_notify = \"50ms\"", "", "");
+    let mut holder = Raw::login(proxy.port(), &database);
+    let mut raw = Raw::login(proxy.port(), &database);
+    for round in 0..4 {
+        holder.rows("BEGIN");
+        match round {
+            0 => send_query(&mut raw, "SELECT 7"),
+            1 => raw.send(&build(|o| {
+                f::put_parse(o, b"", b"SELECT 7", &[]);
+                f::put_bind_text(o, b"", &[]);
+                f::put_execute(o, b"", 0);
+                f::put_empty(o, f::SYNC);
+            })),
+            // Behind answers of the same write, in front of a wait of its own.
+            2 => raw.send(&build(|o| {
+                ["BEGIN", "SELECT 7"].iter().for_each(|sql| f::put_query(o, sql.as_bytes()))
+            })),
+            _ => send_query(&mut raw, "ROLLBACK; SELECT 7"),
+        }
+        let notice = raw.read_until(b::NOTICE_RESPONSE).pop().expect("a notice");
+        assert_eq!((notice.field(b'S'), notice.sqlstate()), ("NOTICE".into(), "00000".into()));
+        assert!(!raw.has_answer(), "and nothing else");
+        holder.rows("COMMIT");
+        let mut messages = raw.read_until_ready();
+        if round == 2 {
+            messages.extend(raw.read_until_ready());
+            raw.rows("COMMIT");
+        }
+        let told = messages.iter().filter(|m| m.tag == b::NOTICE_RESPONSE).count();
+        assert_eq!(told, usize::from(round == 3), "the server's own at most: {}", outline(&messages));
+        let row = messages.iter().find(|m| m.tag == b::DATA_ROW).expect("a row");
+        assert_eq!(row.row(), [Some("7".to_owned())]);
+    }
+    // A client that is told can still give up.
+    holder.rows("BEGIN");
+    send_query(&mut raw, "SELECT 7");
+    raw.read_until(b::NOTICE_RESPONSE);
+    raw.cancel(proxy.port());
+    let messages = raw.read_until_ready();
+    assert_eq!(messages[0].sqlstate(), "57014", "{}", outline(&messages));
+}

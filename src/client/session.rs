@@ -4,6 +4,7 @@
 //! changed session state. Never: walks messages of a running transaction (the relay does).
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -32,6 +33,7 @@ use crate::server::internal::{Lost, Probe};
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
 use crate::telemetry::events;
+use crate::wire::backend::Report;
 use crate::wire::frame::{self, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
@@ -89,6 +91,26 @@ pub struct Session {
     pub(super) waits: BusyWait,
     /// A block of its own that no server knows of yet.
     pub(super) deferred: Option<Box<Deferred>>,
+}
+
+/// `query_wait_notify`; boxed, because few sessions wait at a time.
+fn patience(limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    match limit {
+        Duration::ZERO => Box::pin(std::future::pending()),
+        limit => Box::pin(tokio::time::sleep(limit)),
+    }
+}
+
+fn put_wait_notice(client: &mut Conn) {
+    let report = Report {
+        severity: "NOTICE",
+        sqlstate: "00000",
+        message: "all server connections are in use: waiting for one",
+        detail: None,
+        hint: None,
+    };
+    client.prepare_out();
+    b::put_report(&mut client.out, b::NOTICE_RESPONSE, &report);
 }
 
 /// Why idling ended.
@@ -404,6 +426,7 @@ impl Session {
         let pool = Arc::clone(&self.pool);
         let want = Arc::clone(&self.state.want);
         let mut queue = std::pin::pin!(pool.checkout(&want, None));
+        let mut patience = Some(patience(self.cx.settings.load().general.query_wait_notify));
         let (client, me) = (&mut self.client, &self.me);
         let got = std::future::poll_fn(|cx| {
             if let Poll::Ready(got) = queue.as_mut().poll(cx) {
@@ -413,6 +436,13 @@ impl Session {
             let _ = me.take_signal(Signal::Reload);
             if me.is_signalled() {
                 return Poll::Ready(Ok(None));
+            }
+            if patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
+                patience = None;
+                put_wait_notice(client);
+            }
+            if let Poll::Ready(Err(_)) = client.poll_flush(cx) {
+                return Poll::Ready(Err(Fault::ClientGone));
             }
             while client.bytes().len() < READ_BUFFER_BYTES {
                 match client.poll_fill(cx) {

@@ -64,6 +64,13 @@ fn listening(draft: &mut Draft) {
             draft.object("unix_socket_dir", message);
         }
     }
+    if let Some(group) = &general.unix_socket_group
+        && !matches!(nix::unistd::Group::from_name(group), Ok(Some(_)))
+    {
+        let group = shorten(group);
+        draft
+            .object("unix_socket_group", format!("there is no group \"{group}\"; create it or name another"));
+    }
     for (key, file) in [("pidfile", &general.pidfile), ("audit_file", &general.audit_file)] {
         if let Some(dir) = file.as_deref().and_then(Path::parent) {
             directory(draft, key, dir);

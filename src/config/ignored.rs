@@ -10,7 +10,6 @@ const DNS: &str = "host names are looked up by the system for each new connectio
 
 /// Settings of `[pgbouncer]`.
 const GENERAL: &[(&str, &str)] = &[
-    ("unix_socket_group", "the socket's group is the process's"),
     ("user", "the service manager chooses the account"),
     ("job_name", "it names a service that pgsluice does not register"),
     ("service_name", "it names a service that pgsluice does not register"),
@@ -22,12 +21,10 @@ const GENERAL: &[(&str, &str)] = &[
     ("syslog", LOGGING),
     ("syslog_ident", LOGGING),
     ("syslog_facility", LOGGING),
-    ("log_stats", "the numbers are on the console"),
     ("verbose", "log_level says what is logged"),
     ("server_fast_close", "a client in session mode keeps its server connection until it leaves"),
     ("autodb_idle_timeout", "the fallback database costs nothing while unused"),
     ("pool_idle_timeout", "a pool without connections costs next to nothing"),
-    ("query_wait_notify", "a waiting client gets no notices"),
     ("login_notify_message", "clients get no notice at login"),
     ("suspend_timeout", "SUSPEND has no time limit of its own"),
     ("dns_nxdomain_ttl", DNS),

@@ -21,6 +21,7 @@ mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub use set::{SetError, set};
 pub use userlist::secret;
 
 use crate::learn;
-use crate::settings::{AllowList, AllowListMode, Database, Policy, Settings, SimpleQuery};
+use crate::settings::{AllowList, AllowListMode, Database, FileState, Policy, Settings, SimpleQuery};
 use keys::Entry;
 use value::Raw;
 
@@ -120,6 +121,23 @@ pub fn load(path: &Path) -> Result<Settings, Vec<Problem>> {
         tracing::warn!("{notice}");
     }
     Ok(loaded.settings)
+}
+
+/// `settings` with what their `auth_file` holds now.
+///
+/// # Errors
+/// Everything that is wrong with that file.
+pub fn with_userlist(settings: &Settings) -> Result<Settings, Vec<Problem>> {
+    let mut draft = Draft::new(Path::new(""));
+    draft.settings = settings.clone();
+    draft.read_auth_file();
+    if draft.problems.is_empty() { Ok(draft.settings) } else { Err(draft.problems) }
+}
+
+/// What a file is now; `None`: it can't be seen.
+pub fn file_state(file: &Path) -> Option<FileState> {
+    let seen = std::fs::metadata(file).ok()?;
+    Some(FileState { modified: (seen.mtime(), seen.mtime_nsec()), bytes: seen.len(), inode: seen.ino() })
 }
 
 /// Where something stands.
@@ -325,6 +343,8 @@ impl Draft {
 
     fn read_auth_file(&mut self) {
         let Some(file) = self.settings.general.auth_file.clone() else { return };
+        // First, so that what changes meanwhile is seen later.
+        self.settings.userlist_read = file_state(&file);
         if let Some(text) = self.text(&file, USERLIST_BYTES_MAX, "auth_file").map(zeroize::Zeroizing::new) {
             self.settings.userlist = userlist::parse(self, &file, &text);
         }

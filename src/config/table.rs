@@ -78,6 +78,8 @@ table! {
         "directory of the Unix socket; without it there is none";
     LISTEN, RESTART, unix_socket_mode = unix_socket_mode: FileMode,
         "permissions of the Unix socket's file";
+    LISTEN, RESTART, unix_socket_group = unix_socket_group: Maybe(Text),
+        "group of the Unix socket's file; not set: the process's";
     LISTEN, RESTART, so_reuseport = so_reuseport: Flag,
         "let other processes listen on the same TCP address and port";
     LISTEN, RELOAD, peer_id = peer_id: Count(0u16, PEER_ID_MAX),
@@ -184,6 +186,8 @@ table! {
         "close clients whose query lasts longer; 0 is never";
     TIMEOUTS, RELOAD, query_wait_timeout = query_wait_timeout: TIMEOUT,
         "longest wait for a server connection; 0 waits for ever";
+    TIMEOUTS, RELOAD, query_wait_notify = query_wait_notify: TIMEOUT,
+        "after so long a client that waits for a server connection is told so, in a notice; 0 is never";
     TIMEOUTS, RELOAD, cancel_wait_timeout = cancel_wait_timeout: TIMEOUT,
         "longest wait of a cancel request for a connection to the server";
 
@@ -230,8 +234,10 @@ table! {
         "form of the log on standard error: lines for people, or one JSON object a line";
     LOG, RESTART, log_level = log_level: Level,
         "what is logged: this level and those above it";
+    LOG, RELOAD, log_stats = log_stats: Flag,
+        "log the averages over all databases each stats_period";
     LOG, RELOAD, stats_period = stats_period: Time(1_000_000, 86_400_000_000),
-        "period of the averages in SHOW STATS";
+        "period of the averages in SHOW STATS and in the log";
 
     LOW, RELOAD, max_packet_size = max_packet_size: Bytes(limits::AUTH_MESSAGE_BYTES_MAX, limits::MESSAGE_BYTES_MAX),
         "largest message accepted from either side";

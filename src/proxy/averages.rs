@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::admin::rows::Counters;
+use crate::telemetry::events;
 
 /// Counters by database.
 pub(super) type ByDatabase = HashMap<String, Counters>;
@@ -26,17 +27,23 @@ impl Averages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the period if `period` has passed since it began; `totals` are the counters since the start.
-    pub(super) fn tick(&self, now: Instant, period: Duration, totals: impl FnOnce() -> ByDatabase) {
+    /// Ends the period if `period` has passed since it began, and gives its averages over all databases; `totals` are
+    /// the counters since the start.
+    pub(super) fn tick(
+        &self,
+        now: Instant,
+        period: Duration,
+        totals: impl FnOnce() -> ByDatabase,
+    ) -> Option<Counters> {
         let mut inner = self.lock();
         let Some(began) = inner.began else {
             inner.began = Some(now);
             inner.then = totals();
-            return;
+            return None;
         };
         let passed = now.duration_since(began);
         if passed < period || passed.is_zero() {
-            return;
+            return None;
         }
         let totals = totals();
         let none = Counters::default();
@@ -44,14 +51,39 @@ impl Averages {
             .iter()
             .map(|(name, now)| (name.clone(), average(now, inner.then.get(name).unwrap_or(&none), passed)))
             .collect();
+        let over_all = average(&sum(&totals), &sum(&inner.then), passed);
         inner.then = totals;
         inner.began = Some(now);
+        Some(over_all)
     }
 
     /// Over the last full period; nothing before the first one has ended.
     pub(super) fn of(&self, database: &str) -> Counters {
         self.lock().averages.get(database).copied().unwrap_or_default()
     }
+}
+
+fn sum(counters: &ByDatabase) -> Counters {
+    let mut sum = Counters::default();
+    counters.values().for_each(|counters| sum.add(counters));
+    sum
+}
+
+/// `log_stats`
+pub(super) fn log(average: &Counters) {
+    events::stats(&events::Stats {
+        xacts: average.xact_count,
+        queries: average.query_count,
+        client_parses: average.client_parse_count,
+        server_parses: average.server_parse_count,
+        binds: average.bind_count,
+        logins: average.client_login_count,
+        received: average.received,
+        sent: average.sent,
+        xact_us: average.xact_time,
+        query_us: average.query_time,
+        wait_us: average.wait_time,
+    });
 }
 
 /// Rates for each second; times inside transactions and queries for each of those.
@@ -97,7 +129,8 @@ mod tests {
         averages.tick(at(0), period, || of(100, 1_000));
         averages.tick(at(9), period, || unreachable!("the period has not passed"));
         assert_eq!(averages.of("app"), Counters::default());
-        averages.tick(at(10), period, || of(150, 6_000));
+        let over_all = averages.tick(at(10), period, || of(150, 6_000)).expect("a period has passed");
+        assert_eq!((over_all.xact_count, over_all.xact_time), (5, 100));
         let first = averages.of("app");
         assert_eq!((first.xact_count, first.xact_time), (5, 100), "a rate, and a time for each");
         averages.tick(at(20), period, || of(150, 6_000));

@@ -34,8 +34,12 @@ pub(super) fn listen(
     let mut sockets = Vec::new();
     if let Some(dir) = &general.unix_socket_dir {
         let path = dir.join(format!(".s.PGSQL.{}", general.listen_port));
-        let listener = bind_unix(&path, general.unix_socket_mode)
-            .map_err(|e| ServeError(format!("cannot listen on {} (unix_socket_dir): {e}", path.display())))?;
+        let listener = bind_unix(&path, general).map_err(|e| {
+            ServeError(format!(
+                "cannot listen on {} (unix_socket_dir, unix_socket_group): {e}",
+                path.display()
+            ))
+        })?;
         events::listening(&path.display().to_string());
         sockets.push(path);
         tokio::spawn(Arc::clone(proxy).accept_unix(listener));
@@ -73,13 +77,17 @@ fn bind(addr: SocketAddr, general: &General) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-fn bind_unix(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
+fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
     if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
         // Left behind by a process that is gone.
         std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    if let Some(group) = &general.unix_socket_group {
+        let group = nix::unistd::Group::from_name(group)?.ok_or(std::io::ErrorKind::NotFound)?;
+        std::os::unix::fs::chown(path, None, Some(group.gid.as_raw()))?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(general.unix_socket_mode))?;
     Ok(listener)
 }
 

@@ -155,6 +155,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
     }
     let janitor = Arc::clone(&proxy);
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
+    proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_userlist());
     if let Some(pidfile) = &general.pidfile {
         std::fs::write(pidfile, format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
@@ -306,7 +307,10 @@ impl Proxy {
             self.cx.lanes.forget(&self.cx.pools.unused());
             self.cx.pools.forget_unused();
             self.lookups.maintain();
-            self.averages.tick(now, settings.general.stats_period, || self.totals());
+            let period = self.averages.tick(now, settings.general.stats_period, || self.totals());
+            if let Some(average) = period.filter(|_| settings.general.log_stats) {
+                averages::log(&average);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use super::Proxy;
 use crate::auth::Credential;
@@ -15,7 +16,7 @@ use crate::config::{self, SetError};
 use crate::net::Acceptor;
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
-use crate::settings::{AllowList, General, Settings};
+use crate::settings::{AllowList, FileState, General, Settings};
 use crate::telemetry::audit::Sink;
 use crate::telemetry::events;
 
@@ -70,6 +71,42 @@ impl Proxy {
         keep_what_is_the_same(&running.allow_lists, &mut settings.allow_lists);
         self.cx.learner.forget();
         self.apply(settings).map_err(|problem| vec![problem])
+    }
+
+    /// `auth_file` is read again when it has changed, as in PgBouncer, and nothing else with it.
+    pub(super) async fn watch_userlist(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut last = None;
+        loop {
+            tick.tick().await;
+            let proxy = Arc::clone(&self);
+            // Off the workers' path: a disk may be slow.
+            last = tokio::task::spawn_blocking(move || proxy.look_at_userlist(last)).await.unwrap_or(last);
+        }
+    }
+
+    /// What the file is now. It is read when it is as it was `last` time: who writes it may not have ended.
+    fn look_at_userlist(&self, last: Option<FileState>) -> Option<FileState> {
+        let settings = self.cx.settings.load_full();
+        let now = config::file_state(settings.general.auth_file.as_deref()?);
+        if now.is_some() && now == last && now != settings.userlist_read {
+            events::userlist_reread(self.reread_userlist().err().unwrap_or_default().as_slice());
+        }
+        now
+    }
+
+    fn reread_userlist(&self) -> Result<(), Vec<String>> {
+        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.cx.settings.load_full();
+        let outcome = config::with_userlist(&running)
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())
+            .and_then(|settings| self.apply(settings).map_err(|problem| vec![problem]));
+        if outcome.is_err() {
+            // Said once; the next change is looked at again.
+            let userlist_read = running.general.auth_file.as_deref().and_then(config::file_state);
+            self.cx.settings.store(Arc::new(Settings { userlist_read, ..(*running).clone() }));
+        }
+        outcome
     }
 
     /// SET on the console: one key of `[general]`, until the next reload. Blocks on files.
@@ -161,6 +198,7 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
     new.listen_backlog = running.listen_backlog;
     new.unix_socket_dir.clone_from(&running.unix_socket_dir);
     new.unix_socket_mode = running.unix_socket_mode;
+    new.unix_socket_group.clone_from(&running.unix_socket_group);
     new.so_reuseport = running.so_reuseport;
     new.http_addr = running.http_addr;
     new.workers = running.workers;
@@ -185,6 +223,7 @@ mod tests {
             listen_backlog: 7,
             unix_socket_dir: Some("/run".into()),
             unix_socket_mode: 0o700,
+            unix_socket_group: Some("root".into()),
             so_reuseport: true,
             http_addr: Some(SocketAddr::from(([127, 0, 0, 1], 80))),
             workers: 3,

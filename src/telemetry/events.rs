@@ -139,6 +139,52 @@ pub fn reloaded(problems: &[String]) {
     }
 }
 
+/// `auth_file` had changed and was read again, or could not be.
+pub fn userlist_reread(problems: &[String]) {
+    if problems.is_empty() {
+        tracing::info!("auth_file has changed and was read again");
+    } else {
+        tracing::error!(problems = problems.join("; "), "auth_file has changed and can't be used");
+    }
+}
+
+/// What the averages of all databases together were in one `stats_period`.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the fields of the log line")]
+pub struct Stats {
+    pub xacts: u64,
+    pub queries: u64,
+    pub client_parses: u64,
+    pub server_parses: u64,
+    pub binds: u64,
+    pub logins: u64,
+    pub received: u64,
+    pub sent: u64,
+    pub xact_us: u64,
+    pub query_us: u64,
+    pub wait_us: u64,
+}
+
+/// `log_stats`: counts and bytes for each second, times for each transaction or query, `wait_us` for each second.
+pub fn stats(stats: &Stats) {
+    let Stats { xacts, queries, client_parses, server_parses, binds, logins, .. } = *stats;
+    let Stats { received, sent, xact_us, query_us, wait_us, .. } = *stats;
+    tracing::info!(
+        xacts,
+        queries,
+        client_parses,
+        server_parses,
+        binds,
+        logins,
+        received,
+        sent,
+        xact_us,
+        query_us,
+        wait_us,
+        "stats"
+    );
+}
+
 /// The process is about to drain: it is not ready any more, and goes on letting clients in for `grace`.
 pub fn leaving(clients: usize, grace: Duration) {
     tracing::info!(clients, grace_s = grace.as_secs_f64(), "not ready any more");

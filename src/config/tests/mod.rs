@@ -223,6 +223,7 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("log_level = \"loud\"", "log_level", "error, warn, info, debug, trace"),
         ("listen_addr = \"127.0.0.300\"", "listen_addr", "write an address, a host name, or *"),
         ("listen_addr = \"\"", "listen_addr", "set listen_addr, or unix_socket_dir"),
+        ("unix_socket_group = \"no such group\"", "unix_socket_group", "create it or name another"),
         ("unix_socket_dir = \"nowhere\"", "unix_socket_dir", "create it or name another"),
         ("min_pool_size = 30", "min_pool_size", "lower min_pool_size or raise default_pool_size"),
         ("auth_file = \"missing.txt\"", "auth_file", "check the path and its permissions"),
