@@ -514,6 +514,38 @@ fn a_notice_is_its_own_clients() {
     until(&mut console, "SHOW COALESCE_TABLES", &[("database", &db), ("table", "q"), ("eligible", "no")]);
 }
 
+/// Statements with a NULL here and a sign there are shapes of their own; the catalogue is asked about their table once, and once
+/// more when the table turned out to be another.
+#[test]
+fn a_table_is_asked_about_once_for_all_its_statements() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text, c int, d int)");
+    pg.psql(&db, &format!("ALTER DATABASE {db} SET log_statement = 'all'"));
+    let asked = || {
+        let mine = format!("@{db} LOG:  execute");
+        let question = |line: &&str| line.contains(&mine) && line.contains("WITH RECURSIVE named");
+        pg.log().lines().filter(question).count()
+    };
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), &db);
+    let values = |n: usize| {
+        let value = |bit: usize| if n & bit == 0 { "7" } else { ["-7", "NULL"][bit / 2 % 2] };
+        format!("(1, {}, {}, {})", if n & 4 == 0 { "'x'" } else { "NULL" }, value(1), value(2))
+    };
+    for n in 0..8 {
+        client.rows(&format!("INSERT INTO t VALUES {}", values(n)));
+    }
+    client.extended("INSERT INTO t (a, d) VALUES ($1, $2)", &[Some("1"), Some("2")]);
+    let all = [("database", db.as_str()), ("table", "public.t"), ("eligible", "yes"), ("statements", "9")];
+    until(&mut console, "SHOW COALESCE_TABLES", &all);
+    assert_eq!(asked(), 1);
+    pg.psql(&db, "ALTER TABLE t ADD e int; TRUNCATE t");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_poured(pg, &mut clients, &db, "t", |c, r| four("t", c, r));
+    assert!(asked() > 1);
+}
+
 /// `n` INSERTs, each with a Sync of its own, of which some are bad and some bring a notice.
 fn long_pipeline(first: usize, n: usize, bad: Option<usize>, noticed: Option<usize>) -> Step {
     let rows = (0..n).map(|i| {

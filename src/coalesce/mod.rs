@@ -1,6 +1,6 @@
 //! Many INSERTs, one COPY.
 //!
-//! Owns: what is known of statements and tables ([`shapes`]), the batches that wait and leave ([`lane`]), and the pure
+//! Owns: what is known of statements ([`shapes`]) and tables ([`tables`]), the batches that wait and leave ([`lane`]), and the pure
 //! parts below them: the catalogue's judgement ([`catalog`]), the plan of a statement ([`plan`]), the bytes of a batch
 //! ([`batch`]), and what is counted and remembered of all that ([`evidence`]). Never: reads a client or answers one; a session offers encoded rows and waits for its [`lane::Ticket`].
 //!
@@ -23,6 +23,7 @@ pub mod evidence;
 pub mod lane;
 pub mod plan;
 pub mod shapes;
+pub mod tables;
 
 pub use batch::Cut;
 pub use lane::{Lane, Leg, Offer, Outcome, Ticket};

@@ -16,6 +16,7 @@ use super::catalog::{self, Reason};
 use super::evidence::Evidence;
 use super::lane::{Berths, Lane, Leg};
 use super::plan::{self, Context, InsertPlan};
+use super::tables::{Seen, Tables};
 use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::{NO_ROWS, Statement};
 use crate::proto::vars::{VarSet, Whose};
@@ -98,6 +99,8 @@ pub struct Ready {
     /// Inside a transaction block it is answered at once.
     pub deferred: bool,
     way: Way,
+    /// What it was planned for.
+    table: Arc<Seen>,
 }
 
 /// How the rows leave.
@@ -206,7 +209,9 @@ impl Shape {
 
     /// The table changed: ask again.
     pub(super) fn forget(&self) {
-        self.known.store(Arc::new(Known::Nothing));
+        if let Known::Yes(ready) = &*self.known.swap(Arc::new(Known::Nothing)) {
+            ready.table.forget();
+        }
     }
 }
 
@@ -359,6 +364,7 @@ pub struct Lanes {
     waiting_bytes: AtomicUsize,
     /// Places for flushes.
     pub(super) berths: Berths,
+    tables: Tables,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -488,7 +494,8 @@ impl Lanes {
         question: Question,
     ) {
         let generation = self.generation.load(Ordering::Acquire);
-        let outcome = Box::pin(question.ask(&pool, &vars)).await;
+        let asker = Asker { pool: &pool, vars: &vars, class: shape.class, server: None };
+        let outcome = Box::pin(question.ask(&self.tables, asker)).await;
         let ready = outcome.and_then(|answer| {
             self.ready(&pool, &vars, &shape, answer)
                 .map_err(|table| Refusal::from("coalesce.mode is off for this table".to_owned()).of(table))
@@ -542,7 +549,7 @@ impl Lanes {
             }
             None => Way::Copy { text: copy(CopyFormat::Text), binary: copy(CopyFormat::Binary) },
         };
-        Ok(Ready { param_description: answer.param_description, way, deferred, plan })
+        Ok(Ready { param_description: answer.param_description, way, deferred, table: answer.table, plan })
     }
 
     /// The lane that all shapes share which become the same COPY, or are the same statement, for the same settings.
@@ -664,6 +671,7 @@ struct Answer {
     param_description: Option<Vec<u8>>,
     /// Not a COPY: the statement to run, and the RowDescription of its answer.
     together: Option<(Arc<Statement>, Option<Vec<u8>>)>,
+    table: Arc<Seen>,
 }
 
 /// Why a question was not answered by a plan, and how long that is believed.
@@ -721,8 +729,9 @@ impl Question {
         }
     }
 
-    /// Asks on a connection that has the client's settings.
-    async fn ask(&self, pool: &Arc<Pool>, vars: &Arc<VarSet>) -> Result<Answer, Refusal> {
+    /// Asks what is not known yet.
+    async fn ask(&self, tables: &Tables, mut asker: Asker<'_>) -> Result<Answer, Refusal> {
+        let pool = asker.pool;
         let mut lifted = Lifted::new();
         lift(self.text(), &mut lifted).map_err(|why: NotPourable| {
             let table = table_named(self.text()).map(|table| String::from_utf8_lossy(table).into_owned());
@@ -740,108 +749,147 @@ impl Question {
             return Err(Refusal::from(why).of(as_written(&target)));
         }
 
-        let mut server = pool
-            .checkout(vars, None)
-            .await
-            .map_err(|_| Refusal::for_now("no server connection").of(as_written(&target)))?;
-        let max = pool.settings.load().max_prepared_of_ours();
-        let answer = self.ask_server(&mut server, vars, max, text, &target, &lifted).await;
+        let answer = self.answer(tables, &mut asker, text, &target, &lifted).await;
         // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
-        let spoilt = answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT);
-        if !spoilt && server.is_reusable() {
-            server.release(Instant::now());
-        }
+        asker.done(answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT));
         let mut answer = answer.map_err(|refusal| refusal.of(as_written(&target)))?;
         answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
         Ok(answer)
     }
 
-    async fn ask_server(
+    async fn answer(
         &self,
-        server: &mut Checkout,
-        vars: &Arc<VarSet>,
-        max: usize,
+        tables: &Tables,
+        asker: &mut Asker<'_>,
         text: &str,
         target: &meaning::InsertTarget,
         lifted: &Lifted,
     ) -> Result<Answer, Refusal> {
-        let lost = |lost: Lost| Refusal::for_now(lost.0);
-        if let Some(error) = server.settle_vars(vars, max, Whose::nobody(vars)).await.map_err(lost)? {
-            return Err(server_said(&error).into());
-        }
-        let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;
-        let session = catalog::decode_session(&one_row(&reply)?)?;
-        if lifted.looks_up_types() && session.names_catalog() {
+        let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
+        let seen = asker.table(tables, &name).await?;
+        if lifted.looks_up_types() && seen.names_catalog {
             return Err(Reason::TypeNames.into());
         }
-        let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
-        let reply =
-            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;
-        let table = catalog::decode(&name, &one_row(&reply)?)?;
+        let table = &seen.table;
         if let Some(why) = &table.refused {
             return Err(why.clone().into());
         }
         let context = Context::Pooled;
         let together = !lifted.tail.is_plain();
-        let mut answer = match self {
+        let (plan, param_description, together) = match self {
             Self::Literals(_) if together => {
-                let plan = plan::plan_literals_together(&table, target, context)?;
+                let plan = plan::plan_literals_together(table, target, context)?;
                 let mut sql = Vec::with_capacity(text.len());
                 lifted.put_with_parameters(&mut sql);
                 let statement = Statement::new(&sql, &[], Effects::NONE);
-                let reply = described(server.describe_anew(&statement).await.map_err(lost)?)?;
+                let reply = asker.describe(&statement, false).await?;
                 let parameters = reply.param_types.unwrap_or_default().len();
                 if parameters != usize::from(plan.fields) {
                     return Err(Reason::ParameterList.into());
                 }
-                Answer { plan, param_description: None, together: Some((statement, reply.row_description)) }
+                (plan, None, Some((statement, reply.row_description)))
             }
-            Self::Literals(_) => {
-                let plan = plan::plan_literals(&table, target, context)?;
-                Answer { plan, param_description: None, together: None }
-            }
+            Self::Literals(_) => (plan::plan_literals(table, target, context)?, None, None),
             Self::Prepared(statement) => {
-                let reply = if statement.is_shared() {
-                    server.describe(statement, max).await
-                } else {
-                    server.describe_anew(statement).await
-                };
-                let reply = described(reply.map_err(lost)?)?;
+                let reply = asker.describe(statement, statement.is_shared()).await?;
                 let oids = reply.param_types.unwrap_or_default();
                 let rows = statement.as_insert().map_or(1, |insert| insert.rows);
                 let oids = oids_of_one_row(&oids, rows)?;
                 let (text, items) = (text.as_bytes(), &lifted.items);
                 let plan = if together {
-                    plan::plan_params_together(&table, target, text, items, oids, context)?
+                    plan::plan_params_together(table, target, text, items, oids, context)?
                 } else {
-                    plan::plan_params(&table, target, text, items, oids, context)?
+                    plan::plan_params(table, target, text, items, oids, context)?
                 };
                 let together = together.then(|| (Arc::clone(statement), reply.row_description));
-                Answer { plan, param_description: reply.param_description, together }
+                (plan, reply.param_description, together)
             }
         };
-        self.try_sentinel(server, max, &mut answer.plan).await.map_err(lost)?;
-        Ok(answer)
+        let plan = InsertPlan { has_sentinel: seen.has_sentinel, ..plan };
+        Ok(Answer { plan, param_description, together, table: seen })
+    }
+}
+
+/// Asks on a connection that has the client's settings, once there is something to ask.
+struct Asker<'a> {
+    pool: &'a Arc<Pool>,
+    vars: &'a Arc<VarSet>,
+    /// What sessions agree on that are told the same.
+    class: u64,
+    server: Option<Checkout>,
+}
+
+impl Asker<'_> {
+    fn max(&self) -> usize {
+        self.pool.settings.load().max_prepared_of_ours()
     }
 
-    /// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
-    async fn try_sentinel(
-        &self,
-        server: &mut Checkout,
-        max: usize,
-        plan: &mut InsertPlan,
-    ) -> Result<(), Lost> {
-        if !plan.has_sentinel {
-            return Ok(());
+    async fn server(&mut self) -> Result<&mut Checkout, Refusal> {
+        let none = || Refusal::for_now("no server connection");
+        if self.server.is_none() {
+            let server = self.pool.checkout(self.vars, None).await.map_err(|_| none())?;
+            let max = self.max();
+            let settled = self.server.insert(server).settle_vars(self.vars, max, Whose::nobody(self.vars));
+            if let Some(error) = settled.await.map_err(lost)? {
+                return Err(server_said(&error).into());
+            }
         }
-        let sql = catalog::sentinel_sql([plan.target.as_str()]);
-        let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
-        let relid = plan.relid.to_string();
-        let params = [None, Some(plan.name_as_written.as_bytes()), Some(relid.as_bytes())];
-        let reply = server.prepared(&statement, &params, max).await?;
-        plan.has_sentinel = one_row(&reply).is_ok_and(|row| catalog::decode_sentinel(&row).is_some());
-        Ok(())
+        self.server.as_mut().ok_or_else(none)
     }
+
+    /// `spoilt`: the connection is of no use to others.
+    fn done(self, spoilt: bool) {
+        if let Some(server) = self.server.filter(|server| !spoilt && server.is_reusable()) {
+            server.release(Instant::now());
+        }
+    }
+
+    /// What the table is like, by the name that the statement has for it.
+    async fn table(&mut self, tables: &Tables, name: &str) -> Result<Arc<Seen>, Refusal> {
+        let place = tables.place(self.pool, self.class, name);
+        let mut turn = match place.look().await {
+            Ok(seen) => return Ok(seen),
+            Err(turn) => turn,
+        };
+        let max = self.max();
+        let server = self.server().await?;
+        let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;
+        let session = catalog::decode_session(&one_row(&reply)?)?;
+        let reply =
+            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;
+        let table = catalog::decode(name, &one_row(&reply)?)?;
+        if table.viewer.temporary_schema {
+            return Err(Reason::TemporarySchema.into());
+        }
+        let has_sentinel = table.refused.is_none() && table.has_sentinel();
+        let has_sentinel = has_sentinel && try_sentinel(server, max, &table).await.map_err(lost)?;
+        let seen = Arc::new(Seen::new(table, session.names_catalog(), has_sentinel));
+        *turn = Some(Arc::clone(&seen));
+        Ok(seen)
+    }
+
+    /// `kept`: the statement is one that clients have prepared.
+    async fn describe(&mut self, statement: &Arc<Statement>, kept: bool) -> Result<Reply, Refusal> {
+        let max = self.max();
+        let server = self.server().await?;
+        let reply =
+            if kept { server.describe(statement, max).await } else { server.describe_anew(statement).await };
+        described(reply.map_err(lost)?)
+    }
+}
+
+fn lost(lost: Lost) -> Refusal {
+    Refusal::for_now(lost.0)
+}
+
+/// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
+async fn try_sentinel(server: &mut Checkout, max: usize, table: &catalog::Table) -> Result<bool, Lost> {
+    let sql = catalog::sentinel_sql([table.target.as_str()]);
+    let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
+    let relid = table.relid.to_string();
+    let params = [None, Some(table.name_as_written.as_bytes()), Some(relid.as_bytes())];
+    let reply = server.prepared(&statement, &params, max).await?;
+    Ok(one_row(&reply).is_ok_and(|row| catalog::decode_sentinel(&row).is_some()))
 }
 
 /// What the server resolved for the parameters of one row, when it is the same for all of them.
