@@ -61,6 +61,10 @@ pub const HELD_BYTES_MAX: usize = 1 << 20;
 /// Answers owed to one client at a time; when reached, the client is not read.
 pub const PIPELINE_MAX: usize = 16_384;
 
+/// Notifications kept for a client while round trips of ours go over its server connection (bytes); where more come, the
+/// connection is closed.
+pub const HEARD_BYTES_MAX: usize = 4 << 20;
+
 /// Most rows of one INSERT of many VALUES: each number of rows is a prepared statement of its own on a server connection.
 pub const VALUES_ROWS_MAX: usize = 16;
 

@@ -10,7 +10,7 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use pgsluice::wire::{backend as b, frontend as f};
+use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PgOptions, Postgres, Proxy, Raw};
 
 /// What a script may rely on, in each of its databases.
@@ -271,6 +271,43 @@ fn compare(pg: &Postgres) {
     println!("{ran} scripts, {lines} lines, each direct and through {} proxies", proxies.len());
     assert!(wrong == 0, "{wrong} differ: see above");
     assert!(!only.is_empty() || ran > 40, "only {ran} scripts were found");
+}
+
+/// The Sync of ours that a COPY needs which fails waits for the end of the CopyData that is on its way. Inside it the server
+/// would take the rest of the data for messages, and nobody would judge those.
+#[test]
+fn what_follows_a_copy_that_fails_is_never_taken_for_messages() {
+    let pg = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let database = pg.fresh_database(SETUP);
+        let general = format!("pool_mode = \"{mode}\"");
+        let proxy = Proxy::to(pg, &general, "", "[policy]\nsimple_query = \"single\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        let mut copy = Vec::new();
+        f::put_query(&mut copy, b"COPY t FROM STDIN");
+        raw.send(&copy);
+        raw.read_until(b::COPY_IN_RESPONSE);
+        let data = |body: &[u8]| {
+            let mut out = Vec::new();
+            frame::put(&mut out, f::COPY_DATA, |out| out.extend_from_slice(body));
+            out
+        };
+        // Five bytes too many in it would make its last five a header, of a message that ends behind the next one's.
+        let header = [&[f::COPY_DATA][..], &9u32.to_be_bytes()].concat();
+        let long = data(&[&[b'1'; 40_000][..], &header].concat());
+        let mut smuggled = Vec::new();
+        f::put_empty(&mut smuggled, f::SYNC);
+        f::put_query(&mut smuggled, b"CREATE TABLE smuggled ()");
+        raw.send(&[&data(b"bad\n")[..], &long[..20_000]].concat());
+        let error = raw.read_until(b::ERROR_RESPONSE);
+        raw.send(&[&long[20_000..], &data(&smuggled)].concat());
+        f::put_empty(&mut smuggled, f::COPY_DONE);
+        raw.send(&smuggled[smuggled.len() - 5..]);
+        let rest = std::iter::from_fn(|| raw.try_read()).find(|m| m.tag == b::READY_FOR_QUERY);
+        assert_eq!(pg.psql(&database, "SELECT to_regclass('smuggled') IS NULL").trim(), "t", "{mode}");
+        assert!(rest.is_some(), "{mode}: closed behind {}", support::outline(&error));
+        assert_eq!(raw.value("SELECT 42").as_deref(), Some("42"));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod support;
 
-use pgsluice::wire::{backend as b, frontend as f};
+use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
 const MODES: [&str; 2] = ["transaction", "session"];
@@ -200,6 +200,56 @@ fn function_calls_are_no_reads() {
     let answer = raw.read_until_ready();
     assert!(error_in(&answer).field(b'M').contains("read_only"));
     assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+}
+
+/// Bind and Execute of the unnamed statement, Sync.
+fn run_unnamed(raw: &mut Raw) -> Vec<Message> {
+    let mut out = Vec::new();
+    f::put_bind_text(&mut out, b"", &[]);
+    f::put_execute(&mut out, b"", 0);
+    f::put_empty(&mut out, f::SYNC);
+    raw.send(&out);
+    raw.read_until_ready()
+}
+
+fn parse_unnamed(raw: &mut Raw, sql: &str) -> Vec<Message> {
+    let mut out = Vec::new();
+    f::put_parse(&mut out, b"", sql.as_bytes(), &[]);
+    f::put_empty(&mut out, f::SYNC);
+    raw.send(&out);
+    raw.read_until_ready()
+}
+
+/// As one that PostgreSQL itself refuses.
+#[test]
+fn a_refused_parse_takes_the_unnamed_statement_away() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        assert!(passed(&parse_unnamed(&mut raw, "SELECT 7")));
+        assert_eq!(error_in(&parse_unnamed(&mut raw, "DELETE FROM t")).sqlstate(), "42501");
+        assert_eq!(error_in(&run_unnamed(&mut raw)).sqlstate(), "26000", "{mode}");
+    }
+}
+
+/// Only a Query and a Parse take it away.
+#[test]
+fn a_refused_function_call_leaves_the_unnamed_statement() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nfunction_call = \"deny\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        assert!(passed(&parse_unnamed(&mut raw, "SELECT 7")));
+        let mut call = Vec::new();
+        frame::put(&mut call, f::FUNCTION_CALL, |out| out.extend_from_slice(&[0; 10]));
+        // Inside a unit: the server is needed to answer it.
+        f::put_target(&mut call, f::DESCRIBE, b'S', b"");
+        call.rotate_left(15);
+        raw.send(&call);
+        let answer = raw.read_until_ready();
+        assert_eq!(error_in(&answer).sqlstate(), "42501", "{}", outline(&answer));
+        let rows = run_unnamed(&mut raw);
+        assert!(passed(&rows), "{mode}:\n{}", outline(&rows));
+    }
 }
 
 #[test]

@@ -7,19 +7,16 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::session::Session;
-use super::state::{FORGETS_NAMES, Fault, Refusal, State, Taken};
+use super::state::{DUPLICATE_STATEMENT, FORGETS_NAMES, Fault, Refusal, State, Taken};
 use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
-use crate::proto::pipeline::{Action, Answer, Kind, Settled};
+use crate::proto::pipeline::{Answer, Kind, Settled};
 use crate::server::{ServerConn, report};
 use crate::settings::PoolMode;
 use crate::wire::frame::{HEADER_BYTES, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
-
-/// The name of a statement that nobody has: its Close is a question whose answer shows what came before it.
-const FENCE: &[u8] = b"pgsluice_fence";
 
 /// What a server says stops at [`WRITE_BUFFER_BYTES_MAX`]; what stands above it are answers of our own, and a client that does
 /// not take them asks for no more (bytes).
@@ -55,7 +52,16 @@ impl Session {
     ///
     /// Cancel safety: none; the session that is dropped inside closes both connections.
     pub(super) async fn relay(&mut self, server: &mut ServerConn, stay: bool) -> Result<End, Fault> {
+        self.hear(server);
         std::future::poll_fn(|cx| self.poll_relay(server, stay, cx)).await
+    }
+
+    /// Notifications that came while pgsluice itself asked this client's server something.
+    pub(super) fn hear(&mut self, server: &mut ServerConn) {
+        if !server.heard.is_empty() {
+            self.client.prepare_out();
+            self.client.out.append(&mut server.heard);
+        }
     }
 
     /// Sees through what a client asked before it left, as the server itself would. It may have closed only its own
@@ -283,6 +289,11 @@ fn pump(
                 break Pumped::Hungry;
             }
         }
+        if state.owes_between(&server.pipeline) {
+            server.conn.out.extend_from_slice(&buf[run..pos]);
+            run = pos;
+            state.put_between(&mut server.pipeline, &mut server.conn.out);
+        }
         if state.awaiting {
             if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
                 break Pumped::Full;
@@ -301,7 +312,11 @@ fn pump(
         }
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
-        let fake = state.forgetting || state.fold_left || state.late.is_some();
+        let fake = state.forgetting
+            || state.fold_left
+            || state.late.is_some()
+            || server.pipeline.is_behind_copy()
+            || server.pipeline.is_in_copy_with_syncs();
         if !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC) || fake {
             // What this message may put into the server's buffer stands behind the run.
             server.conn.out.extend_from_slice(&buf[run..pos]);
@@ -407,12 +422,6 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     state.described.clear();
                     state.nothing_in_flight();
                 }
-                if pipeline.needs_fence() {
-                    f::put_target(to_server, f::CLOSE, b'S', FENCE);
-                    f::put_empty(to_server, f::SYNC);
-                    pipeline.push(Kind::Close, Action::Skip, false);
-                    pipeline.push(Kind::Sync, Action::Skip, false);
-                }
                 answer
             }
             b::PARAMETER_STATUS => {
@@ -446,7 +455,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                     Settled::Failed(count) => state.names.fail(count, names),
                 }
                 match tag {
-                    b::ERROR_RESPONSE => state.recv_error(body, asked, shared, pipeline, to_server),
+                    b::ERROR_RESPONSE => state.recv_error(body, asked, shared, pipeline)?,
                     b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
                         state.recv_shape(asked, (rest == 0).then_some(body), answer);
                     }
@@ -454,7 +463,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                         if state.taint.intersects(FORGETS_NAMES) {
                             state.recv_forgetting_tag(body, names);
                         }
-                        state.recv_end(body, pipeline, to_server);
+                        state.recv_end(body);
                     }
                     _ => {}
                 }
@@ -494,7 +503,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 walk.pos += frame.len();
                 walk.run = walk.pos;
                 if head.tag == b::ERROR_RESPONSE {
-                    state.put_refusal(out);
+                    state.put_refusal(frame, out);
                 }
             }
             Answer::OwnFailed => {
@@ -532,6 +541,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
         }
     }
     out.extend_from_slice(&buf[walk.run..walk.pos]);
+    state.put_between(pipeline, to_server);
     state.counts.sent += (out.len() - before) as u64;
     let Down { pos, want, .. } = walk;
     conn.consume(pos);
@@ -554,8 +564,14 @@ fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T
 
 impl State {
     /// A refusal takes the place of the server's error.
-    fn put_refusal(&mut self, out: &mut Vec<u8>) {
+    fn put_refusal(&mut self, error: &[u8], out: &mut Vec<u8>) {
         match self.refusals.pop_front() {
+            Some(Refusal::Taken(_))
+                if b::ErrorFields::new(&error[HEADER_BYTES..]).sqlstate() != DUPLICATE_STATEMENT =>
+            {
+                out.extend_from_slice(error);
+            }
+            Some(Refusal::Taken(error)) => error.put(out),
             Some(Refusal::Ours(error)) => error.put(out),
             Some(Refusal::Late(message)) => out.extend_from_slice(&message),
             None => Error::internal("a refusal without its reason").put(out),

@@ -593,7 +593,6 @@ impl Session {
         }
         let reported = Arc::clone(&server.reported);
         self.client.prepare_out();
-        self.client.out.extend_from_slice(&found.notifications);
         self.state.report_differences(&reported, &mut self.client.out);
         let vars = &self.cx.pools.shared().vars;
         let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
@@ -623,7 +622,7 @@ impl Session {
     async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
         let whose = self.whose();
-        match server.settle_vars_for(&want, max, whose, &mut self.client.out).await {
+        match server.settle_vars(&want, max, whose).await {
             Ok(None) => {}
             Ok(Some(error)) => return Err(Fault::Settings(error)),
             Err(lost) => return Err(Fault::ServerLost(lost.0)),

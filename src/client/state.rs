@@ -19,7 +19,7 @@ use crate::limits::{
 use crate::policy::{self, Rules};
 use crate::pool::{self, registry::Shared};
 use crate::proto::fold::Fold;
-use crate::proto::pipeline::{Action, Answer, Kind, Pipeline};
+use crate::proto::pipeline::{Action, Answer, Fence, Kind, Pipeline};
 use crate::proto::prepared::{
     ClientNames, Moved, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement, Statements,
 };
@@ -27,7 +27,7 @@ use crate::proto::vars::VarSet;
 use crate::server::{Reported, ServerConn, ServerShared};
 use crate::settings::{General, PoolMode, SessionState};
 use crate::sql::effects::{Effects, effects};
-use crate::wire::frame::{HEADER_BYTES, Header};
+use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
 /// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
@@ -107,6 +107,8 @@ pub enum Refusal {
     Ours(Error),
     /// The server's ErrorResponse, whole, to an INSERT that was answered before it was run.
     Late(Vec<u8>),
+    /// An error of ours where the server says that a name is taken; what else it says is the client's.
+    Taken(Error),
 }
 
 /// Counts of one stretch with a server, added to the pool's when it is released.
@@ -367,8 +369,14 @@ impl State {
             let taken = self.refuse_with(kind, Refusal::Late(message), server);
             return Ok(if whole { taken } else { Taken::Drop });
         }
+        if kind_of(head.tag).is_some() && self.waits_for_copy(server) {
+            return Ok(Taken::Later);
+        }
         match head.tag {
-            f::COPY_DATA => Ok(Taken::Forward),
+            f::COPY_DATA => {
+                server.pipeline.push_data();
+                Ok(Taken::Forward)
+            }
             f::EXECUTE if self.forgetting || self.portals.is_some() => {
                 if !whole {
                     return Ok(Taken::NeedWhole);
@@ -450,6 +458,9 @@ impl State {
         let takes_away = unnamed && self.tracks(b"");
         if takes_away {
             self.names.close(b"");
+        } else if unnamed {
+            f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
+            server.pipeline.push(Kind::Close, Action::Skip, false);
         }
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'P', b"pgsluice_refused");
         server.pipeline.push(Kind::Parse, Action::Refuse, takes_away);
@@ -461,9 +472,14 @@ impl State {
         let out = &mut server.conn.out;
         match kind {
             // A syntax error in every state of a transaction.
-            Kind::Query | Kind::FunctionCall => {
+            Kind::Query => {
                 f::put_query(out, b"pgsluice_refused");
                 server.pipeline.push(Kind::Query, Action::Refuse, false);
+            }
+            // No such function. A Query would take the unnamed statement away.
+            Kind::FunctionCall => {
+                frame::put(out, f::FUNCTION_CALL, |out| out.extend_from_slice(&[0; 10]));
+                server.pipeline.push(Kind::FunctionCall, Action::Refuse, false);
             }
             _ => {
                 f::put_target(out, f::DESCRIBE, b'P', b"pgsluice_refused");
@@ -487,19 +503,19 @@ impl State {
         if self.waits_for_unit(server) || self.waits_to_deallocate(text, server) {
             return Ok(Taken::Later);
         }
-        let fold = match self.rule_query(text, &server.pipeline) {
-            Ruling::Pass => false,
-            Ruling::Fold => true,
-            Ruling::Wait => return Ok(Taken::Later),
-            Ruling::Refuse(error) => {
-                self.counts.queries += 1;
-                return Ok(self.refuse(Kind::Query, error, server));
-            }
-        };
+        let ruling = self.rule_query(text, &server.pipeline);
+        if matches!(ruling, Ruling::Wait) {
+            return Ok(Taken::Later);
+        }
         self.counts.queries += 1;
-        self.make_way(text, server);
+        // Also where it fails.
         self.names.forget_unnamed();
         server.names.unnamed = None;
+        if let Ruling::Refuse(error) = ruling {
+            return Ok(self.refuse(Kind::Query, error, server));
+        }
+        let fold = matches!(ruling, Ruling::Fold);
+        self.make_way(text, server);
         let found = self.effects_of(text);
         if let Some(error) = self.state_refusal(found) {
             return Ok(self.refuse(Kind::Query, error, server));
@@ -515,6 +531,7 @@ impl State {
             self.send_query(text, true, server);
             return Ok(Taken::Done);
         }
+        doubt_unit(server);
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
     }
@@ -603,13 +620,14 @@ impl State {
             return Ok(Taken::Later);
         }
         self.counts.queries += 1;
+        self.names.forget_unnamed();
+        server.names.unnamed = None;
         if let Some(error) = self.rule_long_query() {
             self.refuse(Kind::Query, error, server);
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
-        self.names.forget_unnamed();
-        server.names.unnamed = None;
+        doubt_unit(server);
         if self.shares_servers() {
             self.taint = self.taint.union(Effects::UNKNOWN);
             self.recheck = true;
@@ -655,6 +673,21 @@ impl State {
         true
     }
 
+    /// Whether a message behind a COPY that may have swallowed a Sync is run, if that fails, hangs on how far it had read: so it
+    /// waits for the end of that COPY. One that the client did not end itself would wait for ever, and is made to fail.
+    fn waits_for_copy(&mut self, server: &mut ServerConn) -> bool {
+        let ServerConn { conn, pipeline, .. } = server;
+        if pipeline.is_in_copy_with_syncs() {
+            f::put_copy_fail(&mut conn.out, NOT_DATA);
+            pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        } else if !pipeline.is_behind_copy() {
+            return false;
+        }
+        f::put_empty(&mut conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
+    }
+
     fn take_copy_end(&mut self, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
         if !whole {
             return Taken::NeedWhole;
@@ -668,6 +701,32 @@ impl State {
         conn.out.extend_from_slice(frame);
         self.put_owed_sync(pipeline, &mut conn.out);
         Taken::Done
+    }
+
+    /// [`State::put_between`] has something to put. Never inside a message of the client's: the server would take ours for
+    /// its data, and what is behind its data for messages.
+    pub fn owes_between(&self, pipeline: &Pipeline) -> bool {
+        let inside = self.streaming > 0 && !self.dropping;
+        !inside && pipeline.is_empty() && (self.sync_owed || pipeline.fence().is_some())
+    }
+
+    /// Hot path. Messages of ours that become due when something was answered: the Sync of a folded COPY that has ended, the
+    /// question what a COPY that failed had read.
+    pub fn put_between(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        if !self.owes_between(pipeline) {
+            return;
+        }
+        if self.sync_owed {
+            return self.put_owed_sync(pipeline, to_server);
+        }
+        let Some(fence) = pipeline.fence() else { return };
+        if fence == Fence::Skipped {
+            f::put_empty(to_server, f::SYNC);
+            self.awaiting = true;
+        }
+        f::put_target(to_server, f::CLOSE, b'S', FENCE);
+        f::put_empty(to_server, f::SYNC);
+        pipeline.push_fence(fence);
     }
 
     /// The client, in simple protocol, sends none.
@@ -754,7 +813,7 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         if self.names.lookup(parse.name).is_some() {
-            return Ok(self.refuse(Kind::Parse, Error::duplicate_statement(parse.name), server));
+            return Ok(self.refuse_name(parse, server));
         }
         let std_strings = self.std_strings;
         let shared = Arc::clone(&self.shared);
@@ -793,6 +852,21 @@ impl State {
         let id = statement.id;
         self.names.parse(parse.name, statement, Some(id));
         Ok(Taken::Done)
+    }
+
+    /// The name is taken. That is what PostgreSQL says last: it reads the text first.
+    fn refuse_name(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Taken {
+        let out = &mut server.conn.out;
+        f::put_target(out, f::CLOSE, b'S', TAKEN);
+        f::put_parse(out, TAKEN, b"", &[]);
+        f::put_parse(out, TAKEN, parse.query, parse.types);
+        for (kind, action) in
+            [(Kind::Close, Action::Skip), (Kind::Parse, Action::Skip), (Kind::Parse, Action::Refuse)]
+        {
+            server.pipeline.push(kind, action, false);
+        }
+        self.refusals.push_back(Refusal::Taken(Error::duplicate_statement(parse.name)));
+        Taken::Done
     }
 
     /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
@@ -1112,21 +1186,24 @@ impl State {
     }
 
     /// An ErrorResponse was taken in; `asked`: the statement it is about.
+    ///
+    /// # Errors
+    /// The client sent to a COPY what that does not take, and PostgreSQL would have closed the connection.
     pub fn recv_error(
         &mut self,
         body: &[u8],
         asked: u32,
         server: &ServerShared,
         pipeline: &mut Pipeline,
-        to_server: &mut Vec<u8>,
-    ) {
-        if self.sync_owed && pipeline.is_discarding() {
-            self.put_owed_sync(pipeline, to_server);
-        }
+    ) -> Result<(), Fault> {
         for _ in 0..pipeline.take_struck_refusals() {
             self.refusals.pop_front();
         }
         let fields = b::ErrorFields::new(body);
+        if fields.sqlstate() == QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
+            let error = "unexpected message during COPY from stdin";
+            return Err(Fault::Client(Error::protocol_violation(error)));
+        }
         self.server_left |= fields.ends_connection();
         if fields.sqlstate() == INTERNAL_ERROR {
             // The server is not what it should be: nobody else is given this connection.
@@ -1142,10 +1219,11 @@ impl State {
                 None => server.close_needed.store(true, Ordering::Relaxed),
             }
         }
+        Ok(())
     }
 
-    /// CommandComplete with this tag was taken in: a catalogue may have changed, a COPY that was folded has ended.
-    pub fn recv_end(&mut self, tag: &[u8], pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+    /// CommandComplete with this tag was taken in: a catalogue may have changed.
+    pub fn recv_end(&mut self, tag: &[u8]) {
         match Moved::by(tag, self.taint.intersects(Effects::TEMP)) {
             Moved::Nothing => {}
             Moved::Own => self.own_catalog = Statements::own_catalog(),
@@ -1153,9 +1231,6 @@ impl State {
                 self.shared.statements.catalog_moved();
                 self.catalog_moved = true;
             }
-        }
-        if self.sync_owed && pipeline.is_empty() {
-            self.put_owed_sync(pipeline, to_server);
         }
     }
 
@@ -1201,6 +1276,14 @@ fn kind_of(tag: u8) -> Option<Kind> {
     })
 }
 
+/// Behind extended messages without a Sync a Query ends their transaction: PostgreSQL 18 takes it for open all the same when
+/// their Sync comes, says that it is idle, and fails the next statement (XX000). That is to be nobody else's.
+fn doubt_unit(server: &ServerConn) {
+    if server.pipeline.is_unsynced() {
+        server.shared.close_needed.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What a client is told of a refusal.
 pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
     let error = Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone())
@@ -1213,6 +1296,9 @@ pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
 
 /// What can make settings that no module defines (`SET app.user = ...`).
 const MAKES_SETTINGS: Effects = Effects::SETTINGS.union(Effects::UNKNOWN);
+
+/// SQLSTATE `query_canceled`, also of a COPY that its client gives up.
+const QUERY_CANCELED: &[u8] = b"57014";
 
 /// SQLSTATE `internal_error`.
 const INTERNAL_ERROR: &[u8] = b"XX000";
@@ -1283,6 +1369,18 @@ pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
         _ => false,
     }
 }
+
+/// Why a COPY fails that other messages than data come to.
+const NOT_DATA: &[u8] = b"pgsluice: unexpected message during COPY from stdin";
+
+/// The name of a statement that nobody has: its Close is a question whose answer shows what came before it.
+const FENCE: &[u8] = b"pgsluice_fence";
+
+/// The name of a statement that stands for one that a client has already.
+const TAKEN: &[u8] = b"pgsluice_taken";
+
+/// SQLSTATE `duplicate_prepared_statement`.
+pub(super) const DUPLICATE_STATEMENT: &[u8] = b"42P05";
 
 /// What a DEALLOCATE of ours takes away.
 const DEALLOCABLE: &[u8] = b"pgsluice_deallocate";

@@ -38,7 +38,8 @@ pub struct Checkout {
 impl Checkout {
     /// Hot path. The connection is free, which is `now`: it goes to the first who waits, or is kept idle.
     pub fn release(mut self, now: Instant) {
-        if let Some(server) = self.server.take() {
+        if let Some(mut server) = self.server.take() {
+            server.heard = Vec::new();
             let shared = &server.shared;
             if shared.cancels.load(Ordering::Acquire) > 0 || shared.role_doubted.load(Ordering::Relaxed) {
                 tokio::spawn(settle(server, Arc::clone(&self.pool)));

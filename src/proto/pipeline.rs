@@ -20,7 +20,9 @@
 //! An ErrorResponse to an extended message strikes everything up to the next Sync: the server skips it.
 //! A Sync that the server reads while copy-in is open is swallowed there, so it is struck here too. When COPY fails,
 //! nobody knows whether the server had read that Sync: then one ReadyForQuery more may come, until an answer to
-//! something behind it does (`spare`; see [`Pipeline::needs_fence`]).
+//! something behind it does (`spare`; see [`Pipeline::fence`]). Nor does anybody know then whether what was sent behind
+//! that Sync is run or skipped: so nothing is sent behind the end of such a COPY before it was answered
+//! ([`Pipeline::is_behind_copy`]).
 
 use std::collections::VecDeque;
 
@@ -122,6 +124,16 @@ pub enum Settled {
     Failed(usize),
 }
 
+/// Messages of ours, whose answers show what a COPY that failed had read. Their Close is of a statement that nobody has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// Close and Sync: the ReadyForQuery before CloseComplete are the client's.
+    Read,
+    /// Sync, Close and Sync, where the server may skip everything up to a Sync that the client has not sent yet: all
+    /// ReadyForQuery before CloseComplete but one are the client's.
+    Skipped,
+}
+
 /// The queue.
 #[derive(Debug, Default)]
 pub struct Pipeline {
@@ -142,6 +154,10 @@ pub struct Pipeline {
     swallowed: usize,
     /// ReadyForQuery that may come though none is owed: COPY failed, perhaps before it had read these Syncs.
     spare: usize,
+    /// Data or the end of a COPY was sent that may swallow Syncs, and is not answered yet.
+    behind_copy: bool,
+    /// A [`Fence::Skipped`] was sent, and so many ReadyForQuery came since; it is at the front of the queue.
+    fenced: Option<usize>,
     /// Something was answered to the Query or FunctionCall at the front.
     answered: bool,
     status: TransactionStatus,
@@ -214,10 +230,35 @@ impl Pipeline {
         self.owed.front().is_some_and(|o| o.action == Action::FoldLate)
     }
 
-    /// Nothing is owed, but a ReadyForQuery too many may come: whether it does shows with the answer to something else.
-    /// Send a Close and a Sync, and push them with [`Action::Skip`].
-    pub fn needs_fence(&self) -> bool {
-        self.spare > 0 && self.owed.is_empty() && !self.discarding
+    /// Nothing is owed, but a ReadyForQuery too many may come: what is to be sent, with [`Pipeline::push_fence`], to know.
+    pub fn fence(&self) -> Option<Fence> {
+        let doubted = self.spare > 0 && self.owed.is_empty();
+        doubted.then_some(if self.discarding { Fence::Skipped } else { Fence::Read })
+    }
+
+    /// The messages of `fence` were sent.
+    pub fn push_fence(&mut self, fence: Fence) {
+        if fence == Fence::Skipped {
+            self.fenced = Some(0);
+            self.push(Kind::Sync, Action::Skip, false);
+        }
+        self.push(Kind::Close, Action::Skip, false);
+        self.push(Kind::Sync, Action::Skip, false);
+    }
+
+    /// Hot path. CopyData was sent; whether a COPY reads it may not be known yet.
+    pub fn push_data(&mut self) {
+        self.behind_copy |= !self.copy_in && !self.owed.is_empty();
+    }
+
+    /// What was sent for a COPY may swallow a Sync. If it fails, nobody knows what becomes of a message that is sent now.
+    pub fn is_behind_copy(&self) -> bool {
+        self.behind_copy && !self.copy_in && !self.owed.is_empty()
+    }
+
+    /// The same of a COPY that was not ended: it takes no other message, or it has failed already.
+    pub fn is_in_copy_with_syncs(&self) -> bool {
+        self.copy_in && self.swallowed > 0
     }
 
     /// Hot path. A message was sent (or swallowed, for `Fake`). Returns true when its made-up answer is due now.
@@ -238,6 +279,8 @@ impl Pipeline {
     fn push_owed(&mut self, owed: Owed) -> bool {
         let Owed { kind, action, names, .. } = owed;
         self.names_in_unit += usize::from(names);
+        // What COPY does not take ends it; or it has failed already.
+        self.copy_in &= kind == Kind::Sync;
         match kind {
             Kind::Sync if self.copy_in => {
                 self.swallowed += 1;
@@ -247,10 +290,10 @@ impl Pipeline {
             Kind::Query | Kind::FunctionCall => (self.unsynced, self.names_in_unit) = (false, 0),
             Kind::Parse | Kind::Bind | Kind::Describe | Kind::Execute | Kind::Close => self.unsynced = true,
             Kind::CopyEnd => {
-                self.copy_in = false;
                 if self.owed.is_empty() {
                     return false;
                 }
+                self.behind_copy = self.swallowed > 0 || self.owed.iter().any(|o| o.kind == Kind::Sync);
             }
         }
         if action == Action::Fake && self.owed.is_empty() {
@@ -294,6 +337,12 @@ impl Pipeline {
 
     /// Hot path. A backend message of type `tag` arrived (not ReadyForQuery, not an asynchronous one).
     pub fn recv(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
+        // An error there is the server's last word.
+        if tag != b::ERROR_RESPONSE
+            && let Some(readies) = self.fenced.take()
+        {
+            self.recv_behind_fence(tag, readies)?;
+        }
         (self.answered, self.spare) = (true, 0);
         let front = match tag {
             b::DATA_ROW | b::COPY_DATA => {
@@ -320,6 +369,17 @@ impl Pipeline {
         };
         let settled = if front.names { Settled::Done } else { Settled::No };
         Ok((answer_of(front.action), settled))
+    }
+
+    /// What came first behind a [`Fence::Skipped`], but for `readies` ReadyForQuery: one of them was ours. Were there others,
+    /// the server had read on at a Sync of the client's, else it has read none.
+    fn recv_behind_fence(&mut self, tag: u8, readies: usize) -> Result<(), Violation> {
+        if tag != b::CLOSE_COMPLETE || readies == 0 {
+            return Err(Violation { tag, owed: Some(Kind::Sync) });
+        }
+        self.owed.pop_front();
+        self.discarding = readies == 1;
+        Ok(())
     }
 
     fn front_answer(&self, tag: u8) -> Result<Answer, Violation> {
@@ -377,6 +437,8 @@ impl Pipeline {
             self.owed.remove(1);
             self.swallowed += 1;
         }
+        // The unit goes on, then.
+        self.unsynced |= self.swallowed > 0 && !self.owed.iter().any(|o| o.kind.ends_unit());
         // What was sent ahead ends it, whether it is a CopyDone or not: a Sync from here on is none that COPY reads.
         self.copy_in = self.owed.len() == 1;
     }
@@ -435,6 +497,13 @@ impl Pipeline {
             self.owed.pop_front();
         }
         let answered = std::mem::replace(&mut self.answered, false);
+        if let Some(readies) = self.fenced
+            && readies <= self.spare
+        {
+            (self.fenced, self.status) = (Some(readies + 1), status);
+            // One is as good as the other: the first is taken for ours.
+            return Ok(if readies == 0 { Answer::Skip } else { Answer::Forward });
+        }
         match self.owed.front() {
             Some(front)
                 if front.kind == Kind::Sync || (front.kind.is_whole() && (answered || self.spare == 0)) =>
@@ -601,7 +670,7 @@ mod tests {
         p.recv(b::COPY_IN_RESPONSE).unwrap();
         assert_eq!(p.recv(b::ERROR_RESPONSE), Ok((Answer::Forward, Settled::Struck(0))));
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
-        assert!(p.needs_fence() && p.is_empty());
+        assert!(p.fence() == Some(Fence::Read) && p.is_empty());
     }
 
     /// COPY failed: the Sync behind its Execute was read by it, or is answered yet.
@@ -615,15 +684,38 @@ mod tests {
             p.recv(b::COPY_IN_RESPONSE).unwrap();
             p.recv(b::ERROR_RESPONSE).unwrap();
             assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
-            assert!(p.needs_fence() && !p.is_quiet());
-            p.push(Kind::Close, Action::Skip, false);
-            p.push(Kind::Sync, Action::Skip, false);
+            assert!(p.fence() == Some(Fence::Read) && !p.is_quiet());
+            p.push_fence(Fence::Read);
             if unread {
                 assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
             }
             assert_eq!(p.recv(b::CLOSE_COMPLETE), Ok((Answer::Skip, Settled::No)));
             assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Skip));
             assert!(p.is_quiet() && p.recv_ready(TransactionStatus::Idle).is_err());
+        }
+    }
+
+    /// The same without a Sync behind its end: what the client sends next is run, or skipped up to a Sync of its own.
+    #[test]
+    fn failed_copy_may_have_read_every_sync_that_was_sent() {
+        use Action::Forward as F;
+        for unread in 0..3 {
+            let mut p = sent(&[(Kind::Execute, F)]);
+            p.recv(b::COPY_IN_RESPONSE).unwrap();
+            for kind in [Kind::Sync, Kind::Sync, Kind::CopyEnd] {
+                p.push(kind, F, false);
+            }
+            assert!(p.is_behind_copy());
+            p.recv(b::ERROR_RESPONSE).unwrap();
+            assert_eq!(p.fence(), Some(Fence::Skipped));
+            p.push_fence(Fence::Skipped);
+            let answers: Vec<_> =
+                (0..=unread).map(|_| p.recv_ready(TransactionStatus::Idle).unwrap()).collect();
+            assert_eq!(answers.iter().filter(|a| **a == Answer::Forward).count(), unread);
+            assert_eq!(p.recv(b::CLOSE_COMPLETE), Ok((Answer::Skip, Settled::No)));
+            assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Skip));
+            assert_eq!(p.is_discarding(), unread == 0);
+            assert_eq!(p.is_quiet(), unread > 0);
         }
     }
 

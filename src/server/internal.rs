@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::role::{self, Role};
 use super::{ServerConn, report};
-use crate::limits::SMALL_MESSAGE_BYTES_MAX;
+use crate::limits::{HEARD_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
 use crate::proto::pipeline::{Action, Kind, Settled};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{VarSet, Whose};
@@ -48,8 +48,6 @@ pub struct Reply {
     pub param_types: Option<Vec<u32>>,
     /// Command tags, in order.
     pub tags: Vec<Vec<u8>>,
-    /// NotificationResponse messages that came meanwhile, whole: they are the listening client's.
-    pub notifications: Vec<u8>,
     /// NoticeResponse messages.
     pub notices: Vec<Notice>,
     /// ParameterDescription's body, to be given to a client as it is.
@@ -146,20 +144,6 @@ impl ServerConn {
         max: usize,
         whose: Whose,
     ) -> Result<Option<Vec<u8>>, Lost> {
-        self.settle_vars_for(want, max, whose, &mut Vec::new()).await
-    }
-
-    /// As [`ServerConn::settle_vars`], for a client that may listen: appends the notifications that came meanwhile, whole.
-    ///
-    /// # Errors
-    /// As [`ServerConn::simple`].
-    pub async fn settle_vars_for(
-        &mut self,
-        want: &Arc<VarSet>,
-        max: usize,
-        whose: Whose,
-        heard: &mut Vec<u8>,
-    ) -> Result<Option<Vec<u8>>, Lost> {
         let mut names = std::mem::take(&mut self.own_names);
         let appended = self.apply_vars(want, &mut names, max, whose);
         self.own_names = names;
@@ -168,7 +152,6 @@ impl ServerConn {
         }
         let reply = self.finish().await?;
         self.broken |= reply.error.is_some();
-        heard.extend_from_slice(&reply.notifications);
         Ok(reply.error)
     }
 
@@ -276,7 +259,12 @@ impl ServerConn {
                         self.shared.heard_of(name);
                     }
                 }
-                b::NOTIFICATION_RESPONSE => reply.notifications.extend_from_slice(&buf[..head.total()]),
+                b::NOTIFICATION_RESPONSE => {
+                    if self.heard.len() + head.total() > HEARD_BYTES_MAX {
+                        return Err("too many notifications".into());
+                    }
+                    self.heard.extend_from_slice(&buf[..head.total()]);
+                }
                 b::NOTICE_RESPONSE if raw => {}
                 b::NOTICE_RESPONSE => {
                     let notice = Notice { behind: reply.tags.len(), body: body.to_vec() };
@@ -382,7 +370,6 @@ impl ServerConn {
                 .filter(|(n, _)| n == "statement_timeout")
                 .for_each(|s| s.1.clone_from(&limit));
         }
-        probe.notifications = reply.notifications;
         Ok(probe)
     }
 
@@ -414,8 +401,6 @@ SELECT pg_catalog.current_setting('statement_timeout'), pg_catalog.set_config('s
 pub struct Probe {
     /// Settings changed in the session, with `role` and `session_authorization` where they differ from the login.
     pub settings: Vec<(String, String)>,
-    /// Notifications that came meanwhile, whole.
-    pub notifications: Vec<u8>,
     /// Channels listened to.
     pub listen: bool,
     /// Session-level advisory locks held.
@@ -447,7 +432,6 @@ impl Probe {
             settings.push(("session_authorization".into(), session));
         }
         Some(Self {
-            notifications: Vec::new(),
             settings,
             listen: flag(1),
             advisory_lock: flag(2),

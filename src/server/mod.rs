@@ -107,6 +107,9 @@ pub struct ServerConn {
     /// What ran on it for this client may have made settings that no catalogue shows (those of no module, set inside
     /// a function): another client gets it with all settings reset.
     pub unvouched: Option<u64>,
+    /// NotificationResponse messages that came in round trips of ours, whole. They are those of the client that is
+    /// linked, which takes them before it goes on ([`Session::relay`](crate::client)); who comes next never sees them.
+    pub heard: Vec<u8>,
     /// Nothing more may be done with it.
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
@@ -154,6 +157,7 @@ impl ServerConn {
             worker,
             idle_since: now,
             unvouched: None,
+            heard: Vec::new(),
             broken: false,
             streaming: 0,
         }

@@ -322,13 +322,18 @@ impl Raw {
 
     /// Sends a CancelRequest for this session on a connection of its own, and waits until that closes.
     pub fn cancel(&self, port: u16) {
+        self.send_cancel(port).read_until_closed();
+    }
+
+    /// As [`Self::cancel`], without the wait; gives that connection.
+    pub fn send_cancel(&self, port: u16) -> Self {
         let mut other = Self::connect(port);
         let mut packet = (12 + self.key.len() as u32).to_be_bytes().to_vec();
         packet.extend_from_slice(&80_877_102u32.to_be_bytes());
         packet.extend_from_slice(&self.pid.to_be_bytes());
         packet.extend_from_slice(&self.key);
         other.send(&packet);
-        other.read_until_closed();
+        other
     }
 
     /// Cancels again and again until something is answered: the request may come before the statement does.
