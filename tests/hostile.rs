@@ -145,7 +145,8 @@ fn liar(answer: Vec<u8>) -> u16 {
     liar_of(vec![vec![answer]])
 }
 
-/// A server that lets everybody in and then answers `SELECT n` with the writes at `n`, or the last ones.
+/// A server that lets everybody in and then answers `SELECT n` with the writes at `n`, or the last ones. Behind an empty one
+/// it closes.
 fn liar_of(answers: Vec<Vec<Vec<u8>>>) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -196,6 +197,9 @@ fn serve(mut stream: TcpStream, answers: &[Vec<Vec<u8>>]) -> Option<()> {
             if head.tag == f::QUERY {
                 let writes = answers.get(number(body)).or(answers.last())?;
                 writes.iter().try_for_each(|write| stream.write_all(write)).ok()?;
+                if writes.last().is_some_and(Vec::is_empty) {
+                    return None;
+                }
             }
             seen.drain(..head.total());
         }
@@ -205,7 +209,7 @@ fn serve(mut stream: TcpStream, answers: &[Vec<Vec<u8>>]) -> Option<()> {
 /// In front of `port`, with one connection to it at a time.
 fn in_front_of(port: u16) -> Proxy {
     Proxy::start(&format!(
-        "[general]\nlisten_addr = \"127.0.0.1\"\nlisten_port = @PORT@\nauth_type = \"trust\"\nquery_wait_timeout = 20\n\
+        "[general]\nlisten_addr = \"127.0.0.1\"\nlisten_port = @PORT@\nauth_type = \"trust\"\nadmin_users = [\"postgres\"]\nquery_wait_timeout = 20\n\
          default_pool_size = 1\nserver_login_retry = 1\nworkers = 1\n\
          [databases.\"*\"]\nhost = \"127.0.0.1\"\nport = {port}\n"
     ))
@@ -240,6 +244,30 @@ fn servers_that_break_the_protocol_cost_their_client_only() {
         assert!(matches!(state.as_deref(), Some("08P01" | "08006")), "{what}: {state:?} {}", outline(&heard));
         assert!(proxy.alive(), "{what}");
     }
+}
+
+/// What pgsluice has to say would be read as the rest of the row.
+#[test]
+fn a_row_that_breaks_off_is_not_filled_up() {
+    let description =
+        honest(b::ROW_DESCRIPTION, b"\0\x01v\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0");
+    let torn = [description, message(b::DATA_ROW, 30, b"\0\x01\0\0\0\x14torn")].concat();
+    let bogus = [&[b'x'; 16][..], &honest(b'?', b"")].concat();
+    let answers = vec![vec![torn.clone()], vec![torn.clone(), Vec::new()], vec![torn, bogus]];
+    let mut proxy = in_front_of(liar_of(answers));
+    for (way, expected) in ["", "", "DE"].into_iter().enumerate() {
+        let mut raw = Raw::login(proxy.port(), "any");
+        raw.send(&honest(f::QUERY, format!("SELECT {way}\0").as_bytes()));
+        assert_eq!(raw.read().tag, b::ROW_DESCRIPTION);
+        if way == 0 {
+            Raw::login(proxy.port(), "pgsluice").rows("KILL any");
+        }
+        assert_eq!(tags(&raw.read_until_closed()), expected);
+        if way == 0 {
+            Raw::login(proxy.port(), "pgsluice").rows("RESUME any");
+        }
+    }
+    assert!(proxy.alive());
 }
 
 #[test]

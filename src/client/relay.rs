@@ -3,6 +3,7 @@
 //! Owns: walking headers on both sides, copying runs, back-pressure (a side is read only while the other's buffer has
 //! room). Never: looks into DataRow or CopyData, allocates for a message, takes a lock, reads the clock, logs.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
@@ -12,8 +13,9 @@ use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
-use crate::proto::pipeline::{Answer, Kind, Settled};
-use crate::server::{ServerConn, report};
+use crate::proto::pipeline::{Answer, Kind, Pipeline, Settled};
+use crate::proto::prepared::ServerNames;
+use crate::server::{Reported, ServerConn, ServerShared, report};
 use crate::settings::PoolMode;
 use crate::wire::frame::{HEADER_BYTES, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
@@ -362,6 +364,37 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
     let (buf, to_server) = conn.split();
     let out = &mut client.out;
     let before = out.len();
+    let walked =
+        walk_down(&mut walk, buf, out, state, Below { pipeline, names, reported, streaming, shared });
+    // Also before an error of ours: a message that the client has in part goes on.
+    out.extend_from_slice(&buf[walk.run..walk.pos]);
+    walked?;
+    state.put_between(pipeline, to_server);
+    state.counts.sent += (out.len() - before) as u64;
+    let Down { pos, want, .. } = walk;
+    conn.consume(pos);
+    conn.want(want);
+    Ok(())
+}
+
+/// What a walk over a server's messages changes of its connection.
+struct Below<'a> {
+    pipeline: &'a mut Pipeline,
+    names: &'a mut ServerNames,
+    reported: &'a mut Arc<Reported>,
+    streaming: &'a mut usize,
+    shared: &'a ServerShared,
+}
+
+/// Hot path. Takes in `buf`, as far as whole messages or the beginning of one that is passed on in pieces stand there.
+fn walk_down(
+    walk: &mut Down,
+    buf: &[u8],
+    out: &mut Vec<u8>,
+    state: &mut State,
+    below: Below<'_>,
+) -> Result<(), Fault> {
+    let Below { pipeline, names, reported, streaming, shared } = below;
     loop {
         if *streaming > 0 {
             let n = (*streaming).min(buf.len() - walk.pos);
@@ -415,7 +448,6 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
                 })?;
                 state.recv_ready(status, answer);
                 if state.mode == PoolMode::Statement && status != TransactionStatus::Idle {
-                    out.extend_from_slice(&buf[walk.run..walk.pos]);
                     return Err(Fault::Client(Error::statement_mode()));
                 }
                 if pipeline.is_empty() {
@@ -442,7 +474,7 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
             }
             b::ERROR_RESPONSE if pipeline.is_empty() => {
                 // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
-                out.extend_from_slice(&buf[walk.run..walk.pos + frame.len()]);
+                walk.pos += frame.len();
                 return Err(Fault::ServerLost(String::new()));
             }
             tag => {
@@ -540,12 +572,6 @@ fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> R
             state.report_differences(reported, out);
         }
     }
-    out.extend_from_slice(&buf[walk.run..walk.pos]);
-    state.put_between(pipeline, to_server);
-    state.counts.sent += (out.len() - before) as u64;
-    let Down { pos, want, .. } = walk;
-    conn.consume(pos);
-    conn.want(want);
     Ok(())
 }
 

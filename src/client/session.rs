@@ -524,8 +524,9 @@ impl Session {
     }
 
     /// The session ends and its server with it. What a timeout or an administrator ends does not run on there.
-    pub(super) fn abandon(&self, server: &Checkout, fault: Fault) -> Fault {
+    pub(super) fn abandon(&mut self, server: &Checkout, fault: Fault) -> Fault {
         self.me.unlink();
+        self.state.cut_short = server.streaming > 0 && !self.state.dropping_down;
         if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
             let shared = Arc::clone(&server.shared);
             let limit = self.cx.settings.load().general.cancel_wait_timeout;
@@ -743,6 +744,8 @@ impl Session {
         let out = &mut self.client.out;
         match &fault {
             Fault::ClientGone => return,
+            // The client would take it for the rest of that message.
+            _ if self.state.cut_short => {}
             Fault::Client(error) => error.clone().fatal().put(out),
             // The server's own words were passed on already.
             Fault::ServerLost(why) if why.is_empty() => {}

@@ -204,6 +204,8 @@ pub struct State {
     pub bound: Option<Arc<Statement>>,
     /// The rest of a server's message that is passed on in pieces is dropped.
     pub dropping_down: bool,
+    /// The client has a message of the server's in part, and the rest of it does not come.
+    pub cut_short: bool,
     /// A COPY was sent on as one extended unit; its Sync goes out when the COPY has ended.
     pub sync_owed: bool,
     /// The unnamed statement and portal on the server are those of a folded Query, of which the client knows nothing.
@@ -289,6 +291,7 @@ impl State {
             streaming: 0,
             dropping: false,
             dropping_down: false,
+            cut_short: false,
             unnamed_at: (0, 0),
             awaiting: false,
             urged: false,
