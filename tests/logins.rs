@@ -43,6 +43,28 @@ fn enter(proxy: &Proxy, user: &str, password: &str, more: &[(&str, &str)]) -> Re
 }
 
 #[test]
+fn an_empty_password_is_refused_in_postgresqls_words() {
+    for method in ["password", "md5"] {
+        let hba = format!("local all all trust\nhost all postgres all trust\nhost all all all {method}\n");
+        let server = Postgres::start(PgOptions { hba: Some(hba), ..PgOptions::default() });
+        server.psql("postgres", "SET password_encryption = 'md5'; CREATE ROLE ann LOGIN PASSWORD 'right'");
+        let auth_type = method.replace("password", "plain");
+        let general = format!("auth_type = \"{auth_type}\"\nauth_file = \"users\"");
+        let config = Proxy::config(&server, &general, "", "");
+        let proxy = Proxy::start_with(&config, &[("users", "\"ann\" \"right\"\n")]);
+        let [direct, through] = [server.port(), proxy.port()].map(|port| {
+            let mut raw = Raw::connect(port);
+            raw.startup(3 << 16, &[("user", "ann"), ("database", "postgres")]);
+            raw.read();
+            raw.send(b"p\0\0\0\x05\0");
+            let error = raw.read();
+            format!("{} {}", error.sqlstate(), error.field(b'M'))
+        });
+        assert_eq!(through, direct, "{method}");
+    }
+}
+
+#[test]
 fn only_whom_the_lookup_finds_gets_in() {
     let server = server();
     let proxy = asking(&server, "", "");

@@ -3,10 +3,11 @@
 mod support;
 
 use std::io::Write as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
+use support::console::find;
 use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
 /// Appends the messages of one unit.
@@ -237,6 +238,28 @@ fn a_tls_session_that_the_server_ends_is_closed_in_tls() {
         assert!(told.contains("terminating connection due to administrator command"), "{mode}: {told}");
         assert!(told.contains("SSL connection has been closed unexpectedly"), "{mode}: {told}");
     }
+}
+
+#[test]
+fn a_tls_session_of_the_console_is_closed_in_tls() {
+    let server = Postgres::shared();
+    let certs = Certs::new("postgres");
+    let tls = format!(
+        "client_tls_sslmode = \"allow\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    let proxy = through(server, MODES[0], &tls);
+    let dsn = proxy.dsn("pgsluice").replace("sslmode=disable", "sslmode=require");
+    let mut psql = Command::new(client_program("psql"));
+    psql.args(["-X", "-d", &dsn]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut psql = psql.spawn().expect("run psql");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let named = |console: &mut Raw| find(console, "SHOW CLIENTS", &[("application_name", "psql")]);
+    let client = poll(PATIENCE, || named(&mut console)).expect("psql's session");
+    console.rows(&format!("KILL_CLIENT {}", client["id"]));
+    psql.stdin.take().expect("piped").write_all(b"SHOW VERSION;\n").expect("psql reads");
+    let told = String::from_utf8_lossy(&psql.wait_with_output().expect("psql ends").stderr).into_owned();
+    assert!(told.contains("SSL connection has been closed unexpectedly"), "{told}");
 }
 
 #[test]

@@ -628,6 +628,12 @@ fn sasl_error(client: &Unauthenticated, account: &Account<'_>, error: ScramError
     }
 }
 
+/// An empty password is refused before anybody looks whose it is, as PostgreSQL does.
+fn said(password: &[u8]) -> Result<&[u8], Error> {
+    let what = "empty password returned by client";
+    if password.is_empty() { Err(Error::new(Kind::InvalidPassword, what)) } else { Ok(password) }
+}
+
 async fn cleartext(
     client: &mut Unauthenticated,
     account: &Account<'_>,
@@ -637,10 +643,10 @@ async fn cleartext(
     client.line.write(out).await?;
     out.clear();
     let answer = client.line.answer().await?;
-    let password = startup::password(&answer).map_err(Error::from)?;
+    let password = said(startup::password(&answer).map_err(Error::from)?)?;
     // What is not UTF-8 is no password of auth_file, which is UTF-8; it must fail as late as others.
     let text = Zeroizing::new(String::from_utf8_lossy(password).into_owned());
-    let right = account.verify_password(&text).await & (text.as_bytes() == password) & !password.is_empty();
+    let right = account.verify_password(&text).await & (text.as_bytes() == password);
     if !right {
         let why = account.flaw(Exchange::Cleartext).unwrap_or("the password does not match");
         return Err(client.wrong_password(why).into());
@@ -654,7 +660,7 @@ async fn md5(client: &mut Unauthenticated, account: &Account<'_>, out: &mut Vec<
     client.line.write(out).await?;
     out.clear();
     let answer = client.line.answer().await?;
-    let given = startup::password(&answer).map_err(Error::from)?;
+    let given = said(startup::password(&answer).map_err(Error::from)?)?;
     if !account.verify_md5(salt, given) {
         let why = account.flaw(Exchange::Md5).unwrap_or("the password does not match");
         return Err(client.wrong_password(why).into());

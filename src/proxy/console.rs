@@ -67,7 +67,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         let error = Error::console_not_allowed(&startup.user);
         events::client_refused(&peer.to_string(), error.message(), "");
         error.put(&mut client.out);
-        let _ = tokio::time::timeout(LAST_WORDS, client.flush()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, client.say_goodbye()).await;
         return None;
     }
     let me = cx.clients.enter(NewClient {
@@ -125,7 +125,7 @@ impl Console {
         .await;
         let End::Closed(error) = self.converse(&proxy).await else { return };
         error.fatal().put(&mut self.client.out);
-        let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, self.client.say_goodbye()).await;
     }
 
     async fn converse(&mut self, proxy: &Arc<Proxy>) -> End {
@@ -199,7 +199,7 @@ impl Console {
         self.session.finish(result, &mut self.client.out);
         if ends_now {
             // The answer goes out first; the process does not wait for who does not read it.
-            let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
+            let _ = tokio::time::timeout(LAST_WORDS, self.client.say_goodbye()).await;
             proxy.stop_now();
         }
         Ok(())
