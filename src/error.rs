@@ -88,6 +88,10 @@ kinds! {
     StalePlan = "0A000" Error,
     /// Texts of prepared statements exceed a bound.
     PreparedBytes = "53400" Error,
+    /// One client has as many prepared statements as it may.
+    PreparedNames = "54000" Error,
+    /// One client's settings exceed a bound.
+    SettingsBytes = "54000" Fatal,
     /// No server connection could be opened within query_wait_timeout.
     ServerUnreachable = "08001" Fatal,
     /// No server was as target_session_attrs wants it within query_wait_timeout.
@@ -269,6 +273,18 @@ impl Error {
             ),
         )
         .with_hint("Close statements that are no longer used, or raise prepared_statement_bytes_max.")
+    }
+
+    /// A client has `max` prepared statements.
+    pub fn prepared_names(max: usize) -> Self {
+        Self::new(Kind::PreparedNames, format!("a session cannot have more than {max} prepared statements"))
+            .with_hint("Close statements that are no longer used.")
+    }
+
+    /// Settings that a client changed exceed `max` bytes.
+    pub fn settings_bytes(max: usize) -> Self {
+        Self::new(Kind::SettingsBytes, format!("settings of the session would hold more than {max} bytes"))
+            .with_hint("Keep large values in a table, or use pool_mode = \"session\".")
     }
 
     /// No connection to the server within query_wait_timeout, and why.

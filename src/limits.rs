@@ -65,6 +65,13 @@ pub const PIPELINE_MAX: usize = 16_384;
 /// connection is closed.
 pub const HEARD_BYTES_MAX: usize = 4 << 20;
 
+/// Names of prepared statements of one client, where names are followed. Their texts are held once for all clients, within
+/// `prepared_statement_bytes_max`; a name costs some hundred bytes.
+pub const PREPARED_NAMES_MAX: usize = 65_536;
+
+/// Names and values of the settings that one client carries from one server connection to the next (bytes).
+pub const SETTINGS_BYTES_MAX: usize = 1 << 20;
+
 /// Most rows of one INSERT of many VALUES: each number of rows is a prepared statement of its own on a server connection.
 pub const VALUES_ROWS_MAX: usize = 16;
 

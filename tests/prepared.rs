@@ -4,7 +4,7 @@ mod support;
 
 use std::io::{ErrorKind, Write as _};
 
-use pgsluice::limits::PIPELINE_MAX;
+use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::crowd::comparable;
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
@@ -133,6 +133,22 @@ fn a_unit_of_any_length_is_answered() {
 }
 
 /// The last answer that may be owed is to a message that goes on in pieces.
+/// One text under many names costs pgsluice a name each.
+#[test]
+fn a_session_has_so_many_statements_and_no_more() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    for from in (0..PREPARED_NAMES_MAX).step_by(4096) {
+        let answer =
+            ask(&mut raw, |o| (from..from + 4096).for_each(|n| put_parse(o, &n.to_string(), "SELECT 1")));
+        assert_eq!(answer.len(), 4097);
+    }
+    assert_eq!(failure(&mut raw, |o| put_parse(o, "more", "SELECT 1")), "54000");
+    ask(&mut raw, |o| put_close(o, "7"));
+    prepare(&mut raw, "more", "SELECT 1");
+    assert_eq!(run(&mut raw, "more", &[]), "1");
+}
+
 #[test]
 fn a_long_message_at_the_end_of_what_may_be_owed_passes_whole() {
     let (_, proxy, database) = one("");

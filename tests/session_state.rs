@@ -3,6 +3,7 @@
 
 mod support;
 
+use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::{PATIENCE, Postgres, Proxy, Raw, outline, poll};
 
@@ -601,6 +602,26 @@ fn a_notification_reaches_a_pinned_client_while_it_is_idle() {
     };
     assert!(last.outline().contains("news"));
     assert_eq!(backend_pid(&mut a), pid);
+}
+
+#[test]
+fn large_settings_are_carried_up_to_a_bound_that_is_named() {
+    let (_, proxy, database) = one_connection("");
+    let (mut a, mut other) = two(&proxy, &database);
+    let set = |bytes: usize| format!("SELECT length(set_config('app.large', repeat('x', {bytes}), false))");
+    assert_eq!(a.value(&set(900_000)).as_deref(), Some("900000"));
+    assert_eq!(other.value("SELECT current_setting('app.large', true)").unwrap_or_default(), "");
+    assert_eq!(a.value("SELECT length(current_setting('app.large'))").as_deref(), Some("900000"));
+    // Its answer comes first, what is wrong with it then.
+    assert_eq!(a.value(&set(SETTINGS_BYTES_MAX)).as_deref(), Some("1048576"));
+    let told = a.read();
+    assert_eq!(
+        (told.sqlstate().as_str(), told.field(b'S').as_str()),
+        ("54000", "FATAL"),
+        "{}",
+        told.outline()
+    );
+    assert_eq!(other.value("SELECT 1").as_deref(), Some("1"));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::state::{
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
 use crate::error::{Error, Kind};
-use crate::limits::READ_BUFFER_BYTES;
+use crate::limits::{READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
@@ -595,6 +595,10 @@ impl Session {
         let reported = Arc::clone(&server.reported);
         self.client.prepare_out();
         self.state.report_differences(&reported, &mut self.client.out);
+        let bytes: usize = found.settings.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > SETTINGS_BYTES_MAX {
+            return Err(Fault::Client(Error::settings_bytes(SETTINGS_BYTES_MAX)));
+        }
         let vars = &self.cx.pools.shared().vars;
         let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
         (server.vars, server.since) = (Arc::clone(&set), since);

@@ -13,8 +13,8 @@ use crate::coalesce::lane::Work;
 use crate::error::Error;
 use crate::learn::Learner;
 use crate::limits::{
-    PIPELINE_MAX, PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
-    STATEMENT_BYTES_MAX,
+    PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX,
+    SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX,
 };
 use crate::policy::{self, Rules};
 use crate::pool::{self, registry::Shared};
@@ -832,6 +832,9 @@ impl State {
         };
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
+        }
+        if self.names.len() >= PREPARED_NAMES_MAX {
+            return Ok(self.refuse(Kind::Parse, Error::prepared_names(PREPARED_NAMES_MAX), server));
         }
         self.note_custom_settings(parse.query, statement.effects);
         if server.names.holds(statement.id) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::role::{self, Role};
 use super::{ServerConn, report};
-use crate::limits::{HEARD_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::limits::HEARD_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Settled};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{VarSet, Whose};
@@ -78,7 +78,7 @@ impl Reply {
     }
 
     fn message_max(&self) -> usize {
-        if self.raw_left > 0 { RAW_BYTES_MAX } else { SMALL_MESSAGE_BYTES_MAX }
+        if self.raw_left > 0 { RAW_BYTES_MAX } else { ANSWER_BYTES_MAX }
     }
 }
 
