@@ -281,6 +281,7 @@ impl Pipeline {
         self.names_in_unit += usize::from(names);
         // What COPY does not take ends it; or it has failed already.
         self.copy_in &= kind == Kind::Sync;
+        self.behind_copy &= !self.owed.is_empty();
         match kind {
             Kind::Sync if self.copy_in => {
                 self.swallowed += 1;
@@ -717,6 +718,21 @@ mod tests {
             assert_eq!(p.is_discarding(), unread == 0);
             assert_eq!(p.is_quiet(), unread > 0);
         }
+    }
+
+    /// What waits for the end of a COPY does not wait for what comes after it.
+    #[test]
+    fn a_copy_that_was_answered_holds_nothing_back() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Execute, F), (Kind::Sync, F)]);
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        p.push(Kind::CopyEnd, F, false);
+        p.push(Kind::Sync, F, false);
+        assert!(p.is_behind_copy());
+        p.recv(b::COMMAND_COMPLETE).unwrap();
+        p.recv_ready(TransactionStatus::Idle).unwrap();
+        p.push(Kind::Parse, F, false);
+        assert!(!p.is_behind_copy());
     }
 
     #[test]
