@@ -17,7 +17,7 @@ use crate::proto::pipeline::{Answer, Kind, Pipeline, Settled};
 use crate::proto::prepared::ServerNames;
 use crate::server::{Reported, ServerConn, ServerShared, report};
 use crate::settings::PoolMode;
-use crate::wire::frame::{HEADER_BYTES, header};
+use crate::wire::frame::{HEADER_BYTES, Header, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
 /// What a server says stops at [`WRITE_BUFFER_BYTES_MAX`]; what stands above it are answers of our own, and a client that does
@@ -359,19 +359,17 @@ fn pump(
 
 /// Hot path. Backend messages from the server's input to the client's output.
 fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> Result<(), Fault> {
-    let mut walk = Down { run: 0, pos: 0, want: 0 };
     let ServerConn { conn, pipeline, names, reported, streaming, shared, .. } = server;
     let (buf, to_server) = conn.split();
-    let out = &mut client.out;
-    let before = out.len();
-    let walked =
-        walk_down(&mut walk, buf, out, state, Below { pipeline, names, reported, streaming, shared });
+    let before = client.out.len();
+    let mut walk = Down { buf, out: &mut client.out, run: 0, pos: 0, want: 0 };
+    let walked = walk_down(&mut walk, state, Below { pipeline, names, reported, streaming, shared });
     // Also before an error of ours: a message that the client has in part goes on.
-    out.extend_from_slice(&buf[walk.run..walk.pos]);
+    walk.copy();
+    let Down { pos, want, .. } = walk;
     walked?;
     state.put_between(pipeline, to_server);
-    state.counts.sent += (out.len() - before) as u64;
-    let Down { pos, want, .. } = walk;
+    state.counts.sent += (client.out.len() - before) as u64;
     conn.consume(pos);
     conn.want(want);
     Ok(())
@@ -386,200 +384,120 @@ struct Below<'a> {
     shared: &'a ServerShared,
 }
 
-/// Hot path. Takes in `buf`, as far as whole messages or the beginning of one that is passed on in pieces stand there.
-fn walk_down(
-    walk: &mut Down,
-    buf: &[u8],
-    out: &mut Vec<u8>,
-    state: &mut State,
-    below: Below<'_>,
-) -> Result<(), Fault> {
+/// Hot path. Takes in what is there, up to a message that has to be whole and is not.
+fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result<(), Fault> {
     let Below { pipeline, names, reported, streaming, shared } = below;
+    let buf = walk.buf;
     loop {
         if *streaming > 0 {
-            let n = (*streaming).min(buf.len() - walk.pos);
-            *streaming -= n;
-            walk.pos += n;
-            if state.dropping_down {
-                walk.run = walk.pos;
-            }
+            *streaming -= walk.pass(*streaming, state.dropping_down);
             if *streaming > 0 {
-                break;
+                return Ok(());
             }
         }
         let Some(head) =
             header(&buf[walk.pos..], state.message_max).map_err(|e| Fault::ServerViolation(e.to_string()))?
         else {
-            break;
+            return Ok(());
         };
         let frame = &buf[walk.pos..(walk.pos + head.total()).min(buf.len())];
         let rest = head.total() - frame.len();
-        let body = &frame[HEADER_BYTES..];
+        if rest > 0 && waits_for_whole(head, pipeline)? {
+            walk.want = head.total();
+            return Ok(());
+        }
         let answer = match head.tag {
             b::DATA_ROW | b::COPY_DATA => answer(pipeline.recv(head.tag))?.0,
-            // Nothing of ours may stand inside a message that comes while nothing is owed.
-            b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE
-                if rest > 0 && head.total() <= SMALL_MESSAGE_BYTES_MAX =>
-            {
-                walk.want = head.total();
-                break;
-            }
-            b::ROW_DESCRIPTION
-                if rest > 0
-                    && (pipeline.front_statement() != 0 || pipeline.keeps_rows())
-                    && head.total() <= SMALL_MESSAGE_BYTES_MAX =>
-            {
-                walk.want = head.total();
-                break;
-            }
-            b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE
-                if rest > 0 =>
-            {
-                if head.total() > SMALL_MESSAGE_BYTES_MAX {
-                    return Err(Fault::ServerViolation("message is too long".into()));
-                }
-                walk.want = head.total();
-                break;
-            }
-            b::READY_FOR_QUERY => {
-                let status = b::ready_for_query(body).map_err(|e| Fault::ServerViolation(e.to_string()))?;
-                let answer = pipeline.recv_ready(status).map_err(|v| {
-                    Fault::ServerViolation(format!("unexpected ReadyForQuery, owed {:?}", v.owed))
-                })?;
-                state.recv_ready(status, answer);
-                if state.mode == PoolMode::Statement && status != TransactionStatus::Idle {
-                    return Err(Fault::Client(Error::statement_mode()));
-                }
-                if pipeline.is_empty() {
-                    state.described.clear();
-                    state.nothing_in_flight();
-                }
-                answer
-            }
+            b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => forward_unless_own(pipeline),
+            b::READY_FOR_QUERY => state.pass_ready(frame, pipeline)?,
             b::PARAMETER_STATUS => {
-                let (name, value) =
-                    b::parameter_status(body).map_err(|e| Fault::ServerViolation(e.to_string()))?;
+                let (name, value) = b::parameter_status(&frame[HEADER_BYTES..])
+                    .map_err(|e| Fault::ServerViolation(e.to_string()))?;
                 if report(reported, name, value) {
                     shared.heard_of(name);
                 }
                 state.note_parameter(name, value);
-                if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
-            }
-            b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => {
-                if pipeline.front_is_own() {
-                    Answer::Skip
-                } else {
-                    Answer::Forward
-                }
+                forward_unless_own(pipeline)
             }
             b::ERROR_RESPONSE if pipeline.is_empty() => {
                 // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
                 walk.pos += frame.len();
                 return Err(Fault::ServerLost(String::new()));
             }
-            tag => {
-                let asked = pipeline.front_statement();
-                let (answer, settled) = answer(pipeline.recv(tag))?;
-                match settled {
-                    Settled::No => {}
-                    Settled::Done => state.names.settle(),
-                    Settled::Struck(count) => state.names.strike(count, names),
-                    Settled::Failed(count) => state.names.fail(count, names),
-                }
-                match tag {
-                    b::ERROR_RESPONSE => state.recv_error(body, asked, shared, pipeline)?,
-                    b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
-                        state.recv_shape(asked, (rest == 0).then_some(body), answer);
-                    }
-                    b::COMMAND_COMPLETE => {
-                        if state.taint.intersects(FORGETS_NAMES) {
-                            state.recv_forgetting_tag(body, names);
-                        }
-                        state.recv_end(body);
-                    }
-                    _ => {}
-                }
-                answer
-            }
+            tag => state.pass_answer(tag, frame, rest, pipeline, names, shared)?,
         };
         if !state.kept.is_empty() && head.tag != b::NOTICE_RESPONSE {
-            out.extend_from_slice(&buf[walk.run..walk.pos]);
-            walk.run = walk.pos;
-            if head.tag != b::ERROR_RESPONSE {
-                out.extend_from_slice(&state.kept);
-            }
-            state.kept.clear();
+            state.put_kept(head.tag, walk);
         }
-        match answer {
-            // Mostly what comes next is here, too, and shows that nothing is to be kept.
-            Answer::Keep
-                if rest == 0
-                    && matches!(
-                        buf.get(walk.pos + frame.len()),
-                        None | Some(&(b::ERROR_RESPONSE | b::NOTICE_RESPONSE))
-                    ) =>
-            {
-                out.extend_from_slice(&buf[walk.run..walk.pos]);
-                state.kept.extend_from_slice(frame);
-                walk.pos += frame.len();
-                walk.run = walk.pos;
-            }
-            Answer::Forward | Answer::Keep => walk.pos += frame.len(),
-            Answer::Skip => {
-                out.extend_from_slice(&buf[walk.run..walk.pos]);
-                walk.pos += frame.len();
-                walk.run = walk.pos;
-            }
-            Answer::Refuse => {
-                out.extend_from_slice(&buf[walk.run..walk.pos]);
-                walk.pos += frame.len();
-                walk.run = walk.pos;
-                if head.tag == b::ERROR_RESPONSE {
-                    state.put_refusal(frame, out);
-                }
-            }
-            Answer::OwnFailed => {
-                // The client's name could not be set (its own cancel request came as early as that): this connection
-                // is not what it is taken for, which does not matter to this client.
-                shared.close_needed.store(true, Ordering::Relaxed);
-                out.extend_from_slice(&buf[walk.run..walk.pos]);
-                walk.pos += frame.len();
-                walk.run = walk.pos;
-            }
+        if answer == Answer::OwnFailed {
+            // The client's name could not be set (its own cancel request came as early as that): this connection
+            // is not what it is taken for, which does not matter to this client.
+            shared.close_needed.store(true, Ordering::Relaxed);
         }
+        state.put_answer(answer, head.tag, frame, rest, walk);
         *streaming = rest;
         state.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);
         if rest == 0 && !pipeline.is_empty() {
-            while let Some(owed) = pipeline.pop_fake() {
-                out.extend_from_slice(&buf[walk.run..walk.pos]);
-                walk.run = walk.pos;
-                b::put_empty(
-                    out,
-                    if owed.kind == Kind::Parse { b::PARSE_COMPLETE } else { b::CLOSE_COMPLETE },
-                );
-                if owed.names {
-                    state.names.settle();
-                }
-            }
+            state.put_fakes(pipeline, walk);
         }
         if state.report_due {
-            out.extend_from_slice(&buf[walk.run..walk.pos]);
-            walk.run = walk.pos;
-            state.report_due = false;
-            if state.rules.needs_lexing() {
-                state.know_lexing(reported);
-            }
-            state.report_differences(reported, out);
+            state.put_report(reported, walk);
         }
     }
-    Ok(())
 }
 
-/// Where a walk over backend messages stands: `run..pos` is to be copied as it is.
-struct Down {
+/// Where a walk over backend messages stands: `run..pos` is to be copied to the client as it is.
+struct Down<'a> {
+    buf: &'a [u8],
+    out: &'a mut Vec<u8>,
     run: usize,
     pos: usize,
+    /// Bytes of the next message that have to be there together.
     want: usize,
+}
+
+impl Down<'_> {
+    /// Copies what is to be copied.
+    fn copy(&mut self) {
+        self.out.extend_from_slice(&self.buf[self.run..self.pos]);
+        self.run = self.pos;
+    }
+
+    /// So many bytes are not copied.
+    fn skip(&mut self, bytes: usize) {
+        self.copy();
+        self.pos += bytes;
+        self.run = self.pos;
+    }
+
+    /// What is there of `rest` bytes of a message that has begun, copied unless it is dropped. How many these are.
+    fn pass(&mut self, rest: usize, dropping: bool) -> usize {
+        let bytes = rest.min(self.buf.len() - self.pos);
+        self.pos += bytes;
+        if dropping {
+            self.run = self.pos;
+        }
+        bytes
+    }
+}
+
+/// A message of which a part is there: has it to be whole to be dealt with?
+fn waits_for_whole(head: Header, pipeline: &Pipeline) -> Result<bool, Fault> {
+    let small = head.total() <= SMALL_MESSAGE_BYTES_MAX;
+    match head.tag {
+        // Nothing of ours may stand inside a message that comes while nothing is owed.
+        b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => Ok(small),
+        b::ROW_DESCRIPTION => Ok(small && (pipeline.front_statement() != 0 || pipeline.keeps_rows())),
+        b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE if !small => {
+            Err(Fault::ServerViolation("message is too long".into()))
+        }
+        b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE => Ok(true),
+        _ => Ok(false),
+    }
+}
+
+fn forward_unless_own(pipeline: &Pipeline) -> Answer {
+    if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
 }
 
 fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T, Fault> {
@@ -589,6 +507,111 @@ fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T
 }
 
 impl State {
+    fn pass_ready(&mut self, frame: &[u8], pipeline: &mut Pipeline) -> Result<Answer, Fault> {
+        let status =
+            b::ready_for_query(&frame[HEADER_BYTES..]).map_err(|e| Fault::ServerViolation(e.to_string()))?;
+        let answer = pipeline
+            .recv_ready(status)
+            .map_err(|v| Fault::ServerViolation(format!("unexpected ReadyForQuery, owed {:?}", v.owed)))?;
+        self.recv_ready(status, answer);
+        if self.mode == PoolMode::Statement && status != TransactionStatus::Idle {
+            return Err(Fault::Client(Error::statement_mode()));
+        }
+        if pipeline.is_empty() {
+            self.described.clear();
+            self.nothing_in_flight();
+        }
+        Ok(answer)
+    }
+
+    /// A message that answers what was asked; `rest` bytes of it are still to come.
+    fn pass_answer(
+        &mut self,
+        tag: u8,
+        frame: &[u8],
+        rest: usize,
+        pipeline: &mut Pipeline,
+        names: &mut ServerNames,
+        shared: &ServerShared,
+    ) -> Result<Answer, Fault> {
+        let body = &frame[HEADER_BYTES..];
+        let asked = pipeline.front_statement();
+        let (answer, settled) = answer(pipeline.recv(tag))?;
+        match settled {
+            Settled::No => {}
+            Settled::Done => self.names.settle(),
+            Settled::Struck(count) => self.names.strike(count, names),
+            Settled::Failed(count) => self.names.fail(count, names),
+        }
+        match tag {
+            b::ERROR_RESPONSE => self.recv_error(body, asked, shared, pipeline)?,
+            b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
+                self.recv_shape(asked, (rest == 0).then_some(body), answer);
+            }
+            b::COMMAND_COMPLETE => {
+                if self.taint.intersects(FORGETS_NAMES) {
+                    self.recv_forgetting_tag(body, names);
+                }
+                self.recv_end(body);
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    /// What was kept back goes out before this message, or nowhere if it is an error.
+    fn put_kept(&mut self, tag: u8, walk: &mut Down<'_>) {
+        walk.copy();
+        if tag != b::ERROR_RESPONSE {
+            walk.out.extend_from_slice(&self.kept);
+        }
+        self.kept.clear();
+    }
+
+    fn put_answer(&mut self, answer: Answer, tag: u8, frame: &[u8], rest: usize, walk: &mut Down<'_>) {
+        // Mostly what comes next is here, too, and shows that nothing is to be kept.
+        let may_be_taken_back = || {
+            let next = walk.buf.get(walk.pos + frame.len());
+            rest == 0 && matches!(next, None | Some(&(b::ERROR_RESPONSE | b::NOTICE_RESPONSE)))
+        };
+        match answer {
+            Answer::Keep if may_be_taken_back() => {
+                walk.skip(frame.len());
+                self.kept.extend_from_slice(frame);
+            }
+            Answer::Forward | Answer::Keep => walk.pos += frame.len(),
+            Answer::Skip | Answer::OwnFailed => walk.skip(frame.len()),
+            Answer::Refuse => {
+                walk.skip(frame.len());
+                if tag == b::ERROR_RESPONSE {
+                    self.put_refusal(frame, walk.out);
+                }
+            }
+        }
+    }
+
+    /// Answers that no server is asked for, where their turn has come.
+    fn put_fakes(&mut self, pipeline: &mut Pipeline, walk: &mut Down<'_>) {
+        while let Some(owed) = pipeline.pop_fake() {
+            walk.copy();
+            let tag = if owed.kind == Kind::Parse { b::PARSE_COMPLETE } else { b::CLOSE_COMPLETE };
+            b::put_empty(walk.out, tag);
+            if owed.names {
+                self.names.settle();
+            }
+        }
+    }
+
+    /// A unit of ours that changes settings has ended: what it changed for the client.
+    fn put_report(&mut self, reported: &Arc<Reported>, walk: &mut Down<'_>) {
+        walk.copy();
+        self.report_due = false;
+        if self.rules.needs_lexing() {
+            self.know_lexing(reported);
+        }
+        self.report_differences(reported, walk.out);
+    }
+
     /// A refusal takes the place of the server's error.
     fn put_refusal(&mut self, error: &[u8], out: &mut Vec<u8>) {
         match self.refusals.pop_front() {
