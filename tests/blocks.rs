@@ -8,7 +8,7 @@ mod support;
 use std::collections::{HashMap, HashSet};
 
 use pgsluice::wire::{backend, frontend};
-use support::console::{Row, show, tell};
+use support::console::{Row, show, tell, until};
 use support::crowd::{self, comparable};
 use support::seeded::{Seeded, from_env};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
@@ -507,6 +507,65 @@ fn runs_inside_a_block_leave_as_copy() {
     }
 }
 
+/// A run that its client cancels, or with which the server goes, while it waits for a lock.
+#[test]
+fn a_run_that_is_cancelled_or_loses_its_server_fails_as_directly() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut console = console(&proxy);
+    let run = |begin: bool| {
+        let mut bytes = Vec::new();
+        if begin {
+            Statement::Other("BEGIN".into()).put_extended(&mut bytes, false);
+        }
+        (0..20).for_each(|id| Statement::Insert("a", id, "x").put_extended(&mut bytes, false));
+        put_sync(&mut bytes);
+        bytes
+    };
+    let mut learning = Raw::login(proxy.port(), &db);
+    let poured = poll(PATIENCE, || {
+        learning.send(&run(true));
+        learning.read_until_ready();
+        learning.query("ROLLBACK");
+        (counted(&mut console, "flushes") > 0).then_some(())
+    });
+    assert!(poured.is_some(), "never poured");
+    let mut holder = Raw::login(pg.port(), &db);
+    let waits = "datname = current_database() AND wait_event_type = 'Lock'";
+    for begin in [true, false] {
+        for strike in ["cancel", "terminate"] {
+            let [expected, seen] = [pg.port(), proxy.port()].map(|port| {
+                let mut client = Raw::login(port, &db);
+                if !begin {
+                    client.rows("BEGIN");
+                }
+                holder.rows("BEGIN; LOCK TABLE a");
+                client.send(&run(begin));
+                pg.wait_until(&db, &format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE {waits}"));
+                if strike == "cancel" {
+                    client.cancel(port);
+                    let mut said = client.read_until_ready();
+                    said.extend(client.query("SELECT 1"));
+                    said.extend(client.query("ROLLBACK"));
+                    holder.rows("ROLLBACK");
+                    return comparable(&said);
+                }
+                pg.psql(
+                    &db,
+                    &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waits}"),
+                );
+                let said = client.read_until_closed();
+                holder.rows("ROLLBACK");
+                // What had been answered by then is not the same: a run is answered as a whole.
+                comparable(&said[said.len() - 1..])
+            });
+            assert_eq!(seen, expected, "{begin} {strike}");
+        }
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), "0");
+}
+
 /// What a block does to a table itself holds for the rows that it stores there afterwards: on a connection that has verified the
 /// table in this very transaction, too.
 #[test]
@@ -675,6 +734,194 @@ fn a_deferred_error_is_told_by_what_comes_next() {
         assert_eq!(pg.psql(&db, &format!("SELECT count(*) FROM {table}")).trim(), "0");
     }
     assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+}
+
+/// What is answered to a COMMIT whose rows fail is what is answered to one whose deferred constraint does.
+#[test]
+fn a_commit_that_fails_is_answered_as_one_whose_constraint_is_deferred() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let mut direct = Raw::login(pg.port(), &db);
+    for commit in [Step::query("COMMIT"), Step::extended("COMMIT", &[])] {
+        let failed = |client: &mut Raw, table: &str| {
+            client.rows("BEGIN");
+            client.rows(&format!("INSERT INTO {table} (id, v) VALUES (1, 'x')"));
+            client.rows(&format!("INSERT INTO {table} (id, v) VALUES (1, 'y')"));
+            client.send(&commit.bytes);
+            let said = client.read_until_ready();
+            said.iter().map(|m| (char::from(m.tag), m.sqlstate())).collect::<Vec<_>>()
+        };
+        let expected = failed(&mut direct, "d");
+        assert!(expected.contains(&('E', "23505".into())), "{expected:?}");
+        assert_eq!(failed(&mut client, "u"), expected);
+    }
+}
+
+/// However many messages a block holds, and wherever the Syncs among them are: it leaves, and its error is told as ever.
+#[test]
+fn a_deferred_block_of_any_length_leaves() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let sql = "INSERT INTO u (id, v) VALUES ($1, $2)";
+    let learnt = poll(PATIENCE, || {
+        holds(pg, &db, &mut client, &Step::extended(sql, &[Some("1"), Some("x")])).then_some(())
+    });
+    assert!(learnt.is_some(), "never deferred");
+    // More than is written at once; more messages than may be owed.
+    for (rows, length, sync_each) in [(200, 1000, false), (200, 1000, true), (9000, 1, false)] {
+        for guilty in [None, Some(1), Some(rows - 1)] {
+            let value = |id| if Some(id) == guilty { "bad".to_owned() } else { "x".repeat(length) };
+            let block = Step::pipeline(sql, (0..rows).map(|id| [id.to_string(), value(id)]), sync_each);
+            for (end, left) in [("COMMIT", 'I'), ("SELECT count(*) FROM u", 'E')] {
+                client.rows("BEGIN");
+                client.send(&block.bytes);
+                (0..block.ready).for_each(|_| assert_eq!(status(&client.read_until_ready()), 'T'));
+                assert!(nothing_is_open(pg, &db), "{rows} rows leave early");
+                let said = client.query(end);
+                let errors: Vec<_> = said.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).collect();
+                match guilty {
+                    Some(_) => {
+                        assert_eq!(errors[0].sqlstate(), "23514", "{rows} {sync_each} {guilty:?} {end}");
+                        assert_eq!(status(&said), left, "{rows} {sync_each} {guilty:?} {end}");
+                    }
+                    None => assert!(errors.is_empty(), "{rows} {sync_each} {end}: {}", comparable(&said)),
+                }
+                client.query("ROLLBACK");
+                let stored = if guilty.is_none() && left == 'I' { rows } else { 0 };
+                assert_eq!(client.value("SELECT count(*) FROM u"), Some(stored.to_string()));
+                pg.psql(&db, "TRUNCATE u");
+            }
+        }
+    }
+}
+
+/// Where several statements have to be prepared again, in the middle of a unit of the block.
+#[test]
+fn a_deferred_block_leaves_on_a_connection_that_knows_none_of_its_statements() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", DEFERRED);
+    let mut console = console(&proxy);
+    let mut client = deferring(pg, &proxy, &db);
+    client.send(&prepare_all().bytes);
+    client.read_until_ready();
+    let put = |table, id, named, bytes: &mut Vec<u8>| {
+        Statement::Insert(table, id, "x").put_extended(bytes, named);
+    };
+    let mut block = Vec::new();
+    put("a", 1, true, &mut block);
+    put_sync(&mut block);
+    for id in 2..5 {
+        put("p", id, false, &mut block);
+        put("b", id, true, &mut block);
+    }
+    put_sync(&mut block);
+    let held = poll(PATIENCE, || {
+        client.rows("BEGIN");
+        client.send(&block);
+        (0..2).for_each(|_| assert_eq!(status(&client.read_until_ready()), 'T'));
+        let held = nothing_is_open(pg, &db);
+        tell(&mut console, "RECONNECT");
+        let sql = "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b), (SELECT count(*) FROM p)";
+        let rows = client.rows(sql);
+        assert_eq!(rows, [["1", "3", "3"].map(|n| Some(n.to_owned()))]);
+        client.query("ROLLBACK");
+        held.then_some(())
+    });
+    assert!(held.is_some(), "never deferred");
+}
+
+/// Holds a block with one row for `a`, whose COMMIT waits for the only connection, which `busy` has.
+fn a_commit_that_waits(pg: &'static Postgres, commit: &Step) -> (String, Proxy, Raw, Raw) {
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    let mut busy = Raw::login(proxy.port(), &db);
+    client.rows("BEGIN");
+    client.rows("INSERT INTO a (id, v) VALUES (1, 'x')");
+    busy.rows("BEGIN; SELECT 1");
+    client.send(&commit.bytes);
+    until(&mut console(&proxy), "SHOW CLIENTS", &[("state", "waiting")]);
+    (db, proxy, client, busy)
+}
+
+/// A block whose COMMIT was taken in and waits for a connection has nothing else to wake it.
+#[test]
+fn a_held_commit_that_waits_for_a_connection_hears_of_a_cancel_and_outlives_a_reload() {
+    let pg = Postgres::shared();
+    for commit in [Step::query("COMMIT"), Step::extended("COMMIT", &[])] {
+        let (db, proxy, mut client, mut busy) = a_commit_that_waits(pg, &commit);
+        client.cancel(proxy.port());
+        let said = client.read_until_ready();
+        let error = said.iter().find(|m| m.tag == backend::ERROR_RESPONSE).expect("an error");
+        assert_eq!((error.sqlstate().as_str(), status(&said)), ("57014", 'I'));
+        busy.rows("COMMIT");
+        assert_eq!(client.value("SELECT count(*) FROM a").as_deref(), Some("0"));
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), "0");
+        let (_db, proxy, mut client, mut busy) = a_commit_that_waits(pg, &commit);
+        tell(&mut console(&proxy), "RELOAD");
+        busy.rows("COMMIT");
+        assert_eq!(status(&client.read_until_ready()), 'I');
+        assert_eq!(client.value("SELECT count(*) FROM a").as_deref(), Some("1"));
+    }
+}
+
+/// What is held was judged when it came. Were its BEGIN judged again, by a rule that was made since, its INSERTs would run
+/// without it.
+#[test]
+fn a_rule_that_is_made_while_a_block_is_held_is_for_what_comes_after() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let config = |policy: &str| {
+        Proxy::config(
+            pg,
+            "",
+            "",
+            &format!(
+                "{DEFERRED}
+{policy}"
+            ),
+        )
+    };
+    let proxy = Proxy::start(&config(""));
+    let mut console = console(&proxy);
+    let sql = "INSERT INTO a (id, v) VALUES ($1, $2)";
+    let mut rule = |policy: &str| {
+        proxy.write_config(&config(policy));
+        tell(&mut console, "RELOAD");
+    };
+    for (end, refused) in [
+        (Step::extended("COMMIT", &[]), None),
+        (Step::query("COMMIT"), Some('E')),
+        (Step::query("SELECT 1"), Some('E')),
+    ] {
+        rule("");
+        let mut client = deferring(pg, &proxy, &db);
+        let insert = Step::extended(sql, &[Some("1"), Some("x")]);
+        let learnt = poll(PATIENCE, || holds(pg, &db, &mut client, &insert).then_some(()));
+        assert!(learnt.is_some(), "never deferred");
+        client.rows("BEGIN");
+        client.send(&insert.bytes);
+        client.read_until_ready();
+        rule("[policy]\nsimple_query = \"deny\"");
+        client.send(&end.bytes);
+        let said = client.read_until_ready();
+        let error = said.iter().find(|m| m.tag == backend::ERROR_RESPONSE);
+        assert_eq!(status(&said), refused.unwrap_or('I'), "{}", comparable(&said));
+        assert_eq!(error.map(Message::sqlstate), refused.map(|_| "42501".into()), "{}", comparable(&said));
+        // Its own refusal, and none that was left over.
+        let said = client.extended("SELECT 1 / 0", &[]);
+        let error = said.iter().find(|m| m.tag == backend::ERROR_RESPONSE).expect("an error");
+        assert_eq!(error.sqlstate(), if refused.is_some() { "25P02" } else { "22012" });
+        client.extended("ROLLBACK", &[]);
+        let stored = if refused.is_some() { "0" } else { "1" };
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), stored);
+        pg.psql(&db, "TRUNCATE a");
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgsluice::wire::{backend as b, frontend as f};
-use support::{Certs, Message, Postgres, Proxy, Raw, outline};
+use support::console::until;
+use support::{Certs, Message, Postgres, Proxy, Raw, Step, outline};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -264,4 +265,41 @@ fn protocol_3_2_has_a_longer_key_and_it_works() {
     let _ = stream.read(&mut [0]);
     raw.cancel(proxy.port());
     assert_eq!(error(&raw.read_until_ready()), "57014");
+}
+
+/// A block in one write whose cancel request comes before a server does: what follows its BEGIN must not run without it.
+#[test]
+fn a_block_that_is_cancelled_in_the_queue_fails_inside() {
+    let server = Postgres::shared();
+    for coalesce in ["on", "off"] {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let coalesce = format!("[coalesce]\nmode = \"{coalesce}\"");
+        let proxy = Proxy::to(server, "default_pool_size = 1", "", &coalesce);
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let (mut busy, mut raw) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+        let statements = ["BEGIN", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "COMMIT"];
+        for step in [Step::query as fn(&str) -> Step, |sql| Step::extended(sql, &[])] {
+            busy.rows("BEGIN; SELECT 1");
+            raw.send(&statements.iter().flat_map(|sql| step(sql).bytes).collect::<Vec<_>>());
+            until(&mut console, "SHOW CLIENTS", &[("state", "waiting")]);
+            raw.cancel(proxy.port());
+            busy.rows("COMMIT");
+            let said: Vec<_> = statements.iter().map(|_| raw.read_until_ready()).collect();
+            let first = |messages: &[Message]| {
+                let told = |m: &&Message| matches!(m.tag, b::COMMAND_COMPLETE | b::ERROR_RESPONSE);
+                let told = messages.iter().find(told).expect("an answer");
+                if told.tag == b::ERROR_RESPONSE { told.sqlstate() } else { told.command() }
+            };
+            let said: Vec<_> = said.iter().map(|messages| first(messages)).collect();
+            assert_eq!(said, ["BEGIN", "57014", "25P02", "ROLLBACK"]);
+            // One that stands alone is itself cancelled.
+            busy.rows("BEGIN; SELECT 1");
+            raw.send(&step("BEGIN").bytes);
+            until(&mut console, "SHOW CLIENTS", &[("state", "waiting")]);
+            raw.cancel(proxy.port());
+            assert_eq!(error(&raw.read_until_ready()), "57014");
+            busy.rows("COMMIT");
+            assert_eq!(raw.value("SELECT count(*) FROM t").as_deref(), Some("0"));
+        }
+    }
 }

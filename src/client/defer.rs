@@ -31,8 +31,9 @@ use crate::proto::prepared::Statement;
 use crate::server::internal::{Lost, Notice, Reply};
 use crate::settings::PoolMode;
 use crate::sql::block::{self, Word};
+use crate::wire::backend::{self as b, ErrorFields};
 use crate::wire::frame::{self, HEADER_BYTES};
-use crate::wire::{TransactionStatus, backend as b, frontend as f};
+use crate::wire::{TransactionStatus, frontend as f};
 
 /// A block that no server knows of yet.
 #[derive(Debug)]
@@ -305,6 +306,23 @@ impl Session {
 
     // ----- leaving
 
+    /// Its COMMIT was taken in: nothing that the client sends makes it leave any more.
+    pub(super) fn holds_commit(&self) -> bool {
+        self.deferred.as_ref().is_some_and(|deferred| deferred.commit.is_some())
+    }
+
+    /// A cancel request came before a server did. A COMMIT is answered as cancelled, and nothing of its block was sent; what
+    /// else makes a block leave goes on waiting: the request may come too early, as it may come too late.
+    pub(super) fn cancel_block(&mut self) {
+        if !self.holds_commit() {
+            return;
+        }
+        self.deferred = None;
+        self.client.prepare_out();
+        Error::cancelled().put(&mut self.client.out);
+        b::put_ready_for_query(&mut self.client.out, TransactionStatus::Idle);
+    }
+
     /// Runs what is held on the server, in one write; with a COMMIT at its end the client is answered.
     pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
         let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
@@ -328,7 +346,8 @@ impl Session {
         let goes_on = commit.is_none() || status != TransactionStatus::Idle;
         match (commit, error) {
             (Some(answers), None) => self.client.out.extend_from_slice(&answers),
-            (Some(_), Some(error)) => {
+            (Some(answers), Some(error)) => {
+                self.client.out.extend_from_slice(before_commit(&answers));
                 self.client.out.extend_from_slice(&error);
                 b::put_ready_for_query(&mut self.client.out, status);
             }
@@ -344,39 +363,91 @@ impl Session {
         Ok(Left::Ended)
     }
 
-    /// Sends the client's messages and reads their answers, which nobody is told.
+    /// Sends the client's messages, all of them, and reads their answers, which nobody is told. Of many a part is answered before
+    /// the next one is sent.
     async fn replay(&mut self, server: &mut Checkout, messages: &[u8]) -> Result<Reply, Fault> {
-        let (mut reply, mut at, mut told) = (Reply::default(), 0, Vec::new());
-        while at < messages.len() && reply.error.is_none() {
-            let fed = super::relay::feed(&messages[at..], &mut told, &mut self.state, server)?;
+        let (mut all, mut at) = (Reply::default(), 0);
+        while at < messages.len() {
+            let fed = self.feed_judged(&messages[at..], server)?;
+            if fed == 0 {
+                return Err(Fault::Client(Error::internal("a message that was held can't be sent")));
+            }
             at += fed;
+            if server.pipeline.is_within_unit() {
+                // Its Sync is in the next part: nothing else would make the server answer.
+                f::put_empty(&mut server.conn.out, f::FLUSH);
+            }
+            let mut reply = Reply::default();
             std::mem::swap(&mut server.own_names, &mut self.state.names);
             let finished = self.finish(server, &mut reply).await;
             std::mem::swap(&mut server.own_names, &mut self.state.names);
             finished?;
-            if fed == 0 {
-                return Err(Fault::Client(Error::internal("a message that was held can't be sent")));
-            }
+            all.error = all.error.or(reply.error);
+            all.notices.append(&mut reply.notices);
         }
         self.state.described.clear();
-        Ok(reply)
+        Ok(all)
+    }
+
+    /// What was held was judged when it came, by the rules of that time.
+    fn feed_judged(&mut self, messages: &[u8], server: &mut Checkout) -> Result<usize, Fault> {
+        let state = &mut self.state;
+        let rules = std::mem::take(&mut state.rules);
+        let (unseen, portals) = (std::mem::take(&mut state.unseen), state.portals.take());
+        let fed = super::relay::feed(messages, &mut Vec::new(), state, server);
+        (state.rules, state.unseen, state.portals) = (rules, unseen, portals);
+        fed
     }
 
     /// Reads to the end of what is owed, and obeys meanwhile.
     pub(super) async fn finish(&mut self, server: &mut Checkout, reply: &mut Reply) -> Result<(), Fault> {
         let me = Arc::clone(&self.me);
-        let mut finish = std::pin::pin!(server.finish_into(reply));
-        loop {
-            let finished = std::future::poll_fn(|cx| match finish.as_mut().poll(cx) {
-                Poll::Ready(finished) => Poll::Ready(Some(finished)),
-                Poll::Pending if me.is_signalled() => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            })
-            .await;
-            match finished {
-                Some(finished) => return finished.map_err(|Lost(why)| Fault::ServerLost(why)),
-                None => self.obey(false)?,
+        let finished = {
+            let mut finish = std::pin::pin!(async {
+                server.finish_into(reply).await?;
+                // Behind an error nothing may be owed for what is still to be written.
+                server.conn.flush().await.map_err(|error| Lost(error.to_string()))
+            });
+            loop {
+                let finished = std::future::poll_fn(|cx| match finish.as_mut().poll(cx) {
+                    Poll::Ready(finished) => Poll::Ready(Some(finished)),
+                    Poll::Pending if me.is_signalled() => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                })
+                .await;
+                match finished {
+                    Some(finished) => break finished,
+                    None => self.obey(false)?,
+                }
             }
+        };
+        finished.map_err(|Lost(why)| self.lost(reply, why))
+    }
+
+    /// A server that says why it goes is heard by the client, as it would be directly.
+    fn lost(&mut self, reply: &Reply, why: String) -> Fault {
+        match &reply.error {
+            Some(body) if ErrorFields::new(body).ends_connection() => {
+                self.client.prepare_out();
+                frame::put(&mut self.client.out, b::ERROR_RESPONSE, |out| out.extend_from_slice(body));
+                Fault::ServerLost(String::new())
+            }
+            _ => Fault::ServerLost(why),
         }
+    }
+}
+
+/// What of the answers to a COMMIT comes before its error: nothing, where INSERTs stand with it behind one Sync.
+fn before_commit(answers: &[u8]) -> &[u8] {
+    let (mut at, mut ends) = (0, Vec::new());
+    while let Ok(Some((head, _))) = frame::whole(&answers[at..], usize::MAX) {
+        if head.tag == b::COMMAND_COMPLETE {
+            ends.push(at);
+        }
+        at += head.total();
+    }
+    match ends[..] {
+        [end] => &answers[..end],
+        _ => &[],
     }
 }

@@ -310,6 +310,9 @@ impl Session {
         if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() || unseen {
             return false;
         }
+        if self.state.late.is_some() {
+            return false;
+        }
         let first = self.client.bytes().first().copied();
         if !matches!(first, Some(f::QUERY | f::PARSE | f::BIND)) {
             return false;
@@ -544,6 +547,7 @@ impl Session {
             }
             Some(Outcome::RunSingly) => Ok(self.singly(found.bytes, None)),
             Some(Outcome::Unknown) => Err(Fault::Client(Error::outcome_unknown())),
+            None if self.cancels_inside_block() => Ok(self.singly(found.bytes, None)),
             None => {
                 let end = self.first_unit_end(found.bytes);
                 self.client.prepare_out();
@@ -583,6 +587,38 @@ impl Session {
         };
         self.state.unnamed_at = (0, 0);
         self.state.names.set_unnamed(statement);
+    }
+
+    /// A block stands at the front with what belongs into it. Were its BEGIN answered as cancelled, the rest would run without
+    /// it, each statement in a transaction of its own: what comes behind the BEGIN is, as where the request finds it at work.
+    pub(super) fn cancels_inside_block(&mut self) -> bool {
+        if self.state.late.is_some() {
+            return true;
+        }
+        let opening = if self.begins_block() { self.opening_messages() } else { None };
+        let Some(opening) = opening else { return false };
+        let mut message = Vec::new();
+        Error::cancelled().put(&mut message);
+        (self.state.late, self.state.late_behind) = (Some(message), opening);
+        true
+    }
+
+    /// So many messages open the block: a Query, or all up to the Execute. `None`: nothing is here that is behind them.
+    fn opening_messages(&self) -> Option<usize> {
+        let (mut buf, mut count) = (self.client.bytes(), 0);
+        let mut opened = false;
+        while let Ok(Some((head, _))) = frame::whole(buf, self.state.message_max) {
+            match head.tag {
+                f::SYNC | f::FLUSH => {}
+                _ if opened => return Some(count),
+                tag => {
+                    count += 1;
+                    opened = matches!(tag, f::QUERY | f::EXECUTE);
+                }
+            }
+            buf = &buf[head.total()..];
+        }
+        None
     }
 
     /// Where the first transaction of `bytes` ends: behind its Query or Sync.

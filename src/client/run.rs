@@ -22,6 +22,9 @@ use crate::wire::{DecodeError, TransactionStatus, frontend as f};
 /// As far as is looked for a second INSERT (messages).
 const LOOKED_AT: usize = 10;
 
+/// A client cancels what puts its block back no more often than this.
+const UNDO_TRIES: usize = 3;
+
 /// What stands at the front of the buffer.
 enum Look {
     Run(Run),
@@ -169,17 +172,34 @@ impl Session {
         let Some(error) = &reply.error else {
             return Err(Fault::ServerViolation("COPY stored another number of rows".into()));
         };
-        if opening == Opening::Savepoint && is_cancel(error) {
-            let mut message = Vec::with_capacity(error.len() + frame::HEADER_BYTES);
-            frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&without_context(error)));
-            self.state.late = Some(message);
+        if is_cancel(error) && self.fails_here(opening, error) {
             return Ok(());
         }
-        let undone = server.simple(opening.undo()).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
-        match undone.error {
-            None => Ok(()),
-            Some(_) => Err(Fault::ServerViolation("a savepoint is gone".into())),
+        for _ in 0..UNDO_TRIES {
+            let undone = server.simple(opening.undo()).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
+            match undone.error {
+                None => return Ok(()),
+                Some(error) if is_cancel(&error) => {
+                    if self.fails_here(opening, &error) {
+                        return Ok(());
+                    }
+                }
+                Some(_) => break,
+            }
         }
+        Err(Fault::ServerViolation("a savepoint is gone".into()))
+    }
+
+    /// The client cancelled: the block fails where the run stands. False: first it has to be opened again.
+    fn fails_here(&mut self, opening: Opening, error: &[u8]) -> bool {
+        if opening == Opening::Begin {
+            self.cancels_inside_block();
+            return false;
+        }
+        let mut message = Vec::with_capacity(error.len() + frame::HEADER_BYTES);
+        frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&without_context(error)));
+        self.state.late = Some(message);
+        true
     }
 }
 

@@ -196,7 +196,7 @@ impl Session {
                 Poured::NeedMore => None,
                 Poured::No(single) => single,
             };
-            let Some(mut server) = self.link().await? else { continue };
+            let Some(mut server) = self.link_block().await? else { continue };
             let before = self.client.consumed();
             let left = match self.deferred {
                 Some(_) => Box::pin(self.leave_block(&mut server)).await,
@@ -343,6 +343,17 @@ impl Session {
         }
     }
 
+    /// As [`Session::link`]. A COMMIT that was taken in is not looked at again: it waits on, whatever else was told.
+    async fn link_block(&mut self) -> Result<Option<Checkout>, Fault> {
+        loop {
+            let server = self.link().await?;
+            if server.is_some() || !self.holds_commit() {
+                return Ok(server);
+            }
+            self.obey(false)?;
+        }
+    }
+
     /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
         let (mut server, mut now) = loop {
@@ -459,9 +470,11 @@ impl Session {
             Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Settings, Fault::Client)),
             None => {
                 self.me.set_state(ClientState::Idle, Instant::now());
-                // A block that is held goes on waiting: a cancel request may come too early, as it may come too late.
-                if self.me.take_signal(Signal::Cancel) && self.deferred.is_none() {
-                    self.answer_cancelled()?;
+                if self.me.take_signal(Signal::Cancel) {
+                    match self.deferred {
+                        Some(_) => self.cancel_block(),
+                        None => self.answer_cancelled()?,
+                    }
                 }
                 // Whatever else was told is obeyed before the next message is looked at.
                 Ok(None)
@@ -469,8 +482,12 @@ impl Session {
         }
     }
 
-    /// A cancel request came before a server did: the request is answered as cancelled.
+    /// A cancel request came before a server did: the request is answered as cancelled. One that opens a block goes on
+    /// waiting, and what stands in the block is.
     fn answer_cancelled(&mut self) -> Result<(), Fault> {
+        if self.cancels_inside_block() {
+            return Ok(());
+        }
         let (buf, out) = self.client.split();
         let mut at = 0;
         while let Some((head, _)) = frame::whole(&buf[at..], self.state.message_max)? {

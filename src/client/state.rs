@@ -218,8 +218,10 @@ pub struct State {
     pub kept: Vec<u8>,
     /// ErrorResponses that wait for their turn.
     pub refusals: VecDeque<Refusal>,
-    /// What was answered too early failed: the next message is told so ([`Refusal::Late`]).
+    /// What was answered too early failed, or was cancelled: the next message is told so ([`Refusal::Late`]).
     pub late: Option<Vec<u8>>,
+    /// So many messages go before that one: they open the block that is to fail.
+    pub late_behind: usize,
     /// A unit of ours that changes settings is on its way; what it reports is told in one go behind it.
     pub report_pending: bool,
     /// That unit has ended.
@@ -305,6 +307,7 @@ impl State {
             kept: Vec::new(),
             refusals: VecDeque::new(),
             late: None,
+            late_behind: 0,
             report_pending: false,
             report_due: false,
             std_strings: true,
@@ -359,19 +362,47 @@ impl State {
         server: &mut ServerConn,
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
-        let whole = frame.len() == head.total();
-        let body = &frame[HEADER_BYTES..];
         check_length(head)?;
         if self.fold_left && is_extended(head.tag) {
             self.take_fold_away(server);
         }
         if self.late.is_some()
             && let Some(kind) = kind_of(head.tag)
+        {
+            return self.take_late(kind, head, frame, server, reply);
+        }
+        self.take_message(head, frame, server, reply)
+    }
+
+    /// A message that is told of what came before it, or goes before the one that is.
+    fn take_late(
+        &mut self,
+        kind: Kind,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        if self.late_behind == 0
             && let Some(message) = self.late.take()
         {
             let taken = self.refuse_with(kind, Refusal::Late(message), server);
-            return Ok(if whole { taken } else { Taken::Drop });
+            return Ok(if frame.len() == head.total() { taken } else { Taken::Drop });
         }
+        let taken = self.take_message(head, frame, server, reply)?;
+        self.late_behind -= usize::from(!matches!(taken, Taken::NeedWhole | Taken::Later));
+        Ok(taken)
+    }
+
+    fn take_message(
+        &mut self,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let whole = frame.len() == head.total();
+        let body = &frame[HEADER_BYTES..];
         if kind_of(head.tag).is_some() && self.waits_for_copy(server) {
             return Ok(Taken::Later);
         }

@@ -207,7 +207,8 @@ impl ServerConn {
         Ok(())
     }
 
-    /// Writes what waits and reads to the end of the oldest unit, its ReadyForQuery; what comes behind it stays unread.
+    /// Writes what waits and reads to the end of the oldest unit, its ReadyForQuery; what comes behind it stays unread. Of a unit
+    /// whose Sync was not sent yet: to the last answer that is owed.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
@@ -226,7 +227,7 @@ impl ServerConn {
             if reply.bytes > reply.bytes_max() {
                 return Poll::Ready(Err("answer is too large".into()));
             }
-            if ended {
+            if ended || self.pipeline.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             // Reading while writing: a server may answer before it has read everything.
