@@ -26,6 +26,8 @@ pub struct Settings {
     pub userlist_read: Option<FileState>,
     /// Rules of `auth_hba_file`, in file order; used when `auth_type = "hba"`.
     pub hba: Vec<HbaRule>,
+    /// Maps of `auth_ident_file`: what each of their lines allows.
+    pub ident: BTreeMap<String, Vec<Mapping>>,
     /// `[peers.ID]`, those with our own id too.
     pub peers: BTreeMap<u16, Peer>,
     /// `[policy]`, the global one.
@@ -181,6 +183,8 @@ pub struct General {
     pub auth_file: Option<PathBuf>,
     /// The HBA file's path.
     pub auth_hba_file: Option<PathBuf>,
+    /// The path of the file with name maps.
+    pub auth_ident_file: Option<PathBuf>,
     /// Who asks the server for secrets of users that are not in auth_file; `None`: nobody does.
     pub auth_user: Option<String>,
     /// What is asked.
@@ -307,6 +311,7 @@ impl Default for General {
             auth_type: AuthType::ScramSha256,
             auth_file: None,
             auth_hba_file: None,
+            auth_ident_file: None,
             auth_user: None,
             auth_query: AUTH_QUERY.into(),
             auth_dbname: None,
@@ -544,6 +549,8 @@ pub enum AuthType {
     ScramSha256,
     /// A client certificate whose CN is the user.
     Cert,
+    /// The operating system's word for who is at the other end of a Unix socket.
+    Peer,
     /// By the rules of `auth_hba_file`.
     Hba,
 }
@@ -591,6 +598,17 @@ pub struct HbaRule {
     pub address: Option<(IpAddr, u8)>,
     /// The method; `None` is `reject`.
     pub method: Option<AuthType>,
+    /// `map=`, for `cert` and `peer`: who may be whom; `None`: each only itself.
+    pub map: Option<String>,
+}
+
+/// One line of a map in `auth_ident_file`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// A certificate's CN, or an operating-system user.
+    pub system: String,
+    /// Who that may be; `None`: anybody.
+    pub user: Option<String>,
 }
 
 /// First word of an HBA line.

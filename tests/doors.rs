@@ -910,6 +910,7 @@ fn users_without_a_password_method_must_be_in_a_userlist_that_is_there() {
 fn hba_rules_choose_the_method() {
     block_on(async {
         let rule = |line, transport, user: &str, method| HbaRule {
+            map: None,
             line,
             transport,
             databases: vec!["app".into()],

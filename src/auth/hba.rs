@@ -1,10 +1,10 @@
 //! Which rule of `auth_hba_file` is for a client: the first that fits.
 //!
-//! Owns: the comparison. Never: the file (the config room reads it), what the rule's method does.
+//! Owns: the comparison, and that of names with a map. Never: the file (the config room reads it), what the rule's method does.
 
 use std::net::IpAddr;
 
-use crate::settings::{HbaRule, HbaTransport, is_within};
+use crate::settings::{HbaRule, HbaTransport, Mapping, is_within};
 
 /// What a rule is compared with.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,13 @@ pub fn find<'a>(rules: &'a [HbaRule], asker: &Asker<'_>) -> Option<&'a HbaRule> 
             && database(&rule.databases, asker)
             && user(&rule.users, asker.user)
     })
+}
+
+/// Who was proven to be `system` may be `user`.
+pub fn may_be(map: Option<&[Mapping]>, system: &str, user: &str) -> bool {
+    let Some(map) = map else { return system == user };
+    let allows = |line: &Mapping| line.system == system && line.user.as_deref().is_none_or(|own| own == user);
+    map.iter().any(allows)
 }
 
 fn transport(transport: HbaTransport, asker: &Asker<'_>) -> bool {
@@ -71,6 +78,7 @@ mod tests {
             users: Vec::new(),
             address: address.map(|(ip, prefix)| (ip.parse().unwrap(), prefix)),
             method: Some(AuthType::Trust),
+            map: None,
         }
     }
 
@@ -113,6 +121,26 @@ mod tests {
         ] {
             let rules = [rule(HbaTransport::Host, Some((network, prefix)))];
             assert_eq!(find(&rules, &asker(Some(ip), false)).is_some(), fits, "{ip} in {network}/{prefix}");
+        }
+    }
+
+    #[test]
+    fn maps() {
+        let line =
+            |system: &str, user: Option<&str>| Mapping { system: system.into(), user: user.map(Into::into) };
+        let map = [line("ann", Some("app")), line("ann", Some("report")), line("root", None)];
+        for (system, user, alone, mapped) in [
+            ("ann", "ann", true, false),
+            ("ann", "app", false, true),
+            ("ann", "report", false, true),
+            ("ann", "root", false, false),
+            ("root", "app", false, true),
+            ("Ann", "app", false, false),
+            ("", "", true, false),
+        ] {
+            assert_eq!(may_be(None, system, user), alone, "{system} as {user}");
+            assert_eq!(may_be(Some(&map), system, user), mapped, "{system} as {user}");
+            assert!(!may_be(Some(&[]), system, user));
         }
     }
 

@@ -127,7 +127,7 @@ impl Account<'_> {
             (AuthType::Plain, _) => Some(Exchange::Cleartext),
             (AuthType::Md5, Secret::Scram(_)) | (AuthType::ScramSha256, _) => Some(Exchange::Scram),
             (AuthType::Md5, _) => Some(Exchange::Md5),
-            (AuthType::Trust | AuthType::Cert | AuthType::Hba, _) => None,
+            (AuthType::Trust | AuthType::Cert | AuthType::Peer | AuthType::Hba, _) => None,
         }
     }
 

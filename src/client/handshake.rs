@@ -17,6 +17,7 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
+use nix::unistd::{Uid, User};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
@@ -29,7 +30,7 @@ use crate::limits::{AUTH_MESSAGE_BYTES_MAX, LOGIN_PIECE_BYTES};
 use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
-use crate::settings::{AuthType, Secret, Settings};
+use crate::settings::{AuthType, Mapping, Secret, Settings};
 use crate::wire::CancelKey;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -444,9 +445,13 @@ impl Unauthenticated {
 
     /// `auth_type`, or that of the HBA rule for this self.
     pub fn method(&self, settings: &Settings) -> Result<AuthType, Error> {
+        self.method_and_map(settings).map(|(method, _)| method)
+    }
+
+    fn method_and_map<'s>(&self, settings: &'s Settings) -> Result<(AuthType, Option<&'s [Mapping]>), Error> {
         let method = settings.general.auth_type;
         if method != AuthType::Hba {
-            return Ok(method);
+            return Ok((method, None));
         }
         let tls = self.line.stream().is_ok_and(Stream::is_tls);
         let Startup { database, user, .. } = &self.startup;
@@ -462,6 +467,13 @@ impl Unauthenticated {
             Some(rule) => rule
                 .method
                 .filter(|method| *method != AuthType::Hba)
+                // A map that is not there lets nobody in.
+                .map(|method| {
+                    (
+                        method,
+                        rule.map.as_ref().map(|map| settings.ident.get(map).map_or(&[][..], Vec::as_slice)),
+                    )
+                })
                 .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
                 .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
         }
@@ -517,14 +529,17 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential)> {
-        let method = client.method(self.settings)?;
+        let (method, map) = client.method_and_map(self.settings)?;
         let user = client.startup.user.clone();
         let account = self.auth.account_of(self.settings, &user, self.found.as_ref());
         let mut out = Vec::new();
         negotiate(client, &mut out);
         let credential = match account.exchange(method) {
             None => {
-                self.admit(client, method, &account)?;
+                if let Some(system) = proven_name(client, method).await? {
+                    self.admit_as(&user, method, map, &system)?;
+                }
+                self.admit(&user, &account)?;
                 account.credential()
             }
             Some(Exchange::Cleartext) => cleartext(client, &account, &mut out).await?,
@@ -535,22 +550,27 @@ impl Judge<'_> {
         Ok((method, credential))
     }
 
-    /// Methods without a password: `trust` and `cert`. With an auth_file the user must be in it.
-    fn admit(&self, client: &Unauthenticated, method: AuthType, account: &Account<'_>) -> Result<(), Error> {
-        let user = &client.startup.user;
-        if method == AuthType::Cert {
-            let certificates = client.line.stream().ok().and_then(Stream::peer_certificates);
-            let Some(own) = certificates.and_then(<[_]>::first) else {
-                let what = "connection requires a valid client certificate";
-                return Err(Error::new(Kind::InvalidAuthorization, what));
-            };
-            let name = common_name(own);
-            if name.as_deref() != Some(user) {
-                let what = format!("certificate authentication failed for user \"{user}\"");
-                let log = format!("the certificate's common name is {:?}", name.unwrap_or_default());
-                return Err(Error::new(Kind::InvalidAuthorization, what).with_log(log));
-            }
+    /// `cert` and `peer`: who was proven to be `system` may be the user.
+    fn admit_as(
+        &self,
+        user: &str,
+        method: AuthType,
+        map: Option<&[Mapping]>,
+        system: &str,
+    ) -> Result<(), Error> {
+        if !system.is_empty() && hba::may_be(map, system, user) {
+            return Ok(());
         }
+        let (how, whose) = match method {
+            AuthType::Peer => ("peer", "operating-system user"),
+            _ => ("certificate", "certificate's common name"),
+        };
+        let what = format!("{how} authentication failed for user \"{user}\"");
+        Err(Error::new(Kind::InvalidAuthorization, what).with_log(format!("the {whose} is {system:?}")))
+    }
+
+    /// Methods without a password: with an auth_file the user must be in it.
+    fn admit(&self, user: &str, account: &Account<'_>) -> Result<(), Error> {
         let listed = !self.settings.userlist.is_empty() || self.settings.general.auth_file.is_some();
         if listed && !account.is_known() {
             let what = format!("user \"{user}\" is not in auth_file");
@@ -594,6 +614,28 @@ impl Judge<'_> {
             Credential::None => Credential::Scram(keys.into()),
             stored => stored,
         })
+    }
+}
+
+/// What `cert` and `peer` prove, empty if they prove no name; `None`: another method.
+async fn proven_name(client: &Unauthenticated, method: AuthType) -> Result<Option<String>, Error> {
+    let stream = client.line.stream().ok();
+    let refused = |what| Error::new(Kind::InvalidAuthorization, what);
+    match method {
+        AuthType::Cert => {
+            let certificates = stream.and_then(Stream::peer_certificates);
+            let own = certificates.and_then(<[_]>::first);
+            let own = own.ok_or_else(|| refused("connection requires a valid client certificate"))?;
+            Ok(Some(common_name(own).unwrap_or_default()))
+        }
+        AuthType::Peer => {
+            let uid = stream.and_then(Stream::peer_uid);
+            let uid = uid.ok_or_else(|| refused("peer authentication is for Unix sockets only"))?;
+            // The system may ask a directory server.
+            let found = tokio::task::spawn_blocking(move || User::from_uid(Uid::from_raw(uid))).await;
+            Ok(Some(found.ok().and_then(Result::ok).flatten().map(|user| user.name).unwrap_or_default()))
+        }
+        _ => Ok(None),
     }
 }
 

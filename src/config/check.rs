@@ -114,6 +114,7 @@ fn auth(draft: &mut Draft) {
     let has_list = general.auth_file.is_some();
     let looks_up = general.auth_user.is_some();
     let has_hba = general.auth_hba_file.is_some();
+    let has_socket = general.unix_socket_dir.is_some();
     let name = word(auth_type);
     match auth_type {
         AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256 if !has_list && !looks_up => {
@@ -127,6 +128,9 @@ fn auth(draft: &mut Draft) {
             "\"cert\" needs checked client certificates; \
              set client_tls_sslmode to verify-full and client_tls_ca_file",
         ),
+        AuthType::Peer if !has_socket => {
+            draft.object("auth_type", "\"peer\" is for Unix sockets only; set unix_socket_dir");
+        }
         AuthType::Hba if !has_hba => {
             draft.object("auth_type", "\"hba\" needs rules; set auth_hba_file to a file with them");
         }
@@ -179,6 +183,12 @@ fn hba(draft: &mut Draft) {
                 draft.problem(&at, "auth_hba_file", message);
             }
             _ => {}
+        }
+        if let Some(map) = rule.map.filter(|map| !draft.settings.ident.contains_key(map)) {
+            let map = shorten(&map);
+            let message =
+                format!("no line of auth_ident_file is for the map \"{map}\"; add one, or name another");
+            draft.problem(&at, "auth_hba_file", message);
         }
         if rule.transport == HbaTransport::HostSsl && general.client_tls.sslmode == SslMode::Disable {
             let message =

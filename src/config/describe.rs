@@ -142,5 +142,6 @@ fn describe_rule(rule: &HbaRule) -> String {
         None => " all".into(),
     };
     let method = rule.method.map_or_else(|| "reject".to_owned(), word);
-    format!("{transport} {} {}{address} {method}", names(&rule.databases), names(&rule.users))
+    let map = rule.map.as_ref().map(|map| format!(" map={map}")).unwrap_or_default();
+    format!("{transport} {} {}{address} {method}{map}", names(&rule.databases), names(&rule.users))
 }

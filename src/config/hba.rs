@@ -1,15 +1,16 @@
 //! `auth_hba_file`: who may come in from where, and how, as in PostgreSQL's `pg_hba.conf`.
 //!
 //! Understood: local, host, hostssl, hostnossl; databases and users as `all`, lists and `@file`, databases as
-//! `sameuser`; addresses as `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert.
-//! Anything else is an error: a rule that is not understood must not be skipped.
+//! `sameuser`; addresses as `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert, peer;
+//! for the last two `map=NAME`. And `auth_ident_file`, where the maps are. Anything else is an error: a rule that is not understood must not be skipped.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
 use super::value::shorten;
 use super::{At, CONFIG_BYTES_MAX, Draft};
-use crate::settings::{AuthType, HbaRule, HbaTransport};
+use crate::settings::{AuthType, HbaRule, HbaTransport, Mapping};
 
 /// Most names one rule may hold, with those of its `@file`s.
 const NAMES_MAX: usize = 100_000;
@@ -134,10 +135,67 @@ fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Lin
         _ => address(&mut rest)?,
     };
     let method = method(word(&mut rest, "method")?)?;
-    match rest.first() {
-        Some(option) => Err(format!("option \"{}\" is not understood; remove it", shorten(&option.text))),
-        None => Ok(Line::Rule(HbaRule { line, transport, databases, users, address, method })),
+    if method == Some(AuthType::Peer) && transport != HbaTransport::Local {
+        return Err("method peer is for Unix sockets; make the rule a local rule".into());
     }
+    let map = options(rest, method)?;
+    Ok(Line::Rule(HbaRule { line, transport, databases, users, address, method, map }))
+}
+
+/// What stands behind the method: a map's name, or nothing.
+fn options(rest: &[Token], method: Option<AuthType>) -> Result<Option<String>, String> {
+    let mut map = None;
+    for option in rest {
+        let shown = shorten(&option.text);
+        match option.text.split_once('=') {
+            Some(("map", name)) if !name.is_empty() && map.is_none() => {
+                if !matches!(method, Some(AuthType::Cert | AuthType::Peer)) {
+                    return Err(format!(
+                        "option \"{shown}\" is for the methods cert and peer only; remove it"
+                    ));
+                }
+                map = Some(name.to_owned());
+            }
+            // What holds anyway.
+            Some(("clientname", "CN")) if method == Some(AuthType::Cert) => {}
+            _ => return Err(format!("option \"{shown}\" is not understood; remove it")),
+        }
+    }
+    Ok(map)
+}
+
+/// Reads `auth_ident_file`: map, system's name, user; what is wrong goes to `draft`.
+pub(super) fn parse_ident(draft: &mut Draft, file: &Path, text: &str) -> BTreeMap<String, Vec<Mapping>> {
+    let mut maps: BTreeMap<String, Vec<Mapping>> = BTreeMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let found = match tokens(line) {
+            Ok(tokens) if tokens.is_empty() => continue,
+            Ok(tokens) => mapping(&tokens),
+            Err(message) => Err(message.into()),
+        };
+        match found {
+            Ok((map, mapping)) => maps.entry(map).or_default().push(mapping),
+            Err(message) => draft.problem(&At::line(file, index + 1), "auth_ident_file", message),
+        }
+    }
+    maps
+}
+
+fn mapping(tokens: &[Token]) -> Result<(String, Mapping), String> {
+    let [map, system, user] = tokens else {
+        return Err("is no mapping; write MAP SYSTEM-NAME USER".into());
+    };
+    for token in tokens {
+        let pattern = !token.quoted && token.text.starts_with(['/', '+', '@']);
+        if token.comma || token.text.is_empty() || pattern {
+            let text = shorten(&token.text);
+            return Err(format!(
+                "\"{text}\" is no name (no lists, groups, patterns or files); write a line for each"
+            ));
+        }
+    }
+    let user = (!user.is("all")).then(|| user.text.clone());
+    Ok((map.text.clone(), Mapping { system: system.text.clone(), user }))
 }
 
 fn transport(word: &Token) -> Result<HbaTransport, String> {
@@ -161,10 +219,11 @@ fn method(word: &Token) -> Result<Option<AuthType>, String> {
         "password" => AuthType::Plain,
         "scram-sha-256" => AuthType::ScramSha256,
         "cert" => AuthType::Cert,
+        "peer" => AuthType::Peer,
         other => {
             let other = shorten(other);
             return Err(format!(
-                "found method \"{other}\"; expected trust, reject, md5, password, scram-sha-256 or cert"
+                "found method \"{other}\"; expected trust, reject, md5, password, scram-sha-256, cert or peer"
             ));
         }
     }))

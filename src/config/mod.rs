@@ -319,6 +319,7 @@ impl Draft {
         }
         self.read_auth_file();
         self.read_hba_file();
+        self.read_ident_file();
         self.read_allow_lists();
         if !self.broken {
             check::check(&mut self);
@@ -354,6 +355,13 @@ impl Draft {
         let Some(file) = self.settings.general.auth_hba_file.clone() else { return };
         if let Some(text) = self.text(&file, CONFIG_BYTES_MAX, "auth_hba_file") {
             self.settings.hba = hba::parse(self, &file, &text);
+        }
+    }
+
+    fn read_ident_file(&mut self) {
+        let Some(file) = self.settings.general.auth_ident_file.clone() else { return };
+        if let Some(text) = self.text(&file, CONFIG_BYTES_MAX, "auth_ident_file") {
+            self.settings.ident = hba::parse_ident(self, &file, &text);
         }
     }
 }

@@ -144,6 +144,8 @@ table! {
         "the userlist: names and secrets, in PgBouncer's format";
     AUTH, RELOAD, auth_hba_file = auth_hba_file: Maybe(File),
         "rules by database, user and address, used with auth_type = \"hba\"";
+    AUTH, RELOAD, auth_ident_file = auth_ident_file: Maybe(File),
+        "maps for map= in auth_hba_file: which certificate or operating-system user may be which user";
     AUTH, RELOAD, auth_user = auth_user: Maybe(Text),
         "who asks the server for the secrets of users that are not in auth_file; without it nobody does";
     AUTH, RELOAD, auth_query = auth_query: Statement,

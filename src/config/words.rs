@@ -78,6 +78,7 @@ impl Word for AuthType {
         ("md5", Self::Md5),
         ("scram-sha-256", Self::ScramSha256),
         ("cert", Self::Cert),
+        ("peer", Self::Peer),
         ("hba", Self::Hba),
     ];
 }

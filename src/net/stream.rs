@@ -153,6 +153,12 @@ impl Stream {
         matches!((user(unix), ours), (Ok(theirs), Ok(ours)) if theirs == ours)
     }
 
+    /// The operating-system user at the other end of a Unix socket.
+    pub fn peer_uid(&self) -> Option<u32> {
+        let Self::Unix(unix) = self else { return None };
+        unix.peer_cred().ok().map(|credentials| credentials.uid())
+    }
+
     /// Our address and the peer's; `None` over a Unix socket or when the system no longer knows.
     pub fn addrs(&self) -> Option<(SocketAddr, SocketAddr)> {
         let tcp = match self {

@@ -226,7 +226,7 @@ pub(crate) fn scram_messages(data: &[u8]) {
 pub(crate) fn configuration(data: &[u8]) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut parts = data.split(|b| *b == 0);
-    for name in ["pgbouncer.ini", "userlist.txt", "hba.conf"] {
+    for name in ["pgbouncer.ini", "userlist.txt", "hba.conf", "ident.conf"] {
         std::fs::write(dir.path().join(name), parts.next().unwrap_or_default()).expect("a file");
     }
     let first = data.split(|b| *b == 0).next().unwrap_or_default();

@@ -100,7 +100,13 @@ fn each_mistake_in_an_hba_file_is_named() {
         ("host all all all", "ends before its method"),
         ("host all \"open all trust", "double quote is not closed"),
         (", all", "begins with a comma"),
-        ("host all all all cert map=m", "option \"map=m\" is not understood"),
+        ("host all all all md5 map=m", "for the methods cert and peer only"),
+        ("local all all reject map=m", "for the methods cert and peer only"),
+        ("local all all peer map=", "option \"map=\" is not understood"),
+        ("local all all peer map=a map=b", "option \"map=b\" is not understood"),
+        ("local all all peer clientname=CN", "option \"clientname=CN\" is not understood"),
+        ("hostssl all all all cert clientname=DN", "option \"clientname=DN\" is not understood"),
+        ("host all all all peer", "make the rule a local rule"),
         ("local all all 10.0.0.0/8 trust", "found method"),
     ];
     let dir = files(&[("empty", "# nobody\n"), ("keyword", "a \"sameuser\"\n")]);
@@ -110,6 +116,36 @@ fn each_mistake_in_an_hba_file_is_named() {
         let rules = hba::parse(&mut draft, &file, &format!("\n{line}\n"));
         assert_one(&draft.problems, ("hba", Some(2), "auth_hba_file", says));
         assert!(rules.is_empty() || line.contains("@empty"), "{line}");
+    }
+}
+
+#[test]
+fn an_ident_file() {
+    let text = "# maps\nops root app\nops \"Ann Lee\" \"all\"\n\ncerts ann all # anybody\nops \"/x\" y\n";
+    let (maps, draft) = with_draft(|draft, file| hba::parse_ident(draft, file, text));
+    assert_eq!(draft.problems, []);
+    let shown = |map: &str| -> Vec<(&str, Option<&str>)> {
+        maps[map].iter().map(|line| (line.system.as_str(), line.user.as_deref())).collect()
+    };
+    assert_eq!(maps.len(), 2);
+    assert_eq!(shown("ops"), [("root", Some("app")), ("Ann Lee", Some("all")), ("/x", Some("y"))]);
+    assert_eq!(shown("certs"), [("ann", None)]);
+}
+
+#[test]
+fn each_mistake_in_an_ident_file_is_named() {
+    for (line, says) in [
+        ("ops root", "write MAP SYSTEM-NAME USER"),
+        ("ops root app more", "write MAP SYSTEM-NAME USER"),
+        ("ops /^(.*)@x$ \\1", "no lists, groups, patterns or files"),
+        ("ops root +group", "no lists, groups, patterns or files"),
+        ("ops root, app", "no lists, groups, patterns or files"),
+        ("ops \"\" app", "no lists, groups, patterns or files"),
+        ("ops root \"app", "double quote is not closed"),
+    ] {
+        let (maps, draft) = with_draft(|draft, file| hba::parse_ident(draft, file, &format!("\n{line}\n")));
+        assert_one(&draft.problems, ("file", Some(2), "auth_ident_file", says));
+        assert!(maps.is_empty(), "{line}");
     }
 }
 
@@ -131,12 +167,14 @@ fn hba_rules_mean_to_the_comparison_what_they_say() {
 
 #[test]
 fn hba_rules_need_what_their_methods_need() {
-    let text = "[general]\nauth_type=\"hba\"\nauth_hba_file=\"hba\"\n[databases.app]\nhost=\"a\"\n";
+    let text = "[general]\nauth_type=\"hba\"\nauth_hba_file=\"hba\"\nauth_ident_file=\"ident\"\n\
+                [databases.app]\nhost=\"a\"\n";
     for (hba, says) in [
         ("hostssl all all all cert\n", "verify-ca or verify-full"),
         ("host all all all md5\n", "set auth_file to a userlist"),
+        ("local all all peer map=other\n", "no line of auth_ident_file is for the map \"other\""),
     ] {
-        let problems = refused("a.toml", text, &[("hba", hba)]);
+        let problems = refused("a.toml", text, &[("hba", hba), ("ident", "ops root app\n")]);
         assert_one(&problems, ("hba", Some(1), "auth_hba_file", says));
     }
 }
