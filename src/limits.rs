@@ -7,6 +7,9 @@ pub const STARTUP_BYTES_MAX: usize = 10_000;
 /// Longest message PostgreSQL itself takes or sends (bytes, length word included): just below 1 GiB.
 pub const MESSAGE_BYTES_MAX: usize = 0x3fff_ffff;
 
+/// Longest header of the PROXY protocol (bytes): the addresses, and what balancers of clouds write behind them.
+pub const PROXY_HEADER_BYTES_MAX: usize = 2048;
+
 /// Longest message accepted from a client before it has logged in (bytes): PostgreSQL's `PG_MAX_AUTH_TOKEN_LENGTH`.
 pub const AUTH_MESSAGE_BYTES_MAX: usize = 65_535;
 

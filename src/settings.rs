@@ -133,6 +133,8 @@ pub struct General {
     pub unix_socket_group: Option<String>,
     /// Other processes may listen on the same TCP address and port.
     pub so_reuseport: bool,
+    /// Networks whose connections begin with a PROXY header. Ours.
+    pub proxy_protocol_from: Vec<(IpAddr, u8)>,
     /// Who we are among processes that share an address; 0: nobody.
     pub peer_id: u16,
     /// Where HTTP is listened on, for metrics and health; `None`: nowhere. Ours.
@@ -287,6 +289,7 @@ impl Default for General {
             unix_socket_mode: 0o777,
             unix_socket_group: None,
             so_reuseport: false,
+            proxy_protocol_from: Vec::new(),
             peer_id: 0,
             http_addr: None,
             workers: 0,

@@ -35,6 +35,7 @@ use crate::wire::CancelKey;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::frontend;
+use crate::wire::proxy;
 use crate::wire::startup::{self, ALPN, Startup, StartupPacket, authentication as code};
 
 /// Longest that telling a client why it is refused may take.
@@ -119,6 +120,36 @@ pub struct Authenticated {
 }
 
 // ===== open =====
+
+/// Reads the PROXY header that a connection from a balancer begins with, and nothing behind it: where the client is.
+/// Within `timeout` (0: no limit).
+///
+/// Cancel safety: dropping the future closes the connection.
+///
+/// # Errors
+/// The balancer went, or sent something else. It is told nothing: it would not understand.
+pub fn announced<'a>(stream: Stream, from: Peer, timeout: Duration) -> Step<'a, (Stream, Peer)> {
+    let mut line = Line::new(stream, timeout);
+    Box::pin(async move {
+        let mut header = Vec::new();
+        let address = loop {
+            match proxy::step(&header) {
+                Ok(proxy::Step::Whole(address)) => break address,
+                Ok(proxy::Step::More(more)) => {
+                    let have = header.len();
+                    header.resize(have + more, 0);
+                    line.read(&mut header[have..]).await?;
+                }
+                Err(proxy::Malformed(what)) => {
+                    let error = Error::new(Kind::ProtocolViolation, what);
+                    return Err(error.with_log("proxy_protocol_from has its address").into());
+                }
+            }
+        };
+        let stream = line.stream.ok_or_else(|| LoginError::Gone(io::ErrorKind::NotConnected.into()))?;
+        Ok((stream, address.map_or(from, Peer::Tcp)))
+    })
+}
 
 /// Takes a new connection as far as its StartupMessage or CancelRequest. All of the login, the
 /// authentication too, must be done within `timeout` (`client_login_timeout`; 0: no limit).

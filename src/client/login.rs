@@ -81,14 +81,13 @@ impl NotAdmitted {
 
 /// A replication connection ends here, for the policy or for not being supported: nothing of it would be judged.
 pub fn refuse_replication(cx: &Context, proven: Authenticated) -> NotAdmitted {
-    let Authenticated { stream, startup, .. } = proven;
+    let Authenticated { stream, startup, peer, .. } = proven;
     let key = PoolKey { database: startup.database, user: startup.user };
-    let addrs = stream.addrs();
-    let rules = rules(&cx.settings.load(), &key, addrs.map(|(_, peer)| peer.ip()));
+    let rules = rules(&cx.settings.load(), &key, peer.ip());
     let audit = |rejection: &policy::Rejection, rejected| {
         let source = Source {
             client: 0,
-            address: addrs.map(|(_, peer)| peer),
+            address: peer.addr(),
             tls: stream.tls_version(),
             user: &key.user,
             database: &key.database,
@@ -207,8 +206,7 @@ fn startup_settings(database: &Database) -> Vec<(String, String)> {
 /// The client is refused; it has to be told and closed.
 pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted, NotAdmitted> {
     let Authenticated { stream, startup, peer, credential, .. } = proven;
-    let tls = stream.tls_version();
-    let addrs = stream.addrs();
+    let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
     let mut client = Conn::new(stream, &[]);
     // Before the settings: a reload while this login waits for a server is then seen at the first message.
     let generation = cx.generation.load(Ordering::Acquire);
@@ -225,8 +223,8 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         pid: server.as_ref().map(|s| s.shared.pid),
         peer_id: settings.general.peer_id,
         key_bytes: cancel_key_bytes(startup.minor),
-        peer: addrs.map(|(_, peer)| peer),
-        local: addrs.map(|(local, _)| local),
+        peer: peer.addr(),
+        local,
         tls,
         application_name: startup.param("application_name").unwrap_or_default().into(),
     });
@@ -235,7 +233,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     put_greeting(&mut client, &reported, &me);
 
     let governs = pool.settings.load_full();
-    let rules = super::rules(&settings, &key, addrs.map(|(_, peer)| peer.ip()));
+    let rules = super::rules(&settings, &key, peer.ip());
     let audit = super::Auditor::new(&me, &cx.audit);
     let own = Own { mode, rules, base, since, reported, audit };
     let session = Box::new(Session {

@@ -4,8 +4,8 @@
 
 use super::keys::Entry;
 use super::value::{
-    Bytes, CIPHERS, Count, File, FileMode, Flag, Kind, List, Maybe, Password, Protocols, Rule, Socket,
-    Statement, TIMEOUT, TLS13_CIPHERS, Text, Time,
+    Bytes, CIPHERS, Count, File, FileMode, Flag, Kind, List, Maybe, Networks, Password, Protocols, Rule,
+    Socket, Statement, TIMEOUT, TLS13_CIPHERS, Text, Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;
@@ -82,6 +82,9 @@ table! {
         "group of the Unix socket's file; not set: the process's";
     LISTEN, RESTART, so_reuseport = so_reuseport: Flag,
         "let other processes listen on the same TCP address and port";
+    LISTEN, RELOAD, proxy_protocol_from = proxy_protocol_from: Networks,
+        "balancers whose TCP connections begin with a header of the PROXY protocol (version 1 or 2), and whose word for \
+         the client's address is taken";
     LISTEN, RELOAD, peer_id = peer_id: Count(0u16, PEER_ID_MAX),
         "the number of this process among those that share its address, each with its own: cancel requests that were \
          meant for another of [peers] are passed on to it; 0 is none";

@@ -1,13 +1,11 @@
 //! Our own format: TOML.
 
-use std::net::IpAddr;
-
 use ::toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Entry, Section};
 use super::table;
-use super::value::Raw;
-use super::{At, Draft, hba, join};
+use super::value::{Raw, network_address};
+use super::{At, Draft, join};
 use crate::settings::{Coalesce, CoalesceTable, Network, Peer, Policy, User, UserCoalesce};
 
 type Item<'i> = ::toml::Spanned<DeValue<'i>>;
@@ -287,37 +285,6 @@ impl Reader<'_> {
     ) {
         self.draft.apply(table, to, path, at, (name, &raw(item.get_ref())));
     }
-}
-
-/// `unix`, an address with a prefix length, or one address.
-fn network_address(name: &str) -> Result<Option<(IpAddr, u8)>, String> {
-    if name == "unix" {
-        return Ok(None);
-    }
-    let form =
-        || "is no network; write \"ADDRESS/LENGTH\" (\"10.0.0.0/8\"), an address, or \"unix\"".to_owned();
-    let (ip, length) = match name.split_once('/') {
-        Some((ip, length)) => (ip, Some(length.parse::<u8>().map_err(|_| form())?)),
-        None => (name, None),
-    };
-    let ip: IpAddr = ip.parse().map_err(|_| form())?;
-    if let IpAddr::V6(v6) = ip
-        && let Some(v4) = v6.to_ipv4_mapped()
-    {
-        return Err(format!(
-            "is an IPv4 network written as IPv6, where no client is found; write {v4}/LENGTH"
-        ));
-    }
-    let bits = hba::bits(ip);
-    let length = length.unwrap_or(bits);
-    if length > bits {
-        return Err(format!("has a prefix longer than {bits} bits"));
-    }
-    let network = hba::network(ip, length);
-    if network != ip {
-        return Err(format!("has bits behind its prefix; write {network}/{length}"));
-    }
-    Ok(Some((ip, length)))
 }
 
 /// `schema.table`, both with at least one character.

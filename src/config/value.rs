@@ -4,7 +4,7 @@
 //! (that is [`super::keys`]), a file.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -423,6 +423,58 @@ impl Kind for List {
     fn form(&self) -> Form {
         Form::List
     }
+}
+
+/// Networks with commas between, or an array of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Networks;
+
+impl Kind for Networks {
+    type Value = Vec<(IpAddr, u8)>;
+    fn takes(&self) -> String {
+        "an array of networks (\"10.0.0.0/8\") or addresses, or a text with commas between them".into()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value> {
+        // `unix` is none.
+        List.read(raw, dir)?.iter().map(|name| network_address(name).ok()?).collect()
+    }
+    fn show(&self, value: &Self::Value) -> String {
+        value.iter().map(|(ip, length)| format!("{ip}/{length}")).collect::<Vec<_>>().join(",")
+    }
+    fn form(&self) -> Form {
+        Form::List
+    }
+}
+
+/// `unix`, an address with a prefix length, or one address.
+pub(super) fn network_address(name: &str) -> Result<Option<(IpAddr, u8)>, String> {
+    if name == "unix" {
+        return Ok(None);
+    }
+    let form =
+        || "is no network; write \"ADDRESS/LENGTH\" (\"10.0.0.0/8\"), an address, or \"unix\"".to_owned();
+    let (ip, length) = match name.split_once('/') {
+        Some((ip, length)) => (ip, Some(length.parse::<u8>().map_err(|_| form())?)),
+        None => (name, None),
+    };
+    let ip: IpAddr = ip.parse().map_err(|_| form())?;
+    if let IpAddr::V6(v6) = ip
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        return Err(format!(
+            "is an IPv4 network written as IPv6, where no client is found; write {v4}/LENGTH"
+        ));
+    }
+    let bits = super::hba::bits(ip);
+    let length = length.unwrap_or(bits);
+    if length > bits {
+        return Err(format!("has a prefix longer than {bits} bits"));
+    }
+    let network = super::hba::network(ip, length);
+    if network != ip {
+        return Err(format!("has bits behind its prefix; write {network}/{length}"));
+    }
+    Ok(Some((ip, length)))
 }
 
 /// A secret in clear, or as `md5` and 32 hex digits. Never shown.

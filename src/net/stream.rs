@@ -33,6 +33,14 @@ impl Peer {
         }
     }
 
+    /// The address and the port.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix => None,
+        }
+    }
+
     /// The port; 0 over a Unix socket.
     pub fn port(&self) -> u16 {
         match self {

@@ -58,7 +58,7 @@ enum Waited {
 /// Greets a client that proved who it is, or refuses it. `None`: it was refused.
 pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
     let Authenticated { stream, startup, peer, .. } = proven;
-    let (tls, addrs) = (stream.tls_version(), stream.addrs());
+    let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
     let settings = cx.settings.load_full();
     let own = is_our_own(&startup, &stream);
     let role = if own { Role::Admin } else { role(&settings.general, &startup.user) };
@@ -76,8 +76,8 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         pid: None,
         peer_id: settings.general.peer_id,
         key_bytes: login::cancel_key_bytes(startup.minor),
-        peer: addrs.map(|(_, peer)| peer),
-        local: addrs.map(|(local, _)| local),
+        peer: peer.addr(),
+        local,
         tls,
         application_name: startup.param("application_name").unwrap_or_default().into(),
     });

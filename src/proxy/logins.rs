@@ -121,6 +121,11 @@ impl Logins {
 }
 
 impl Place {
+    /// Whose it is, once a balancer has said so.
+    pub(super) fn tag(&self) -> Tag {
+        Tag { logins: Arc::clone(&self.logins), id: self.id }
+    }
+
     /// Runs `login`, the connection's own; `None` when the connection has to go, and is gone.
     ///
     /// Cancel safety: that of `login`.
@@ -129,6 +134,22 @@ impl Place {
             biased;
             done = login => Some(done),
             () = self.gone.notified() => None,
+        }
+    }
+}
+
+/// Says later whose a place is.
+#[derive(Debug)]
+pub(super) struct Tag {
+    logins: Arc<Logins>,
+    id: u64,
+}
+
+impl Tag {
+    /// It counts for this address from here on.
+    pub(super) fn is_from(&self, peer: Peer) {
+        if let Some(login) = self.logins.open().get_mut(&self.id) {
+            login.from = peer.ip().map(network);
         }
     }
 }

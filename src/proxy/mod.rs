@@ -44,14 +44,14 @@ use crate::error::Error;
 use crate::learn::Learner;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::Pools;
-use crate::settings::Settings;
+use crate::settings::{Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
 use crate::wire::CancelKey;
 use crate::wire::startup::Startup;
 
 use averages::Averages;
-use logins::{Logins, Place};
+use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Signals, Stopping};
 use workers::{CountedIn, Worker, raise_file_limit, runtime, start_workers};
@@ -172,7 +172,7 @@ enum Proven {
 impl Proxy {
     /// One connection from accept to end. What is large is boxed and gone before the session idles.
     async fn connection(self: Arc<Self>, stream: Stream, peer: Peer, place: Place) {
-        match Box::pin(place.hold(self.prove(stream, peer))).await.flatten() {
+        match Box::pin(self.held(place, stream, peer)).await.flatten() {
             None => {}
             Some(Proven::Cancel { pid, key, stream }) => {
                 let limit = self.cx.settings.load().general.cancel_wait_timeout;
@@ -199,11 +199,31 @@ impl Proxy {
         }
     }
 
+    /// [`Proxy::prove`] in its place among those who log in.
+    async fn held(&self, place: Place, stream: Stream, peer: Peer) -> Option<Option<Proven>> {
+        let tag = place.tag();
+        place.hold(self.prove(stream, peer, tag)).await
+    }
+
     /// As far as who it is. `None`: it ended.
-    async fn prove(&self, stream: Stream, peer: Peer) -> Option<Proven> {
+    async fn prove(&self, mut stream: Stream, mut peer: Peer, place: Tag) -> Option<Proven> {
         let settings = self.cx.settings.load_full();
+        let general = &settings.general;
+        let mut limit = general.client_login_timeout;
+        if peer.ip().is_some_and(|ip| general.proxy_protocol_from.iter().any(|net| is_within(*net, ip))) {
+            let began = Instant::now();
+            (stream, peer) = match handshake::announced(stream, peer, limit).await {
+                Ok(announced) => announced,
+                Err(error) => return refused(peer, &error),
+            };
+            place.is_from(peer);
+            if !limit.is_zero() {
+                // Still one deadline for all; zero would be none.
+                limit = limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+            }
+        }
         let tls = self.tls.load_full();
-        let opened = handshake::open(stream, peer, &tls, settings.general.client_login_timeout).await;
+        let opened = handshake::open(stream, peer, &tls, limit).await;
         let client = match opened {
             Ok(Opened::Startup(client)) => client,
             Ok(Opened::Cancel { pid, key, stream }) => return Some(Proven::Cancel { pid, key, stream }),

@@ -8,6 +8,7 @@ pub mod backend;
 pub mod copy;
 pub mod frame;
 pub mod frontend;
+pub mod proxy;
 pub mod startup;
 
 /// A type's object id.

@@ -12,7 +12,7 @@ use pgsluice::auth::scram::{Binding, Client, Server, Verifier};
 use pgsluice::coalesce::batch::{encode_literals, encode_params, format_of};
 use pgsluice::coalesce::catalog;
 use pgsluice::coalesce::plan::{Context, plan_literals, plan_params};
-use pgsluice::limits::{SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX};
+use pgsluice::limits::{PROXY_HEADER_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX};
 use pgsluice::net::tls::common_name;
 use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
@@ -26,7 +26,7 @@ use pgsluice::wire::TransactionStatus;
 use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend::{self, Bind, Parse};
 use pgsluice::wire::startup::{self, Startup, StartupPacket};
-use pgsluice::wire::{backend, copy, frame};
+use pgsluice::wire::{backend, copy, frame, proxy};
 
 /// A target: its name, which is also its corpus' directory, and what it does.
 pub(crate) type Target = (&'static str, fn(&[u8]));
@@ -47,6 +47,7 @@ pub(crate) const ALL: &[Target] = &[
     ("pour", poured_values),
     ("certificate", certificate),
     ("http", http_request),
+    ("proxy", proxy_header),
 ];
 
 /// The frames of a stream, as a session walks them: stops at the first bad header.
@@ -480,6 +481,23 @@ pub(crate) fn http_request(data: &[u8]) {
     }
     if let Ok(Some(asked)) = whole {
         assert!(asked.path.starts_with('/') && asked.path.bytes().all(|b| b.is_ascii_graphic()));
+    }
+}
+
+/// What a balancer says first: read byte by byte as it is asked for.
+pub(crate) fn proxy_header(data: &[u8]) {
+    let mut have = 0;
+    while let Ok(proxy::Step::More(more)) = proxy::step(&data[..have]) {
+        assert!(more > 0 && have + more <= PROXY_HEADER_BYTES_MAX);
+        // In pieces it is the same.
+        for end in have + 1..(have + more).min(data.len()) {
+            let left = proxy::step(&data[..end]);
+            assert!(!matches!(left, Ok(proxy::Step::Whole(_))) && left != Ok(proxy::Step::More(0)));
+        }
+        have += more;
+        if have > data.len() {
+            return;
+        }
     }
 }
 

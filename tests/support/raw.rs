@@ -93,7 +93,11 @@ pub struct Raw {
 impl Raw {
     /// TCP only; nothing is sent.
     pub fn connect(port: u16) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+        Self::over(TcpStream::connect(("127.0.0.1", port)).expect("connect"))
+    }
+
+    /// Over a connection that is there.
+    pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
