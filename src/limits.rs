@@ -49,6 +49,9 @@ pub const LOGIN_GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 /// over at most, and what its TLS handshake needs.
 pub const LOGIN_PIECE_BYTES: usize = 1024;
 
+/// As far as `hosts_file` is read (bytes).
+pub const HOSTS_BYTES_MAX: u64 = 1 << 20;
+
 /// Cancel requests on their way to one server connection; more would say nothing new, and are dropped.
 pub const CANCELS_PER_SERVER_MAX: usize = 4;
 

@@ -240,6 +240,8 @@ pub struct General {
 
     /// Largest message accepted (bytes).
     pub max_packet_size: usize,
+    /// Names that are looked for here before the system is asked. Ours.
+    pub hosts_file: Option<PathBuf>,
     /// Time between two looks at the addresses of host names; zero: never.
     pub dns_max_ttl: Duration,
     /// TCP keepalive on both sides.
@@ -340,6 +342,7 @@ impl Default for General {
             shutdown_grace: Duration::ZERO,
             shutdown_timeout: s(60),
             max_packet_size: crate::limits::MESSAGE_BYTES_MAX,
+            hosts_file: None,
             dns_max_ttl: Duration::from_secs(15),
             tcp_keepalive: true,
             tcp_keepidle: s(0),

@@ -84,6 +84,7 @@ fn target(user: &str, credential: Credential, tls: &Tls) -> Target {
     Target {
         hosts: vec!["localhost".into()],
         port: real().postgres.port(),
+        hosts_file: None,
         attrs: TargetSessionAttrs::Any,
         dbname: "postgres".into(),
         user: user.into(),
@@ -358,6 +359,7 @@ async fn against(script: Script, credential: Credential, sslmode: SslMode) -> Re
     let target = Target {
         hosts: vec!["127.0.0.1".into()],
         port: listener.local_addr().unwrap().port(),
+        hosts_file: None,
         attrs: TargetSessionAttrs::Any,
         dbname: "app".into(),
         user: "ann".into(),

@@ -313,8 +313,8 @@ fn connections_leave_an_address_that_is_not_their_name_s_any_more() {
     let mut names = tempfile::NamedTempFile::new().expect("a file");
     names.write_all(format!("{PRIMARY} db.test\n").as_bytes()).expect("names");
     let database = "host = \"db.test\"\nmin_pool_size = 1";
-    let config = Proxy::config(primary, "default_pool_size = 1\ndns_max_ttl = 1", database, "");
-    let proxy = Proxy::start_with_names(names.path(), &config);
+    let general = format!("default_pool_size = 1\ndns_max_ttl = 1\nhosts_file = {:?}", names.path());
+    let proxy = Proxy::to(primary, &general, database, "");
     let mut raw = Raw::login(proxy.port(), "postgres");
     assert_eq!(server_of(&mut raw), PRIMARY);
     let pid = raw.value("SELECT pg_backend_pid()");

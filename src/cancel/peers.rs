@@ -12,6 +12,7 @@
 //! all the rest is random (45 bits in 3.0, so the process id is none there).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -84,6 +85,7 @@ pub struct Peers {
     ways: BTreeMap<u16, Way>,
     tls: Connector,
     keepalive: Keepalive,
+    hosts_file: Option<PathBuf>,
     /// For a request where `cancel_wait_timeout` sets no limit: no loop of silent peers may last.
     connect_timeout: Duration,
 }
@@ -113,7 +115,8 @@ impl Peers {
             others.map(|(id, peer)| (*id, Way::new(*id, peer, general.default_pool_size))).collect();
         let tls = if ways.is_empty() { Connector::default() } else { Connector::new(&general.server_tls)? };
         let (keepalive, connect_timeout) = (Keepalive::from(general), general.server_connect_timeout);
-        Ok(Self { ways, tls, keepalive, connect_timeout })
+        let hosts_file = general.hosts_file.clone();
+        Ok(Self { ways, tls, keepalive, hosts_file, connect_timeout })
     }
 
     /// Each way, and whom it leads to.
@@ -134,7 +137,8 @@ impl Peers {
         let limit = if limit.is_zero() { self.connect_timeout } else { limit };
         let request = async {
             let _permit = way.under_way.acquire().await;
-            connect::cancel_at(&way.peer, &self.tls, &self.keepalive, (pid, &key), limit).await
+            let hosts_file = self.hosts_file.as_deref();
+            connect::cancel_at(&way.peer, &self.tls, &self.keepalive, hosts_file, (pid, &key), limit).await
         };
         let done = match limit {
             Duration::ZERO => Ok(request.await),

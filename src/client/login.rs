@@ -180,6 +180,7 @@ pub fn pool_target(
     Ok(Target {
         hosts: database.host.clone(),
         port: database.port,
+        hosts_file: general.hosts_file.clone(),
         attrs: database.target_session_attrs,
         dbname: database.dbname.clone().unwrap_or_else(|| key.database.clone()),
         user: database.user.clone().unwrap_or_else(|| key.user.clone()),

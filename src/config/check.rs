@@ -20,6 +20,7 @@ const CONSOLE_NAMES: [&str; 2] = ["pgsluice", "pgbouncer"];
 /// Reports everything that does not fit together.
 pub(super) fn check(draft: &mut Draft) {
     listening(draft);
+    hosts_file(draft);
     pools(draft);
     auth(draft);
     hba(draft);
@@ -81,6 +82,17 @@ fn listening(draft: &mut Draft) {
 fn directory(draft: &mut Draft, key: &str, dir: &Path) {
     if !dir.is_dir() {
         draft.object(key, format!("directory {} does not exist; create it or name another", dir.display()));
+    }
+}
+
+/// It may change at any time, but should be there.
+fn hosts_file(draft: &mut Draft) {
+    let Some(path) = draft.settings.general.hosts_file.clone() else { return };
+    if !path.is_file() {
+        draft.object(
+            "hosts_file",
+            format!("file {} does not exist; create it or name another", path.display()),
+        );
     }
 }
 

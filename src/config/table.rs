@@ -246,6 +246,8 @@ table! {
 
     LOW, RELOAD, max_packet_size = max_packet_size: Bytes(limits::AUTH_MESSAGE_BYTES_MAX, limits::MESSAGE_BYTES_MAX),
         "largest message accepted from either side";
+    LOW, RELOAD, hosts_file = hosts_file: Maybe(File),
+        "addresses and names, in the format of /etc/hosts: host names are looked for there before the system is asked";
     LOW, RELOAD, dns_max_ttl = dns_max_ttl: TIMEOUT,
         "time between two looks at the addresses that servers' host names have: connections to one that is gone close \
          as they become free; 0 is never";

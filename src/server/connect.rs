@@ -25,6 +25,7 @@ use crate::auth::{Credential, md5};
 use crate::limits::{LOGIN_BYTES_MAX, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::tls::end_point;
 use crate::net::{Connector, Keepalive, Stream};
+use crate::server::names;
 use crate::server::role::{self, Role};
 use crate::settings::{Peer, SslMode, TargetSessionAttrs};
 use crate::wire::backend::{self, ErrorFields};
@@ -40,6 +41,8 @@ pub struct Target {
     pub hosts: Vec<String>,
     /// The port, also part of a socket's file name.
     pub port: u16,
+    /// Where names are looked for before the system is asked.
+    pub hosts_file: Option<PathBuf>,
     /// What the server must be like.
     pub attrs: TargetSessionAttrs,
     /// The database on the server.
@@ -257,13 +260,14 @@ pub async fn cancel_at(
     peer: &Peer,
     tls: &Connector,
     keepalive: &Keepalive,
+    hosts_file: Option<&Path>,
     (pid, key): (i32, &[u8]),
     timeout: Duration,
 ) -> Result<()> {
     let deadline = deadline(timeout);
     Box::pin(within(deadline, async {
         let host = peer.host.as_deref().unwrap_or_default();
-        let addresses = resolve(host, peer.port).await?;
+        let addresses = resolve(host, peer.port, hosts_file).await?;
         let mut last = ConnectError::Network(format!("host \"{host}\" has no address"));
         for (i, address) in addresses.iter().enumerate() {
             let share = share(deadline, addresses.len() - i);
@@ -345,7 +349,7 @@ async fn connect_any(target: &Target, deadline: Instant) -> Result<Login> {
 }
 
 async fn connect_host(target: &Target, host: &str, deadline: Instant, search: &mut Search) -> Result<Login> {
-    let addresses = resolve(host, target.port).await?;
+    let addresses = resolve(host, target.port, target.hosts_file.as_deref()).await?;
     let mut last = ConnectError::Network(format!("host \"{host}\" has no address"));
     for (i, address) in addresses.iter().enumerate() {
         let share = share(deadline, addresses.len() - i);
@@ -381,14 +385,19 @@ fn tries_next(error: &ConnectError) -> bool {
     }
 }
 
-async fn resolve(host: &str, port: u16) -> Result<Vec<Address>> {
+async fn resolve(host: &str, port: u16, hosts_file: Option<&Path>) -> Result<Vec<Address>> {
     if host.starts_with('/') {
         return Ok(vec![Address::Unix(Path::new(host).join(format!(".s.PGSQL.{port}")))]);
     }
+    let name: Arc<str> = host.into();
+    let tcp = |address| Address::Tcp(Arc::clone(&name), address);
+    let known = names::known(hosts_file, host).await;
+    if !known.is_empty() {
+        return Ok(known.into_iter().map(|ip| tcp(SocketAddr::new(ip, port))).collect());
+    }
     let found = tokio::net::lookup_host((host, port)).await;
     let found = found.map_err(|e| ConnectError::Network(format!("host \"{host}\": {e}")))?;
-    let name: Arc<str> = host.into();
-    Ok(found.map(|address| Address::Tcp(Arc::clone(&name), address)).collect())
+    Ok(found.map(tcp).collect())
 }
 
 /// Those of `used` that are not among the addresses of their host's name any more. A name that can't be looked up,
@@ -399,7 +408,7 @@ pub async fn gone(target: &Target, used: &[Address]) -> Vec<Address> {
         let of_host = |address: &&Address| matches!(address, Address::Tcp(name, _) if **name == **host);
         let mut used = used.iter().filter(of_host).peekable();
         if used.peek().is_some()
-            && let Ok(now) = resolve(host, target.port).await
+            && let Ok(now) = resolve(host, target.port, target.hosts_file.as_deref()).await
         {
             gone.extend(used.filter(|address| !now.contains(address)).cloned());
         }

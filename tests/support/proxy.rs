@@ -44,14 +44,6 @@ impl Proxy {
         Self::start_below(&["prlimit".into(), format!("--nofile={files}:{files}")], config, &[])
     }
 
-    /// As [`Self::start`], with `names` in the place of `/etc/hosts`. Needs `unshare` to give it mounts of its own.
-    pub fn start_with_names(names: &Path, config: &str) -> Self {
-        let script = r#"mount --bind "$1" /etc/hosts || exit; shift; exec "$@""#;
-        let names = names.display().to_string();
-        let below = ["unshare", "-rm", "/bin/sh", "-c", script, "names", &names].map(str::to_owned);
-        Self::start_below(&below, config, &[])
-    }
-
     /// `below` runs the proxy as its own last act.
     fn start_below(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let mut tries = 0;
