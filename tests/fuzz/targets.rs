@@ -147,6 +147,15 @@ pub(crate) fn pipeline(data: &[u8]) {
                 let fake = pipeline.pop_fake();
                 assert!(fake.is_none_or(|owed| owed.action == Action::Fake));
             }
+            0x84 => {
+                if let Some(fence) = pipeline.fence() {
+                    pipeline.push_fence(fence);
+                    assert!(pipeline.fence().is_none() && !pipeline.is_at_rest());
+                    pushed += pipeline.len();
+                    units += pipeline.len() - 1;
+                }
+            }
+            0x85 => pipeline.push_data(),
             byte => {
                 if pipeline.recv(byte & 0x7f).is_err() {
                     return;
