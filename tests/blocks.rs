@@ -566,6 +566,34 @@ fn a_run_that_is_cancelled_or_loses_its_server_fails_as_directly() {
     assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), "0");
 }
 
+/// A client that leaves in the middle of a message: what came whole before it is done and answered, as directly.
+#[test]
+fn what_stands_before_a_message_that_breaks_off_is_done() {
+    let pg = Postgres::shared();
+    for mode in ["on", "off"] {
+        let db = pg.fresh_database(TABLES);
+        let proxy = Proxy::to(pg, "default_pool_size = 1", "", &format!("[coalesce]\nmode = \"{mode}\""));
+        for stored in 1..=10 {
+            let mut client = Raw::login(proxy.port(), &db);
+            client.rows("BEGIN; SELECT 1");
+            let texts = [format!("INSERT INTO a (id, v) VALUES ({stored}, 'x')"), "COMMIT".into()];
+            let mut bytes: Vec<u8> = texts.iter().flat_map(|text| Step::query(text).bytes).collect();
+            let rest = Step::extended("INSERT INTO a (id, v) VALUES ($1, $2)", &[Some("0"), Some("y")]);
+            let describe =
+                rest.bytes.iter().rposition(|byte| *byte == frontend::DESCRIBE).expect("a Describe");
+            // All but the end of the Bind.
+            bytes.extend_from_slice(&rest.bytes[..describe - 1]);
+            client.send(&bytes);
+            client.shutdown_write();
+            let said = client.read_until_closed();
+            let committed =
+                said.iter().any(|m| m.tag == backend::COMMAND_COMPLETE && m.command() == "COMMIT");
+            assert!(committed, "{mode}: {}", comparable(&said));
+            assert_eq!(pg.psql(&db, "SELECT count(*) FROM a").trim(), stored.to_string(), "{mode}");
+        }
+    }
+}
+
 /// What a block does to a table itself holds for the rows that it stores there afterwards: on a connection that has verified the
 /// table in this very transaction, too.
 #[test]

@@ -69,10 +69,14 @@ impl Session {
     /// Sees through what a client asked before it left, as the server itself would. It may have closed only its own
     /// half, so it is told the answers as long as it takes them.
     pub(super) async fn finish_without_client(&mut self, server: &mut ServerConn) -> Result<(), Fault> {
-        if self.state.streaming > 0 || server.pipeline.in_copy_in() {
+        if server.pipeline.in_copy_in() {
             return Err(Fault::ClientGone);
         }
-        if server.pipeline.is_within_unit() {
+        let breaks_off = self.state.streaming > 0;
+        if breaks_off {
+            // The server sees through what came whole, as it would directly, and is nobody else's then.
+            let _ = tokio::time::timeout(LAST_WORDS, server.conn.say_goodbye()).await;
+        } else if server.pipeline.is_within_unit() {
             // Its Sync does not come any more: nothing else would make the server answer, and what the unit did goes with
             // the connection.
             server.conn.prepare_out();
@@ -83,7 +87,7 @@ impl Session {
         if listens {
             let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
         }
-        finished
+        if breaks_off { Err(Fault::ClientGone) } else { finished }
     }
 
     fn poll_finish(
