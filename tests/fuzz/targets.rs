@@ -18,7 +18,7 @@ use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
 use pgsluice::settings::{Policy, Settings, SimpleQuery, Statements};
 use pgsluice::sql::again::Memo;
-use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject};
+use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject, without_cast};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::sql::{custom, effects, meaning, scan, verbs};
 use pgsluice::telemetry::request;
@@ -280,7 +280,9 @@ pub(crate) fn sql_texts(data: &[u8]) {
     if lift(data, &mut lifted).is_ok() {
         assert!(!quick_reject(data), "what is refused quickly is never lifted");
         for item in &lifted.items {
-            let literal = item.bytes(data);
+            let bytes = item.bytes(data);
+            let literal =
+                if matches!(item.class, Class::CastString(_)) { without_cast(bytes) } else { bytes };
             if !matches!(item.class, Class::Param(_)) && literal.starts_with(b"'") {
                 assert!(literal.len() >= 2 && literal.ends_with(b"'"));
                 let value: Vec<u8> = decode_string(literal).flatten().copied().collect();
