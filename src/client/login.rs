@@ -251,6 +251,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         busy_poll: settings.general.busy_poll,
         waits: BusyWait::default(),
         deferred: None,
+        offered_at: None,
     });
     Ok(Admitted { session, server })
 }

@@ -505,7 +505,8 @@ impl Session {
         answers: Answers,
         ticket: &Arc<Ticket>,
     ) -> Result<Poured, Fault> {
-        self.me.begin(ClientState::Coalescing, Instant::now());
+        let now = Instant::now();
+        self.me.begin(ClientState::Coalescing, now);
         let me = &self.me;
         // A request to cancel rows that are already on their way is void when they are stored, which is known within
         // `flush_timeout`: to pass it on would undo the rows of others.
@@ -545,7 +546,10 @@ impl Session {
                 }
                 Ok(Poured::Answered)
             }
-            Some(Outcome::RunSingly) => Ok(self.singly(found.bytes, None)),
+            Some(Outcome::RunSingly) => {
+                self.offered_at = Some(now);
+                Ok(self.singly(found.bytes, None))
+            }
             Some(Outcome::Unknown) => Err(Fault::Client(Error::outcome_unknown())),
             None if self.cancels_inside_block() => Ok(self.singly(found.bytes, None)),
             None => {

@@ -182,6 +182,9 @@ impl Session {
         moved: &mut bool,
         cx: &mut Context<'_>,
     ) -> Result<Option<End>, Fault> {
+        if server.broken {
+            return Ok(None);
+        }
         loop {
             // A rule that was made stricter holds from the next message on: what was read behind its coming waits.
             if self.me.is_signalled() {
@@ -226,22 +229,36 @@ impl Session {
         moved: &mut bool,
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        while self.client.has_room() {
+        while self.client.has_room() && !server.broken {
             match server.conn.poll_fill(cx) {
                 Poll::Pending => return Ok(()),
-                // It said why it goes, and that was passed on.
-                Poll::Ready(Ok(0) | Err(_)) if self.state.server_left => {
-                    return Err(Fault::ServerLost(String::new()));
-                }
-                Poll::Ready(Ok(0)) => return Err(Fault::ServerLost("it closed the connection".into())),
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Err(server_lost(error)),
+                Poll::Ready(Ok(n)) if n > 0 => {}
+                Poll::Ready(end) => return self.server_left(server, end.err()),
             }
             *moved = true;
             self.client.prepare_out();
             pump_down(server, &mut self.state, &mut self.client)?;
         }
         Ok(())
+    }
+
+    /// No more comes of it. Between two transactions that is no loss to a client whose next one may run elsewhere: the
+    /// connection is [`ServerConn::broken`] then.
+    fn server_left(&mut self, server: &mut ServerConn, error: Option<std::io::Error>) -> Result<(), Fault> {
+        // Its last words may have come with the answer to a unit of ours.
+        self.client.prepare_out();
+        pump_down(server, &mut self.state, &mut self.client)?;
+        let in_part = self.state.streaming > 0 || server.streaming > 0;
+        if self.state.may_go_elsewhere() && server.pipeline.is_quiet() && !in_part {
+            server.broken = true;
+            return Ok(());
+        }
+        Err(match error {
+            // It said why it goes, and that was passed on.
+            _ if self.state.server_left => Fault::ServerLost(String::new()),
+            Some(error) => server_lost(error),
+            None => Fault::ServerLost("it closed the connection".into()),
+        })
     }
 }
 
@@ -363,11 +380,11 @@ fn pump(
 
 /// Hot path. Backend messages from the server's input to the client's output.
 fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> Result<(), Fault> {
-    let ServerConn { conn, pipeline, names, reported, streaming, shared, .. } = server;
+    let ServerConn { conn, pipeline, names, reported, streaming, shared, broken, .. } = server;
     let (buf, to_server) = conn.split();
     let before = client.out.len();
     let mut walk = Down { buf, out: &mut client.out, run: 0, pos: 0, want: 0 };
-    let walked = walk_down(&mut walk, state, Below { pipeline, names, reported, streaming, shared });
+    let walked = walk_down(&mut walk, state, Below { pipeline, names, reported, streaming, shared, broken });
     // Also before an error of ours: a message that the client has in part goes on.
     walk.copy();
     let Down { pos, want, .. } = walk;
@@ -386,11 +403,12 @@ struct Below<'a> {
     reported: &'a mut Arc<Reported>,
     streaming: &'a mut usize,
     shared: &'a ServerShared,
+    broken: &'a mut bool,
 }
 
 /// Hot path. Takes in what is there, up to a message that has to be whole and is not.
 fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result<(), Fault> {
-    let Below { pipeline, names, reported, streaming, shared } = below;
+    let Below { pipeline, names, reported, streaming, shared, broken } = below;
     let buf = walk.buf;
     loop {
         if *streaming > 0 {
@@ -412,6 +430,12 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         }
         let answer = match head.tag {
             b::DATA_ROW | b::COPY_DATA => answer(pipeline.recv(head.tag))?.0,
+            b::NOTICE_RESPONSE | b::ERROR_RESPONSE
+                if pipeline.is_quiet() && state.may_go_elsewhere() && is_farewell(frame) =>
+            {
+                *broken = true;
+                return Ok(());
+            }
             b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => forward_unless_own(pipeline),
             b::READY_FOR_QUERY => state.pass_ready(frame, pipeline)?,
             b::PARAMETER_STATUS => {
@@ -498,6 +522,11 @@ fn waits_for_whole(head: Header, pipeline: &Pipeline) -> Result<bool, Fault> {
         b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE => Ok(true),
         _ => Ok(false),
     }
+}
+
+/// What comes while nothing is asked: does the server say that it goes?
+fn is_farewell(frame: &[u8]) -> bool {
+    frame[0] == b::ERROR_RESPONSE || b::ErrorFields::new(&frame[HEADER_BYTES..]).says_farewell()
 }
 
 fn forward_unless_own(pipeline: &Pipeline) -> Answer {

@@ -91,6 +91,8 @@ pub struct Session {
     pub(super) waits: BusyWait,
     /// A block of its own that no server knows of yet.
     pub(super) deferred: Option<Box<Deferred>>,
+    /// When rows were offered to a batch that come back to be run singly: a server is waited for since then.
+    pub(super) offered_at: Option<Instant>,
 }
 
 /// `query_wait_notify`; boxed, because few sessions wait at a time.
@@ -356,10 +358,11 @@ impl Session {
 
     /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
+        let since = self.offered_at.take();
         let (mut server, mut now) = loop {
             let mut server = match self.pool.checkout_now(&self.state.want, None) {
                 Some(server) => server,
-                None => match Box::pin(self.wait_for_server()).await? {
+                None => match Box::pin(self.wait_for_server(since.unwrap_or_else(Instant::now))).await? {
                     Some(server) => server,
                     None => return Ok(None),
                 },
@@ -432,11 +435,11 @@ impl Session {
     }
 
     /// The queue. Ends also when the client leaves or somebody signals.
-    async fn wait_for_server(&mut self) -> Result<Option<Checkout>, Fault> {
+    async fn wait_for_server(&mut self, since: Instant) -> Result<Option<Checkout>, Fault> {
         self.me.set_state(ClientState::Waiting, Instant::now());
         let pool = Arc::clone(&self.pool);
         let want = Arc::clone(&self.state.want);
-        let mut queue = std::pin::pin!(pool.checkout(&want, None));
+        let mut queue = std::pin::pin!(pool.checkout_since(&want, None, since));
         let mut patience = Some(patience(self.cx.settings.load().general.query_wait_notify));
         let (client, me) = (&mut self.client, &self.me);
         let got = std::future::poll_fn(|cx| {

@@ -331,6 +331,11 @@ impl State {
         self.mode != PoolMode::Session
     }
 
+    /// Its next transaction may run on another server connection.
+    pub fn may_go_elsewhere(&self) -> bool {
+        self.shares_servers() && !self.pinned
+    }
+
     /// Nothing stands between messages that are poured and what the server would answer.
     pub(super) fn can_pour(&self) -> bool {
         self.can_pour_behind(Effects::NONE)

@@ -352,8 +352,12 @@ pub const INCARNATION_SQL: &str = "SELECT pg_catalog.concat_ws(' ',
 
 /// How a transaction ended. `$1`: its id as text, digits only (what [`decode_guard`] gave). Answers `committed`, `aborted`,
 /// `in progress`, or NULL when it is too old to say.
-pub const STATUS_SQL: &str =
-    "SELECT pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8)::pg_catalog.text";
+///
+/// Also NULL where the server would not have said, with this session's settings, that it gave up waiting for a synchronous standby.
+pub const STATUS_SQL: &str = "SELECT CASE
+  WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error'
+    AND pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '' THEN NULL
+  ELSE pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8)::pg_catalog.text END";
 
 /// Asks a session for everything that two sessions must agree on to share a batch. One row of one text column, JSON
 /// ([`decode_session`]). Far below a millisecond.

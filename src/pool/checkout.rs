@@ -139,8 +139,22 @@ impl Pool {
         want: &Arc<VarSet>,
         startup: Option<&Arc<VarSet>>,
     ) -> Result<Checkout, CheckoutError> {
+        self.checkout_since(want, startup, Instant::now()).await
+    }
+
+    /// As [`Pool::checkout`], for who waits since `began`.
+    ///
+    /// # Errors
+    /// As [`Pool::checkout`].
+    ///
+    /// Cancel safety: as [`Pool::checkout`].
+    pub async fn checkout_since(
+        self: &Arc<Self>,
+        want: &Arc<VarSet>,
+        startup: Option<&Arc<VarSet>>,
+        began: Instant,
+    ) -> Result<Checkout, CheckoutError> {
         let limit = self.settings.load().query_wait_timeout;
-        let began = Instant::now();
         loop {
             if let Some(checkout) = self.checkout_now(want, startup) {
                 return Ok(checkout);

@@ -111,6 +111,11 @@ impl<'a> ErrorFields<'a> {
         self.field(b'C').filter(|c| c.len() == 5).unwrap_or(b"XX000")
     }
 
+    /// Of a warning: the server ends the connection behind it.
+    pub fn says_farewell(&self) -> bool {
+        self.sqlstate().starts_with(b"57P")
+    }
+
     /// The server ends the connection behind it.
     pub fn ends_connection(&self) -> bool {
         matches!(self.field(b'V'), Some(b"FATAL" | b"PANIC"))

@@ -68,15 +68,14 @@ impl Lane {
 
     async fn ask_status(&self, xid: u64, incarnation: &[u8]) -> Status {
         let Ok(mut server) = self.pool.checkout(&self.vars, None).await else { return Status::NotYet };
-        let max = self.max_prepared();
-        let Ok(life) = server.prepared(incarnation_statement(), &[], max).await else {
+        if !self.make_ready(&mut server).await {
             return Status::NotYet;
-        };
-        if only_value(life).is_none_or(|life| life != incarnation) {
+        }
+        if server.incarnation.as_deref() != Some(incarnation) {
             server.release(Instant::now());
             return Status::Known(Landed::Unknown);
         }
-        let text = xid.to_string();
+        let (text, max) = (xid.to_string(), self.max_prepared());
         let Ok(reply) = server.prepared(status_statement(), &[Some(text.as_bytes())], max).await else {
             return Status::NotYet;
         };
@@ -416,6 +415,10 @@ impl Flight {
         let incarnation = server.incarnation.clone().filter(|life| !life.is_empty());
         drop(server);
         seen.outcome = FlushOutcome::Unknown;
+        // It may have ended the wait for a synchronous standby so, and what it calls committed then is not what COMMIT promises.
+        if reply.notices.iter().any(|notice| ErrorFields::new(&notice.body).says_farewell()) {
+            return Landed::Unknown;
+        }
         let (Some(xid), Some(incarnation)) = (seen.xid, incarnation) else { return Landed::Unknown };
         let landed = self.lane.in_doubt(xid, &incarnation).await;
         seen.outcome = match landed {
