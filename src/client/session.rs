@@ -443,13 +443,14 @@ impl Session {
         let mut patience = Some(patience(self.cx.settings.load().general.query_wait_notify));
         let (client, me) = (&mut self.client, &self.me);
         let got = std::future::poll_fn(|cx| {
-            if let Poll::Ready(got) = queue.as_mut().poll(cx) {
-                return Poll::Ready(Ok(Some(got)));
-            }
             // Taken at the next message anyway: no reason to lose the place in the queue.
             let _ = me.take_signal(Signal::Reload);
+            // First: a request to cancel that came before a server did is not lost by its coming.
             if me.is_signalled() {
                 return Poll::Ready(Ok(None));
+            }
+            if let Poll::Ready(got) = queue.as_mut().poll(cx) {
+                return Poll::Ready(Ok(Some(got)));
             }
             if patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
                 patience = None;
