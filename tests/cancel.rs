@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::until;
-use support::{Certs, Message, Postgres, Proxy, Raw, Step, outline};
+use support::{Certs, Message, Postgres, Proxy, Raw, Step, cancel_packet, outline};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -31,14 +31,6 @@ fn sleeps(server: &Postgres, database: &str) {
         "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = '{database}' AND wait_event = 'PgSleep'"
     );
     server.wait_until("postgres", &sleeping);
-}
-
-fn cancel_packet(pid: i32, key: &[u8]) -> Vec<u8> {
-    let mut packet = (12 + key.len() as u32).to_be_bytes().to_vec();
-    packet.extend_from_slice(&80_877_102u32.to_be_bytes());
-    packet.extend_from_slice(&pid.to_be_bytes());
-    packet.extend_from_slice(key);
-    packet
 }
 
 #[test]

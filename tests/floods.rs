@@ -254,10 +254,7 @@ fn cancel_requests_without_end_reach_the_server_a_few_at_a_time() {
         servers.iter().any(|row| row[4].as_deref() == Some("active")).then_some(())
     });
     assert!(linked.is_some());
-    let mut packet = (12 + client.key.len() as u32).to_be_bytes().to_vec();
-    packet.extend_from_slice(&80_877_102u32.to_be_bytes());
-    packet.extend_from_slice(&client.pid.to_be_bytes());
-    packet.extend_from_slice(&client.key);
+    let packet = support::cancel_packet(client.pid, &client.key);
     let ask = || {
         let mut stream = connect(&proxy);
         stream.write_all(&packet).expect("send");

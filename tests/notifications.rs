@@ -19,6 +19,8 @@ const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 4, 210, 22, 46];
 struct Herald {
     /// A notification goes before each ReadyForQuery.
     tells: AtomicBool,
+    /// It goes behind it, in the same write.
+    behind: AtomicBool,
     told: AtomicUsize,
     holds_cancels: Mutex<bool>,
     cancels_changed: Condvar,
@@ -77,14 +79,22 @@ impl Herald {
             held.extend_from_slice(&piece[..n]);
             let mut out = Vec::new();
             while let Ok(Some((head, _))) = frame::whole(&held, usize::MAX) {
+                let mut told = Vec::new();
                 if head.tag == b::READY_FOR_QUERY && self.tells.load(Ordering::Acquire) {
                     let payload = self.told.fetch_add(1, Ordering::AcqRel);
                     let body = format!("\0\0\0\u{1}news\0{payload}\0");
-                    frame::put(&mut out, b::NOTIFICATION_RESPONSE, |out| {
+                    frame::put(&mut told, b::NOTIFICATION_RESPONSE, |out| {
                         out.extend_from_slice(body.as_bytes())
                     });
                 }
-                out.extend(held.drain(..head.total()));
+                let ready = held.drain(..head.total());
+                if self.behind.load(Ordering::Acquire) {
+                    out.extend(ready);
+                    out.append(&mut told);
+                } else {
+                    out.append(&mut told);
+                    out.extend(ready);
+                }
             }
             if to.write_all(&out).is_err() {
                 break;
@@ -146,6 +156,22 @@ fn what_comes_in_round_trips_of_ours_is_the_listening_clients() {
     herald.tell(false);
     all.extend(heard(&raw.query("SELECT 1")));
     assert!(herald.told() > texts.len(), "round trips of ours were told something");
+    hear_all(&mut raw, &herald, all);
+}
+
+/// A client that waits for a notification sends nothing meanwhile.
+#[test]
+fn what_comes_right_behind_a_round_trip_of_ours_is_heard_at_once() {
+    let (herald, proxy, database) = start();
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("LISTEN news");
+    // Waits for its probe.
+    raw.rows("SELECT 1");
+    herald.behind.store(true, Ordering::Release);
+    herald.tell(true);
+    // The probe follows.
+    let all = heard(&raw.query("UNLISTEN other"));
+    assert!(poll(PATIENCE, || (herald.told() > 1).then_some(())).is_some(), "no probe");
     hear_all(&mut raw, &herald, all);
 }
 

@@ -11,15 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, show, until};
-use support::{PATIENCE, Postgres, Proxy, Raw, poll, relay};
-
-fn cancel_packet(pid: i32, key: &[u8]) -> Vec<u8> {
-    let mut packet = (12 + key.len() as u32).to_be_bytes().to_vec();
-    packet.extend_from_slice(&80_877_102u32.to_be_bytes());
-    packet.extend_from_slice(&pid.to_be_bytes());
-    packet.extend_from_slice(key);
-    packet
-}
+use support::{PATIENCE, Postgres, Proxy, Raw, cancel_packet, poll, relay};
 
 /// Sends a request; it is done with when the connection closes. Nothing is ever answered.
 fn request(port: u16, pid: i32, key: &[u8]) {

@@ -144,10 +144,7 @@ fn tls_and_cancel_requests_come_behind_the_header() {
     let mut query = Vec::new();
     f::put_query(&mut query, b"SELECT pg_sleep(600)");
     raw.send(&query);
-    let mut packet = (12 + raw.key.len() as u32).to_be_bytes().to_vec();
-    packet.extend_from_slice(&80_877_102u32.to_be_bytes());
-    packet.extend_from_slice(&raw.pid.to_be_bytes());
-    packet.extend_from_slice(&raw.key);
+    let packet = support::cancel_packet(raw.pid, &raw.key);
     let cancelled = support::poll(PATIENCE, || {
         assert_eq!(rest(balanced(&proxy, &[&header[..], &packet].concat())), b"");
         raw.has_answer().then_some(())

@@ -35,6 +35,7 @@ const BUILD_SCRIPTS: &[&str] = &[
     "generic-array",
     "getrandom",
     "libc",
+    "nix",
     "num-traits",
     "oid-registry",
     "pg_query",

@@ -337,7 +337,7 @@ impl Session {
         for Notice { body, .. } in &reply.notices {
             frame::put(&mut self.client.out, b::NOTICE_RESPONSE, |out| out.extend_from_slice(body));
         }
-        self.hear(server);
+        self.hear(server)?;
         let error = reply.error.map(|body| {
             let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
             frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&body));

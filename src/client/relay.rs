@@ -54,16 +54,19 @@ impl Session {
     ///
     /// Cancel safety: none; the session that is dropped inside closes both connections.
     pub(super) async fn relay(&mut self, server: &mut ServerConn, stay: bool) -> Result<End, Fault> {
-        self.hear(server);
+        self.hear(server)?;
         std::future::poll_fn(|cx| self.poll_relay(server, stay, cx)).await
     }
 
-    /// Notifications that came while pgsluice itself asked this client's server something.
-    pub(super) fn hear(&mut self, server: &mut ServerConn) {
-        if !server.heard.is_empty() {
-            self.client.prepare_out();
-            self.client.out.append(&mut server.heard);
+    /// Notifications that came while pgsluice itself asked this client's server something, and what came right behind its answer:
+    /// it was read with that, so no more needs to come of the server.
+    pub(super) fn hear(&mut self, server: &mut ServerConn) -> Result<(), Fault> {
+        if server.heard.is_empty() && server.conn.bytes().is_empty() {
+            return Ok(());
         }
+        self.client.prepare_out();
+        self.client.out.append(&mut server.heard);
+        pump_down(server, &mut self.state, &mut self.client)
     }
 
     /// Sees through what a client asked before it left, as the server itself would. It may have closed only its own

@@ -25,7 +25,7 @@ pub use crowd::Step;
 pub use cut::{Cut, Cutter};
 pub use postgres::{PgOptions, Postgres, client_program};
 pub use proxy::Proxy;
-pub use raw::{Message, Raw, outline};
+pub use raw::{Message, Raw, cancel_packet, outline};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

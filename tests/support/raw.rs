@@ -68,6 +68,15 @@ impl Message {
     }
 }
 
+/// A CancelRequest.
+pub fn cancel_packet(pid: i32, key: &[u8]) -> Vec<u8> {
+    let mut packet = (12 + key.len() as u32).to_be_bytes().to_vec();
+    packet.extend_from_slice(&80_877_102u32.to_be_bytes());
+    packet.extend_from_slice(&pid.to_be_bytes());
+    packet.extend_from_slice(key);
+    packet
+}
+
 /// The outline of each message, one a line.
 pub fn outline(messages: &[Message]) -> String {
     messages.iter().map(|m| m.outline() + "\n").collect()
@@ -332,11 +341,7 @@ impl Raw {
     /// As [`Self::cancel`], without the wait; gives that connection.
     pub fn send_cancel(&self, port: u16) -> Self {
         let mut other = Self::connect(port);
-        let mut packet = (12 + self.key.len() as u32).to_be_bytes().to_vec();
-        packet.extend_from_slice(&80_877_102u32.to_be_bytes());
-        packet.extend_from_slice(&self.pid.to_be_bytes());
-        packet.extend_from_slice(&self.key);
-        other.send(&packet);
+        other.send(&cancel_packet(self.pid, &self.key));
         other
     }
 
