@@ -20,7 +20,7 @@ use std::task::Poll;
 
 use super::pour::{Answers, Found, Poured, Rest, SCRATCH, Scratch, Tier, Unnamed, Walk};
 use super::session::Session;
-use super::state::Fault;
+use super::state::{Fault, Late};
 use crate::cancel::ClientState;
 use crate::coalesce::lane::{Lane, Offer, Single, Ticket, Work};
 use crate::coalesce::shapes::LEGS_MAX;
@@ -351,7 +351,7 @@ impl Session {
                 self.client.out.extend_from_slice(&error);
                 b::put_ready_for_query(&mut self.client.out, status);
             }
-            (None, error) => self.state.late = error,
+            (None, error) => self.state.late = error.map(Late::next),
         }
         self.state.counts.sent += (self.client.out.len() - before) as u64;
         if goes_on {
@@ -385,7 +385,7 @@ impl Session {
             all.error = all.error.or(reply.error);
             all.notices.append(&mut reply.notices);
         }
-        self.state.described.clear();
+        self.state.shapes.described.clear();
         Ok(all)
     }
 
@@ -393,9 +393,9 @@ impl Session {
     fn feed_judged(&mut self, messages: &[u8], server: &mut Checkout) -> Result<usize, Fault> {
         let state = &mut self.state;
         let rules = std::mem::take(&mut state.rules);
-        let (unseen, portals) = (std::mem::take(&mut state.unseen), state.portals.take());
+        let unjudged = std::mem::take(&mut state.unjudged);
         let fed = super::relay::feed(messages, &mut Vec::new(), state, server);
-        (state.rules, state.unseen, state.portals) = (rules, unseen, portals);
+        (state.rules, state.unjudged) = (rules, unjudged);
         fed
     }
 

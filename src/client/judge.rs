@@ -53,18 +53,42 @@ pub(super) enum Ruling {
     Wait,
 }
 
-impl State {
-    /// What is known of how the server reads texts while nothing is on its way.
-    pub(super) fn lexing(&self) -> Lexing {
-        Lexing { std_strings: self.std_strings, encoding_safe: self.encoding_safe }
-    }
+/// How the server reads a session's texts.
+#[derive(Debug)]
+pub struct Reading {
+    /// As the server said last.
+    pub(super) lexing: Lexing,
+    /// What is on its way may change that.
+    in_doubt: bool,
+    /// Something that the session sent or prepared may change it.
+    moves: bool,
+}
 
+impl Default for Reading {
+    fn default() -> Self {
+        let lexing = Lexing { std_strings: true, encoding_safe: true };
+        Self { lexing, in_doubt: false, moves: false }
+    }
+}
+
+/// What the rules of today did not see, because they became stricter in the session's life.
+#[derive(Debug, Default)]
+pub struct Unjudged {
+    /// There may be such.
+    pub(super) any: bool,
+    /// Not the unnamed statement: one was judged since.
+    pub(super) unnamed_judged: bool,
+    /// Until the transaction ends: the portals that were bound since.
+    pub(super) portals: Option<HashSet<Box<[u8]>>>,
+}
+
+impl State {
     /// How the server will read this text. `None`: that is known when all answers are there.
     fn lexing_of(&self, text: &[u8], pipeline: &Pipeline) -> Option<Lexing> {
         let all_answered = pipeline.is_empty() && !pipeline.is_unsynced();
         let plain = || text.is_ascii() && memchr::memchr(b'\\', text).is_none();
-        if !self.lexing_in_doubt || all_answered || plain() {
-            return Some(self.lexing());
+        if !self.reading.in_doubt || all_answered || plain() {
+            return Some(self.reading.lexing);
         }
         if !pipeline.is_unsynced() && !pipeline.in_copy_in() {
             return None;
@@ -78,57 +102,55 @@ impl State {
         if !self.rules.needs_lexing() {
             return;
         }
-        let ends = self.lexing_moves && found.intersects(Effects::TRANSACTION);
-        self.lexing_moves |= found.intersects(MOVES_LEXING);
-        self.lexing_in_doubt |= ends || found.intersects(MOVES_LEXING);
+        let ends = self.reading.moves && found.intersects(Effects::TRANSACTION);
+        self.reading.moves |= found.intersects(MOVES_LEXING);
+        self.reading.in_doubt |= ends || found.intersects(MOVES_LEXING);
     }
 
     /// A Bind in session mode, where names are not followed: of one of the texts that were parsed.
     pub(super) fn note_bind(&mut self) {
-        self.lexing_in_doubt |= self.lexing_moves && self.rules.needs_lexing();
+        self.reading.in_doubt |= self.reading.moves && self.rules.needs_lexing();
     }
 
     /// Everything that is owed was answered, and a ReadyForQuery came last: nothing is on its way.
     pub(super) fn nothing_in_flight(&mut self) {
-        self.lexing_in_doubt = false;
+        self.reading.in_doubt = false;
     }
 
     /// The server says how it reads texts from here on.
     pub(super) fn note_parameter(&mut self, name: &[u8], value: &[u8]) {
         if name == STRINGS.as_bytes() {
-            self.std_strings = value != b"off";
+            self.reading.lexing.std_strings = value != b"off";
         } else if name == ENCODING.as_bytes() {
-            self.encoding_safe = policy::encoding_is_safe(value);
+            self.reading.lexing.encoding_safe = policy::encoding_is_safe(value);
         } else {
             return;
         }
-        self.lexing_moves = true;
+        self.reading.moves = true;
     }
 
     /// As all these values say. An encoding that is not named is not safe.
     pub(super) fn know_lexing(&mut self, reported: &Reported) {
         let value = |name: &str| reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
-        self.std_strings = value(STRINGS) != Some(b"off");
-        self.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
+        self.reading.lexing.std_strings = value(STRINGS) != Some(b"off");
+        self.reading.lexing.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
     }
 
     /// New rules, in the middle of a session.
     pub(super) fn take_rules(&mut self, rules: Rules) {
         if rules.distrust_what_was_prepared(&self.rules) {
-            self.unseen = true;
-            self.unnamed_seen = false;
-            self.portals = Some(HashSet::new());
+            self.unjudged = Unjudged { any: true, unnamed_judged: false, portals: Some(HashSet::new()) };
         }
         if rules.needs_lexing() && !self.rules.needs_lexing() {
             // Nobody kept track.
-            (self.lexing_moves, self.lexing_in_doubt) = (true, true);
+            (self.reading.moves, self.reading.in_doubt) = (true, true);
         }
         self.rules = rules;
     }
 
     /// SQL's EXECUTE may run what nobody judged.
     fn executes_unseen(&self) -> bool {
-        self.unseen
+        self.unjudged.any
             || (self.shares_servers() && self.session_state == SessionState::Allow)
             || self.shares_names()
     }
@@ -153,7 +175,7 @@ impl State {
     /// Nothing is to be said to this text, so that it may also go another way than to the server.
     pub(super) fn passes(&self, text: &[u8]) -> bool {
         !self.rules.reads_texts()
-            || (!self.unseen && self.judged(text, self.lexing()).verdict == Verdict::Pass)
+            || (!self.unjudged.any && self.judged(text, self.reading.lexing).verdict == Verdict::Pass)
     }
 
     /// Writes down what is to be audited of a message of this type; the error of what is refused.
@@ -237,7 +259,7 @@ impl State {
     /// There may be something to say to a Bind of `name`: where the rules became stricter in the session's life, or
     /// names are shared, which the unnamed statement never is. Otherwise what is bound was judged when it was prepared.
     pub(super) fn rules_binds(&self, name: &[u8]) -> bool {
-        self.rules.reads_texts() && (self.unseen || (self.shares_names() && !name.is_empty()))
+        self.rules.reads_texts() && (self.unjudged.any || (self.shares_names() && !name.is_empty()))
     }
 
     /// A Bind of which [`State::rules_binds`] is true. `text` is not known where names are not followed.
@@ -245,7 +267,7 @@ impl State {
         match text {
             // The server read it when it was parsed, and nobody knows how it read then.
             Some(text) => self.rule_text("Bind", text, Lexing { std_strings: false, encoding_safe: false }),
-            None if unnamed && self.unnamed_seen => None,
+            None if unnamed && self.unjudged.unnamed_judged => None,
             None => {
                 let verdict = texts::judge_unseen(&self.rules);
                 self.settle_verdict("Bind", verdict)
@@ -264,7 +286,7 @@ impl State {
 
     /// A Bind was sent on: its portal was judged by the rules of today.
     pub(super) fn note_portal(&mut self, portal: &[u8]) {
-        if let Some(portals) = &mut self.portals
+        if let Some(portals) = &mut self.unjudged.portals
             && portals.len() < PORTALS_MAX
         {
             portals.insert(told_apart(portal).into());
@@ -276,7 +298,7 @@ impl State {
     /// # Errors
     /// The message is malformed.
     pub(super) fn rule_execute(&self, body: &[u8]) -> Result<Option<Error>, Fault> {
-        let Some(portals) = &self.portals else { return Ok(None) };
+        let Some(portals) = &self.unjudged.portals else { return Ok(None) };
         let (portal, _) = crate::wire::frontend::execute(body)?;
         if portals.contains(told_apart(portal)) {
             return Ok(None);

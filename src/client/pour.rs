@@ -21,7 +21,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::session::{Session, unnamed_statement};
-use super::state::Fault;
+use super::state::{Fault, Late};
 use crate::cancel::ClientState;
 use crate::coalesce::batch::{
     RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound, put_row_description,
@@ -306,8 +306,9 @@ impl Session {
 
     pub(super) fn may_pour(&self) -> bool {
         let coalesce = &self.settings.coalesce;
-        let unseen = self.state.unseen && self.state.rules.reads_texts();
-        if coalesce.mode == CoalesceMode::Off || !self.state.std_strings || !self.state.can_pour() || unseen {
+        let unseen = self.state.unjudged.any && self.state.rules.reads_texts();
+        if coalesce.mode == CoalesceMode::Off || !self.state.std_strings() || !self.state.can_pour() || unseen
+        {
             return false;
         }
         if self.state.late.is_some() {
@@ -603,7 +604,7 @@ impl Session {
         let Some(opening) = opening else { return false };
         let mut message = Vec::new();
         Error::cancelled().put(&mut message);
-        (self.state.late, self.state.late_behind) = (Some(message), opening);
+        self.state.late = Some(Late { error: message, behind: opening });
         true
     }
 

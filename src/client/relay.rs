@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::session::Session;
-use super::state::{DUPLICATE_STATEMENT, FORGETS_NAMES, Fault, Refusal, State, Taken};
+use super::state::{DUPLICATE_STATEMENT, FORGETS_NAMES, Fault, Refusal, Reporting, State, Taken};
 use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
@@ -75,7 +75,7 @@ impl Session {
         if server.pipeline.in_copy_in() {
             return Err(Fault::ClientGone);
         }
-        let breaks_off = self.state.streaming > 0;
+        let breaks_off = self.state.part.up > 0;
         if breaks_off {
             // The server sees through what came whole, as it would directly, and is nobody else's then.
             let _ = tokio::time::timeout(LAST_WORDS, server.conn.say_goodbye()).await;
@@ -151,7 +151,7 @@ impl Session {
                 }
             }
             let done = !stay || self.state.recheck || self.draining;
-            if done && server.pipeline.is_quiet() && self.state.streaming == 0 && self.client.is_flushed() {
+            if done && server.pipeline.is_quiet() && self.state.part.up == 0 && self.client.is_flushed() {
                 return Poll::Ready(Ok(End::Quiet));
             }
             if self.me.is_signalled() {
@@ -168,7 +168,7 @@ impl Session {
 
     /// Hot path. What others see of this client before it waits.
     fn show(&self, server: &ServerConn) {
-        let owed = !server.pipeline.is_empty() || self.state.streaming > 0;
+        let owed = !server.pipeline.is_empty() || self.state.part.up > 0;
         let state = match server.pipeline.status() {
             _ if owed => ClientState::Active,
             TransactionStatus::Idle => ClientState::Idle,
@@ -209,7 +209,7 @@ impl Session {
                 }
             }
             // What was asked is not yet answered, or the first message is here in part: there may be more to read.
-            let enough = server.pipeline.len() >= PIPELINE_MAX && self.state.streaming == 0;
+            let enough = server.pipeline.len() >= PIPELINE_MAX && self.state.part.up == 0;
             if !server.conn.has_room() || enough {
                 return Ok(None);
             }
@@ -251,7 +251,7 @@ impl Session {
         // Its last words may have come with the answer to a unit of ours.
         self.client.prepare_out();
         pump_down(server, &mut self.state, &mut self.client)?;
-        let in_part = self.state.streaming > 0 || server.streaming > 0;
+        let in_part = self.state.part.up > 0 || server.streaming > 0;
         if self.state.may_go_elsewhere() && server.pipeline.is_quiet() && !in_part {
             server.broken = true;
             return Ok(());
@@ -304,14 +304,14 @@ fn pump(
     let (mut run, mut pos) = (0, 0);
     let mut want = 0;
     let pumped = loop {
-        if state.streaming > 0 {
-            let n = state.streaming.min(buf.len() - pos);
-            state.streaming -= n;
+        if state.part.up > 0 {
+            let n = state.part.up.min(buf.len() - pos);
+            state.part.up -= n;
             pos += n;
-            if state.dropping {
+            if state.part.dropping {
                 run = pos;
             }
-            if state.streaming > 0 {
+            if state.part.up > 0 {
                 break Pumped::Hungry;
             }
         }
@@ -339,7 +339,7 @@ fn pump(
         let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
         let fake = state.forgetting
-            || state.fold_left
+            || state.fold.left
             || state.late.is_some()
             || server.pipeline.is_behind_copy()
             || server.pipeline.is_in_copy_with_syncs();
@@ -352,7 +352,7 @@ fn pump(
         match state.take(head, frame, server, reply)? {
             Taken::Forward => {
                 pos += frame.len();
-                (state.streaming, state.dropping) = (rest, false);
+                (state.part.up, state.part.dropping) = (rest, false);
             }
             Taken::Done => {
                 pos += frame.len();
@@ -361,13 +361,13 @@ fn pump(
             Taken::Prefix(n) => {
                 run = pos + n;
                 pos += frame.len();
-                (state.streaming, state.dropping) = (rest, false);
+                (state.part.up, state.part.dropping) = (rest, false);
             }
             Taken::Drop => {
                 server.conn.out.extend_from_slice(&buf[run..pos]);
                 pos += frame.len();
                 run = pos;
-                (state.streaming, state.dropping) = (rest, true);
+                (state.part.up, state.part.dropping) = (rest, true);
             }
             Taken::NeedWhole => {
                 want = head.total();
@@ -415,7 +415,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
     let buf = walk.buf;
     loop {
         if *streaming > 0 {
-            *streaming -= walk.pass(*streaming, state.dropping_down);
+            *streaming -= walk.pass(*streaming, state.part.dropping_down);
             if *streaming > 0 {
                 return Ok(());
             }
@@ -457,7 +457,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             }
             tag => state.pass_answer(tag, frame, rest, pipeline, names, shared)?,
         };
-        if !state.kept.is_empty() && head.tag != b::NOTICE_RESPONSE {
+        if !state.fold.kept.is_empty() && head.tag != b::NOTICE_RESPONSE {
             state.put_kept(head.tag, walk);
         }
         if answer == Answer::OwnFailed {
@@ -467,11 +467,11 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         }
         state.put_answer(answer, head.tag, frame, rest, walk);
         *streaming = rest;
-        state.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);
+        state.part.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);
         if rest == 0 && !pipeline.is_empty() {
             state.put_fakes(pipeline, walk);
         }
-        if state.report_due {
+        if state.report == Reporting::Due {
             state.put_report(reported, walk);
         }
     }
@@ -554,7 +554,7 @@ impl State {
             return Err(Fault::Client(Error::statement_mode()));
         }
         if pipeline.is_empty() {
-            self.described.clear();
+            self.shapes.described.clear();
             self.nothing_in_flight();
         }
         Ok(answer)
@@ -599,9 +599,9 @@ impl State {
     fn put_kept(&mut self, tag: u8, walk: &mut Down<'_>) {
         walk.copy();
         if tag != b::ERROR_RESPONSE {
-            walk.out.extend_from_slice(&self.kept);
+            walk.out.extend_from_slice(&self.fold.kept);
         }
-        self.kept.clear();
+        self.fold.kept.clear();
     }
 
     fn put_answer(&mut self, answer: Answer, tag: u8, frame: &[u8], rest: usize, walk: &mut Down<'_>) {
@@ -613,7 +613,7 @@ impl State {
         match answer {
             Answer::Keep if may_be_taken_back() => {
                 walk.skip(frame.len());
-                self.kept.extend_from_slice(frame);
+                self.fold.kept.extend_from_slice(frame);
             }
             Answer::Forward | Answer::Keep => walk.pos += frame.len(),
             Answer::Skip | Answer::OwnFailed => walk.skip(frame.len()),
@@ -641,7 +641,7 @@ impl State {
     /// A unit of ours that changes settings has ended: what it changed for the client.
     fn put_report(&mut self, reported: &Arc<Reported>, walk: &mut Down<'_>) {
         walk.copy();
-        self.report_due = false;
+        self.report = Reporting::None;
         if self.rules.needs_lexing() {
             self.know_lexing(reported);
         }

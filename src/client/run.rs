@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::pour::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk, may_hold_more};
 use super::session::Session;
-use super::state::Fault;
+use super::state::{Fault, Late, Reporting};
 use crate::coalesce::lane::{Lane, Opening, Work};
 use crate::pool::Checkout;
 use crate::server::ServerConn;
@@ -62,10 +62,10 @@ impl Session {
         let coalesce = &self.settings.coalesce;
         coalesce.pipeline
             && coalesce.mode == CoalesceMode::On
-            && self.state.std_strings
-            && !(self.state.unseen && self.state.rules.reads_texts())
+            && self.state.std_strings()
+            && !(self.state.unjudged.any && self.state.rules.reads_texts())
             && self.state.late.is_none()
-            && !self.state.report_pending
+            && self.state.report != Reporting::Pending
             && self.state.can_pour_behind(Effects::TRANSACTION)
             && server.pipeline.is_at_rest()
             && self.pouring.as_ref().is_none_or(|pouring| pouring.may_run(self.client.consumed()))
@@ -198,7 +198,7 @@ impl Session {
         }
         let mut message = Vec::with_capacity(error.len() + frame::HEADER_BYTES);
         frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&without_context(error)));
-        self.state.late = Some(message);
+        self.state.late = Some(Late::next(message));
         true
     }
 }

@@ -16,7 +16,8 @@ use super::login::why_none;
 use super::pour::{Poured, Pouring, may_hold_more};
 use super::relay::End;
 use super::state::{
-    BOUND, Counts, Fault, PROBED, State, UNKEPT, UNPINS, check_length, may_go_in_pieces, policy_error,
+    BOUND, Counts, Fault, PROBED, Reporting, State, UNKEPT, UNPINS, check_length, may_go_in_pieces,
+    policy_error,
 };
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
@@ -315,7 +316,7 @@ impl Session {
                 return Ok(true);
             }
             f::QUERY if !self.state.rules.passes_all_queries() => {
-                ("Query", self.state.query_verdict(f::query(body)?, self.state.lexing()))
+                ("Query", self.state.query_verdict(f::query(body)?, self.state.reading.lexing))
             }
             f::FUNCTION_CALL => ("FunctionCall", policy::judge_function_call(&self.state.rules)),
             _ => return Ok(false),
@@ -418,16 +419,18 @@ impl Session {
         self.me.begin(ClientState::Active, now);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
-        (self.state.report_pending, self.state.awaiting) = (false, false);
+        (self.state.report, self.state.awaiting) = (Reporting::None, false);
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
             if self.state.rules.needs_lexing() {
                 self.state.know_lexing(&server.reported);
             }
             let whose = self.whose();
-            self.state.report_pending = server.apply_vars(&want, &mut self.state.names, max, whose);
+            if server.apply_vars(&want, &mut self.state.names, max, whose) {
+                self.state.report = Reporting::Pending;
+            }
         }
-        if !self.state.report_pending {
+        if self.state.report != Reporting::Pending {
             let reported = Arc::clone(&server.reported);
             self.client.prepare_out();
             self.state.report_differences(&reported, &mut self.client.out);
@@ -547,7 +550,7 @@ impl Session {
     /// The session ends and its server with it. What a timeout or an administrator ends does not run on there.
     pub(super) fn abandon(&mut self, server: &Checkout, fault: Fault) -> Fault {
         self.me.unlink();
-        self.state.cut_short = server.streaming > 0 && !self.state.dropping_down;
+        self.state.part.cut_short = server.streaming > 0 && !self.state.part.dropping_down;
         if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
             let shared = Arc::clone(&server.shared);
             let limit = self.cx.settings.load().general.cancel_wait_timeout;
@@ -770,7 +773,7 @@ impl Session {
         match &fault {
             Fault::ClientGone => return,
             // The client would take it for the rest of that message.
-            _ if self.state.cut_short => {}
+            _ if self.state.part.cut_short => {}
             Fault::Client(error) => error.clone().fatal().put(out),
             // The server's own words were passed on already.
             Fault::ServerLost(why) if why.is_empty() => {}

@@ -1,0 +1,77 @@
+//! COPY FROM STDIN among other messages: what waits for its end, and the messages of ours behind it.
+
+use super::{State, Taken};
+use crate::proto::pipeline::{Action, Fence, Kind, Pipeline};
+use crate::server::ServerConn;
+use crate::wire::frontend as f;
+
+/// Why a COPY fails that other messages than data come to.
+pub(super) const NOT_DATA: &[u8] = b"pgsluice: unexpected message during COPY from stdin";
+
+/// The name of a statement that nobody has: its Close is a question whose answer shows what came before it.
+const FENCE: &[u8] = b"pgsluice_fence";
+
+impl State {
+    /// Whether a message behind a COPY that may have swallowed a Sync is run, if that fails, hangs on how far it had read: so it
+    /// waits for the end of that COPY. One that the client did not end itself would wait for ever, and is made to fail.
+    pub(super) fn waits_for_copy(&mut self, server: &mut ServerConn) -> bool {
+        let ServerConn { conn, pipeline, .. } = server;
+        if pipeline.is_in_copy_with_syncs() {
+            f::put_copy_fail(&mut conn.out, NOT_DATA);
+            pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        } else if !pipeline.is_behind_copy() {
+            return false;
+        }
+        f::put_empty(&mut conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
+    }
+
+    pub(super) fn take_copy_end(&mut self, frame: &[u8], whole: bool, server: &mut ServerConn) -> Taken {
+        if !whole {
+            return Taken::NeedWhole;
+        }
+        let open = server.pipeline.in_copy_in();
+        server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        if !(self.fold.sync_owed && open) {
+            return Taken::Forward;
+        }
+        let ServerConn { conn, pipeline, .. } = server;
+        conn.out.extend_from_slice(frame);
+        self.put_owed_sync(pipeline, &mut conn.out);
+        Taken::Done
+    }
+
+    /// [`State::put_between`] has something to put. Never inside a message of the client's: the server would take ours for
+    /// its data, and what is behind its data for messages.
+    pub fn owes_between(&self, pipeline: &Pipeline) -> bool {
+        let inside = self.part.up > 0 && !self.part.dropping;
+        !inside && pipeline.is_empty() && (self.fold.sync_owed || pipeline.fence().is_some())
+    }
+
+    /// Hot path. Messages of ours that become due when something was answered: the Sync of a folded COPY that has ended, the
+    /// question what a COPY that failed had read.
+    pub fn put_between(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        if !self.owes_between(pipeline) {
+            return;
+        }
+        if self.fold.sync_owed {
+            return self.put_owed_sync(pipeline, to_server);
+        }
+        let Some(fence) = pipeline.fence() else { return };
+        if fence == Fence::Skipped {
+            f::put_empty(to_server, f::SYNC);
+            self.awaiting = true;
+        }
+        f::put_target(to_server, f::CLOSE, b'S', FENCE);
+        f::put_empty(to_server, f::SYNC);
+        pipeline.push_fence(fence);
+    }
+
+    /// The client, in simple protocol, sends none.
+    fn put_owed_sync(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        self.fold.sync_owed = false;
+        f::put_empty(to_server, f::SYNC);
+        pipeline.push(Kind::Sync, Action::Forward, false);
+    }
+}

@@ -1,0 +1,623 @@
+//! What a session remembers between messages, and what becomes of each frontend message.
+//!
+//! Owns: prepared names, settings, taint, refusals; the decision for each message. Never: touches a socket (it is
+//! given the frame and appends to buffers).
+
+mod answers;
+mod copy;
+mod prepared;
+mod query;
+mod taint;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Auditor;
+use super::judge::{Reading, Unjudged};
+use crate::coalesce::lane::Work;
+use crate::error::Error;
+use crate::learn::Learner;
+use crate::limits::{
+    PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX,
+};
+use crate::policy::{self, Rules};
+use crate::pool::{self, registry::Shared};
+use crate::proto::pipeline::{Action, Kind};
+use crate::proto::prepared::{ClientNames, Statement};
+use crate::proto::vars::VarSet;
+use crate::server::{Reported, ServerConn};
+use crate::settings::{General, PoolMode, SessionState};
+use crate::sql::effects::Effects;
+use crate::wire::frame::{self, HEADER_BYTES, Header};
+use crate::wire::{DecodeError, frontend as f};
+
+/// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
+pub const UNKEPT: u64 = u64::MAX;
+
+/// What may be carried, asked for after a transaction that may have changed it.
+pub const PROBED: Effects = Effects::SETTINGS
+    .union(Effects::LISTEN)
+    .union(Effects::ADVISORY_LOCK)
+    .union(Effects::TEMP)
+    .union(Effects::HOLD_CURSOR)
+    .union(Effects::PREPARE)
+    .union(Effects::DISCARD)
+    .union(Effects::DISCARD_ALL)
+    .union(Effects::LOAD)
+    .union(Effects::EXECUTE)
+    .union(Effects::UNKNOWN);
+
+/// What may have changed state that is bound to a connection: it is not vouched for without a probe.
+pub const UNPINS: Effects =
+    PROBED.union(Effects::CLOSE).union(Effects::DEALLOCATE).union(Effects::DEALLOCATE_ALL);
+
+/// State that lives on one server connection only.
+pub const BOUND: Effects = Effects::LISTEN
+    .union(Effects::ADVISORY_LOCK)
+    .union(Effects::TEMP)
+    .union(Effects::HOLD_CURSOR)
+    .union(Effects::PREPARE);
+
+/// Prepared statements go with it.
+pub const FORGETS_NAMES: Effects = Effects::DISCARD_ALL.union(Effects::DEALLOCATE_ALL);
+
+/// Why a session can't go on.
+#[derive(Debug)]
+pub enum Fault {
+    /// The client broke the protocol or asked for what closes it: FATAL with this.
+    Client(Error),
+    /// The client's socket failed or closed.
+    ClientGone,
+    /// The server connection failed.
+    ServerLost(String),
+    /// The server broke the protocol.
+    ServerViolation(String),
+    /// Settings could not be carried to this server connection: the ErrorResponse body it answered.
+    Settings(Vec<u8>),
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Self {
+        Self::Client(Error::protocol_violation(error.to_string()))
+    }
+}
+
+/// What became of a frontend message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Copy it to the server as it is (the rest of it, too, when it is longer than the buffer).
+    Forward,
+    /// It is dealt with; the server's buffer holds what replaces it.
+    Done,
+    /// The first `n` bytes of the frame are dealt with; the rest of it goes on as it is.
+    Prefix(usize),
+    /// Drop it (the rest of it, too).
+    Drop,
+    /// It must be whole to be understood.
+    NeedWhole,
+    /// Not before everything that is owed was answered; nothing of it was taken.
+    Later,
+    /// Terminate.
+    Terminate,
+}
+
+/// What the client is told in place of what the server says where it was made to fail.
+#[derive(Debug)]
+pub enum Refusal {
+    /// An error of ours.
+    Ours(Error),
+    /// The server's ErrorResponse, whole, to an INSERT that was answered before it was run.
+    Late(Vec<u8>),
+    /// An error of ours where the server says that a name is taken; what else it says is the client's.
+    Taken(Error),
+}
+
+/// Counts of one stretch with a server, added to the pool's when it is released.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counts {
+    /// Queries and Executes.
+    pub queries: u64,
+    /// Parses from the client.
+    pub client_parses: u64,
+    /// Parses sent on.
+    pub server_parses: u64,
+    /// Binds.
+    pub binds: u64,
+    /// Bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
+    /// ReadyForQuery(I) seen.
+    pub xacts: u64,
+}
+
+impl Counts {
+    /// What was answered without the client's messages going their ordinary way.
+    pub fn take(&mut self, work: Work) {
+        let Work { statements, transactions, parses, binds, received, sent } = work;
+        for (to, n) in [
+            (&mut self.queries, statements),
+            (&mut self.xacts, transactions),
+            (&mut self.client_parses, parses),
+            (&mut self.binds, binds),
+            (&mut self.received, received),
+            (&mut self.sent, sent),
+        ] {
+            *to += u64::from(n);
+        }
+    }
+}
+
+/// One session's memory.
+#[derive(Debug)]
+pub struct State {
+    /// When its server goes back.
+    pub mode: PoolMode,
+    /// What may pass.
+    pub rules: Rules,
+    /// What happens with state that can't be carried.
+    pub session_state: SessionState,
+    /// Statements on one server connection; 0: names pass untouched.
+    pub max_prepared: usize,
+    /// Bytes of all named statements' texts.
+    pub prepared_bytes_max: usize,
+    /// Largest message.
+    pub message_max: usize,
+
+    /// Its names.
+    pub names: ClientNames,
+    /// The server connection where its unnamed statement was parsed, and which Parse that was.
+    pub unnamed_at: (u64, u64),
+    /// A portal is bound whose Execute may take prepared statements away.
+    pub forgetting: bool,
+    /// How the rows of its statements look.
+    pub shapes: Shapes,
+    /// Its transaction changed a catalogue: texts may mean something else again when it ends.
+    pub catalog_moved: bool,
+    /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
+    pub own_catalog: u64,
+
+    /// Settings of its startup packet.
+    pub base: Arc<VarSet>,
+    /// Settings it has now.
+    pub want: Arc<VarSet>,
+    /// When it took on who it is ([`Whose::since`](crate::proto::vars::Whose::since)).
+    pub since: u64,
+    /// What it was told.
+    pub reported: Arc<Reported>,
+    /// What it is still to be told.
+    pub report: Reporting,
+    /// How the server reads its texts.
+    pub reading: Reading,
+    /// What its rules did not see.
+    pub unjudged: Unjudged,
+
+    /// What its transaction may have done to session state.
+    pub taint: Effects,
+    /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
+    pub candidates: Vec<String>,
+    /// Its server connection is its own while state is bound to it.
+    pub pinned: bool,
+    /// What it said while pinned may have ended that.
+    pub recheck: bool,
+
+    /// Messages that are under way in pieces.
+    pub part: Part,
+    /// Nothing more is taken from the client before everything that is owed was answered.
+    pub awaiting: bool,
+    /// So much is owed that the client is not read, and the server was told to answer what it can.
+    pub urged: bool,
+    /// What is left of a Query that went as one extended unit.
+    pub fold: Folding,
+    /// ErrorResponses that wait for their turn.
+    pub refusals: VecDeque<Refusal>,
+    /// What was answered too early failed, or was cancelled: the next message is told so.
+    pub late: Option<Late>,
+    /// The server said why it goes.
+    pub server_left: bool,
+
+    /// Answers that ended, and transactions: moves that others see.
+    pub turns: u32,
+    /// See `turns`.
+    pub xact_turns: u32,
+    /// Since the last release.
+    pub counts: Counts,
+    /// Shared by all sessions.
+    pub shared: Arc<Shared>,
+    /// What it sees under `allow_list = "learn"`.
+    pub learner: Arc<Learner>,
+    /// Writes what met the policy down.
+    pub audit: Auditor,
+}
+
+/// Messages longer than the buffers, on their way in pieces.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// Bytes of the client's message still to come, passed on or dropped.
+    pub up: usize,
+    /// The rest of that message is dropped.
+    pub dropping: bool,
+    /// The rest of a server's message is dropped.
+    pub dropping_down: bool,
+    /// The client has a message of the server's in part, and the rest of it does not come.
+    pub cut_short: bool,
+}
+
+/// A Query that was sent on as one extended unit.
+#[derive(Debug, Default)]
+pub struct Folding {
+    /// It is a COPY; its Sync goes out when the COPY has ended.
+    pub sync_owed: bool,
+    /// The unnamed statement and portal on the server are its own, and the client knows nothing of them.
+    pub left: bool,
+    /// Messages of its answer that go to the client unless an ErrorResponse comes first.
+    pub kept: Vec<u8>,
+}
+
+/// Descriptions of statements' rows.
+#[derive(Debug, Default)]
+pub struct Shapes {
+    /// Statements whose description is on its way, in order.
+    pub described: VecDeque<Arc<Statement>>,
+    /// The statement of the unnamed portal, when its description is not known yet.
+    pub bound: Option<Arc<Statement>>,
+}
+
+/// An error that comes after its own statement was answered.
+#[derive(Debug)]
+pub struct Late {
+    /// The ErrorResponse, whole.
+    pub error: Vec<u8>,
+    /// So many messages go before the one that is told: they open the block that is to fail.
+    pub behind: usize,
+}
+
+impl Late {
+    /// Told to the very next message.
+    pub fn next(error: Vec<u8>) -> Self {
+        Self { error, behind: 0 }
+    }
+}
+
+/// What settings that pgsluice itself changes are told in one go.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Reporting {
+    /// Nothing.
+    #[default]
+    None,
+    /// A unit of ours that changes them is on its way.
+    Pending,
+    /// That unit has ended.
+    Due,
+}
+
+/// What is a client's own when it has logged in.
+#[derive(Debug)]
+pub struct Own {
+    /// See [`State::mode`].
+    pub mode: PoolMode,
+    /// See [`State::rules`].
+    pub rules: Rules,
+    /// See [`State::base`].
+    pub base: Arc<VarSet>,
+    /// See [`State::since`].
+    pub since: u64,
+    /// See [`State::reported`].
+    pub reported: Arc<Reported>,
+    /// See [`State::audit`].
+    pub audit: Auditor,
+}
+
+impl State {
+    /// Of a client that has just logged in.
+    pub fn new(cx: &super::Context, general: &General, governs: &pool::Settings, own: Own) -> Self {
+        let Own { mode, rules, base, since, reported, audit } = own;
+        let mut state = Self {
+            mode,
+            rules,
+            session_state: governs.session_state,
+            max_prepared: governs.max_prepared_statements,
+            prepared_bytes_max: general.prepared_statement_bytes_max,
+            message_max: general.max_packet_size,
+            names: ClientNames::default(),
+            unnamed_at: (0, 0),
+            forgetting: false,
+            shapes: Shapes::default(),
+            catalog_moved: false,
+            own_catalog: 0,
+            want: Arc::clone(&base),
+            base,
+            since,
+            reported: Arc::clone(&reported),
+            report: Reporting::None,
+            reading: Reading::default(),
+            unjudged: Unjudged::default(),
+            taint: Effects::NONE,
+            candidates: Vec::new(),
+            pinned: false,
+            recheck: false,
+            part: Part::default(),
+            awaiting: false,
+            urged: false,
+            fold: Folding::default(),
+            refusals: VecDeque::new(),
+            late: None,
+            server_left: false,
+            turns: 0,
+            xact_turns: 0,
+            counts: Counts::default(),
+            shared: Arc::clone(cx.pools.shared()),
+            learner: Arc::clone(&cx.learner),
+            audit,
+        };
+        state.know(&reported);
+        state
+    }
+
+    /// Names are rewritten and state is carried: not in session mode.
+    pub fn shares_servers(&self) -> bool {
+        self.mode != PoolMode::Session
+    }
+
+    /// Its next transaction may run on another server connection.
+    pub fn may_go_elsewhere(&self) -> bool {
+        self.shares_servers() && !self.pinned
+    }
+
+    /// Nothing stands between messages that are poured and what the server would answer.
+    pub(super) fn can_pour(&self) -> bool {
+        self.can_pour_behind(Effects::NONE)
+    }
+
+    /// Nothing but `harmless` does.
+    pub(super) fn can_pour_behind(&self, harmless: Effects) -> bool {
+        let taint = self.taint.difference(harmless);
+        self.shares_servers() && self.max_prepared > 0 && self.part.up == 0 && taint == Effects::NONE
+    }
+
+    /// standard_conforming_strings, as the server said last.
+    pub(super) fn std_strings(&self) -> bool {
+        self.reading.lexing.std_strings
+    }
+
+    fn tracks_names(&self) -> bool {
+        self.shares_servers() && self.max_prepared > 0
+    }
+
+    /// The unnamed statement is followed wherever servers are shared: it never is another client's.
+    fn tracks(&self, name: &[u8]) -> bool {
+        self.shares_servers() && (name.is_empty() || self.max_prepared > 0)
+    }
+
+    /// Hot path. One frontend message, or its beginning. `frame` starts at the type byte and holds what has arrived.
+    ///
+    /// # Errors
+    /// A violation of the protocol, which ends the session.
+    pub fn take(
+        &mut self,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        check_length(head)?;
+        if self.fold.left && is_extended(head.tag) {
+            self.take_fold_away(server);
+        }
+        if self.late.is_some()
+            && let Some(kind) = kind_of(head.tag)
+        {
+            return self.take_late(kind, head, frame, server, reply);
+        }
+        self.take_message(head, frame, server, reply)
+    }
+
+    /// A message that is told of what came before it, or goes before the one that is.
+    fn take_late(
+        &mut self,
+        kind: Kind,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        if let Some(late) = self.late.take_if(|late| late.behind == 0) {
+            let taken = self.refuse_with(kind, Refusal::Late(late.error), server);
+            return Ok(if frame.len() == head.total() { taken } else { Taken::Drop });
+        }
+        let taken = self.take_message(head, frame, server, reply)?;
+        if !matches!(taken, Taken::NeedWhole | Taken::Later)
+            && let Some(late) = &mut self.late
+        {
+            late.behind -= 1;
+        }
+        Ok(taken)
+    }
+
+    fn take_message(
+        &mut self,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let whole = frame.len() == head.total();
+        let body = &frame[HEADER_BYTES..];
+        if kind_of(head.tag).is_some() && self.waits_for_copy(server) {
+            return Ok(Taken::Later);
+        }
+        match head.tag {
+            f::COPY_DATA => {
+                server.pipeline.push_data();
+                Ok(Taken::Forward)
+            }
+            f::EXECUTE if self.forgetting || self.unjudged.portals.is_some() => {
+                if !whole {
+                    return Ok(Taken::NeedWhole);
+                }
+                self.counts.queries += 1;
+                if server.pipeline.is_discarding() {
+                    return Ok(Taken::Drop);
+                }
+                if let Some(error) = self.rule_execute(body)? {
+                    return Ok(self.refuse(Kind::Execute, error, server));
+                }
+                Ok(if self.forgetting {
+                    self.take_forgetting_execute(frame, server)
+                } else {
+                    self.owe(server, Kind::Execute)
+                })
+            }
+            f::EXECUTE => {
+                self.counts.queries += 1;
+                Ok(self.owe(server, Kind::Execute))
+            }
+            f::SYNC => {
+                server.pipeline.push(Kind::Sync, Action::Forward, false);
+                Ok(Taken::Forward)
+            }
+            f::TERMINATE => Ok(Taken::Terminate),
+            _ if server.pipeline.is_discarding() => Ok(Taken::Drop),
+            f::BIND => self.take_bind(head, body, server),
+            f::FLUSH => Ok(Taken::Forward),
+            f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(frame, whole, server)),
+            f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(server),
+            f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => self.take_long_parse(body, server),
+            f::FUNCTION_CALL => self.take_function_call(server),
+            f::QUERY | f::PARSE | f::DESCRIBE | f::CLOSE if !whole => Ok(Taken::NeedWhole),
+            f::QUERY => self.take_query(body, server),
+            f::PARSE => self.take_parse(body, server, reply),
+            f::DESCRIBE => self.take_describe(body, server),
+            f::CLOSE => self.take_close(body, server, reply),
+            tag => {
+                Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
+            }
+        }
+    }
+
+    /// No more is taken before something is answered, and what would make the server answer may stand behind it: a client
+    /// that sends a long unit reads nothing before its Sync.
+    pub fn urge(&mut self, server: &mut ServerConn) {
+        if server.pipeline.is_within_unit() && !std::mem::replace(&mut self.urged, true) {
+            f::put_empty(&mut server.conn.out, f::FLUSH);
+        }
+    }
+
+    fn owe(&self, server: &mut ServerConn, kind: Kind) -> Taken {
+        if server.pipeline.is_discarding() {
+            return Taken::Drop;
+        }
+        server.pipeline.push(kind, Action::Forward, false);
+        Taken::Forward
+    }
+
+    /// Behind DISCARD ALL and DEALLOCATE ALL names mean something else, if they succeed: what follows waits for that.
+    fn take_forgetting_execute(&mut self, frame: &[u8], server: &mut ServerConn) -> Taken {
+        self.forgetting = false;
+        server.conn.out.extend_from_slice(frame);
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        server.pipeline.push(Kind::Execute, Action::Forward, false);
+        self.awaiting = true;
+        Taken::Done
+    }
+
+    /// What is refused here must fail on the server too: a block fails, a pipeline skips to its Sync. So the server
+    /// is made to fail, and its ErrorResponse is replaced by ours.
+    fn refuse(&mut self, kind: Kind, error: Error, server: &mut ServerConn) -> Taken {
+        self.refuse_with(kind, Refusal::Ours(error), server)
+    }
+
+    /// A Parse takes the unnamed statement away, whether it is refused by the server or by us.
+    fn refuse_parse(&mut self, unnamed: bool, error: Error, server: &mut ServerConn) -> Taken {
+        let takes_away = unnamed && self.tracks(b"");
+        if takes_away {
+            self.names.close(b"");
+        } else if unnamed {
+            f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+        }
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'P', b"pgsluice_refused");
+        server.pipeline.push(Kind::Parse, Action::Refuse, takes_away);
+        self.refusals.push_back(Refusal::Ours(error));
+        Taken::Done
+    }
+
+    fn refuse_with(&mut self, kind: Kind, refusal: Refusal, server: &mut ServerConn) -> Taken {
+        let out = &mut server.conn.out;
+        match kind {
+            // A syntax error in every state of a transaction.
+            Kind::Query => {
+                f::put_query(out, b"pgsluice_refused");
+                server.pipeline.push(Kind::Query, Action::Refuse, false);
+            }
+            // No such function. A Query would take the unnamed statement away.
+            Kind::FunctionCall => {
+                frame::put(out, f::FUNCTION_CALL, |out| out.extend_from_slice(&[0; 10]));
+                server.pipeline.push(Kind::FunctionCall, Action::Refuse, false);
+            }
+            _ => {
+                f::put_target(out, f::DESCRIBE, b'P', b"pgsluice_refused");
+                server.pipeline.push(kind, Action::Refuse, false);
+            }
+        }
+        self.refusals.push_back(refusal);
+        Taken::Done
+    }
+}
+
+/// What is owed for a message that asks for something.
+fn kind_of(tag: u8) -> Option<Kind> {
+    Some(match tag {
+        f::QUERY => Kind::Query,
+        f::FUNCTION_CALL => Kind::FunctionCall,
+        f::PARSE => Kind::Parse,
+        f::BIND => Kind::Bind,
+        f::DESCRIBE => Kind::Describe,
+        f::EXECUTE => Kind::Execute,
+        f::CLOSE => Kind::Close,
+        _ => return None,
+    })
+}
+
+/// What a client is told of a refusal.
+pub(super) fn policy_error(rejection: &policy::Rejection) -> Error {
+    let error = Error::new(crate::error::Kind::PolicyRefused, rejection.message.clone())
+        .with_hint(rejection.advice());
+    match &rejection.detail {
+        Some(detail) => error.with_detail(detail.clone()),
+        None => error,
+    }
+}
+
+/// Uses or makes statements and portals.
+fn is_extended(tag: u8) -> bool {
+    matches!(tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::CLOSE)
+}
+
+/// Hot path. The server would close the connection over a message of a short kind that is long.
+pub(super) fn check_length(head: Header) -> Result<(), DecodeError> {
+    let short = !matches!(head.tag, f::COPY_DATA | f::QUERY | f::PARSE | f::BIND | f::FUNCTION_CALL);
+    if short && head.body + 4 > SHORT_MESSAGE_BYTES_MAX {
+        let len = head.body as u32 + 4;
+        return Err(DecodeError::LengthTooLarge { tag: head.tag, len, max: SHORT_MESSAGE_BYTES_MAX });
+    }
+    Ok(())
+}
+
+/// What [`State::take`] does not ask to be whole. `frame` is what has arrived of it.
+pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
+    match head.tag {
+        f::QUERY => head.total() > STATEMENT_BYTES_MAX,
+        f::PARSE => head.total() > PREPARED_TEXT_BYTES_MAX,
+        f::COPY_DATA | f::FUNCTION_CALL => true,
+        f::BIND => {
+            let body = &frame[HEADER_BYTES..];
+            body.len() >= SMALL_MESSAGE_BYTES_MAX || memchr::memchr_iter(0, body).nth(1).is_some()
+        }
+        // Short kinds, all of them: nothing is lost by waiting for their end.
+        _ => false,
+    }
+}
+
+/// SQLSTATE `duplicate_prepared_statement`.
+pub(super) const DUPLICATE_STATEMENT: &[u8] = b"42P05";

@@ -1,0 +1,456 @@
+//! The extended protocol: Parse, Bind, Describe, Close.
+//!
+//! Owns: whose name stands for which statement of the server's, and what has to be prepared first.
+
+use std::sync::Arc;
+
+use super::taint::MAKES_SETTINGS;
+use super::{FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
+use crate::client::judge::Ruling;
+use crate::error::Error;
+use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::proto::pipeline::{Action, Kind};
+use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement};
+use crate::server::ServerConn;
+use crate::sql::effects::{Effects, deallocated_name, effects};
+use crate::wire::frame::{HEADER_BYTES, Header};
+use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
+
+/// The name of a statement that stands for one that a client has already.
+const TAKEN: &[u8] = b"pgsluice_taken";
+
+/// What a DEALLOCATE of ours takes away.
+const DEALLOCABLE: &[u8] = b"pgsluice_deallocate";
+
+/// Takes it away.
+pub(super) const DEALLOCATE: &[u8] = b"DEALLOCATE pgsluice_deallocate";
+
+impl State {
+    pub(super) fn take_parse(
+        &mut self,
+        body: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let parse = f::Parse::decode(body)?;
+        if !parse.name.is_empty() && self.waits_for_name(parse.name, server) {
+            return Ok(Taken::Later);
+        }
+        match self.rule_parse(parse.query, &server.pipeline) {
+            Ruling::Wait => return Ok(Taken::Later),
+            Ruling::Refuse(error) => {
+                self.counts.client_parses += 1;
+                return Ok(self.refuse_parse(parse.name.is_empty(), error, server));
+            }
+            Ruling::Pass | Ruling::Fold => {}
+        }
+        self.counts.client_parses += 1;
+        self.make_way(parse.query, server);
+        if !self.tracks(parse.name) {
+            self.counts.server_parses += 1;
+            // Names pass untouched, but what a text may do still counts.
+            let found = self.effects_of(parse.query);
+            self.tainted(found, parse.query);
+            self.unjudged.unnamed_judged |= parse.name.is_empty();
+            server.pipeline.push(Kind::Parse, Action::Forward, false);
+            return Ok(Taken::Forward);
+        }
+        if parse.name.is_empty() {
+            self.parse_unnamed(&parse, server)
+        } else {
+            self.parse_named(&parse, server, reply)
+        }
+    }
+
+    /// What a name means hangs on an earlier unit that is not answered yet: the message that speaks of it waits. On the server
+    /// there might be somebody else's statement, or none.
+    fn waits_for_name(&mut self, name: &[u8], server: &mut ServerConn) -> bool {
+        let pipeline = &server.pipeline;
+        let is_owed = !pipeline.is_empty() && !pipeline.in_copy_in();
+        if !is_owed || !self.names.is_in_doubt(name, pipeline.names_in_unit()) {
+            return false;
+        }
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
+    }
+
+    fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
+        let std_strings = self.std_strings();
+        let class = self.want.pour_class;
+        let same = self.names.lookup(b"").filter(|s| s.is(parse.query, parse.types, class)).cloned();
+        let statement = same.unwrap_or_else(|| {
+            crate::client::session::unnamed_statement(parse.query, parse.types, class, std_strings)
+        });
+        if let Some(error) = self.state_refusal(statement.effects) {
+            return Ok(self.refuse_parse(true, error, server));
+        }
+        self.counts.server_parses += 1;
+        self.note_custom_settings(parse.query, statement.effects);
+        let number = server.names.unnamed_parsed();
+        self.unnamed_at = (server.shared.id, number);
+        self.names.parse(b"", statement, Some(number));
+        server.pipeline.push(Kind::Parse, Action::Forward, true);
+        Ok(Taken::Forward)
+    }
+
+    fn parse_named(
+        &mut self,
+        parse: &f::Parse<'_>,
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        if self.names.lookup(parse.name).is_some() {
+            return Ok(self.refuse_name(parse, server));
+        }
+        let std_strings = self.std_strings();
+        let shared = Arc::clone(&self.shared);
+        let interned = shared.statements.intern(
+            parse.query,
+            parse.types,
+            self.want.answer_class ^ self.own_catalog,
+            || effects(parse.query, std_strings),
+            self.prepared_bytes_max,
+        );
+        let Some(statement) = interned else {
+            return Ok(self.refuse(Kind::Parse, Error::prepared_bytes(self.prepared_bytes_max), server));
+        };
+        if let Some(error) = self.state_refusal(statement.effects) {
+            return Ok(self.refuse(Kind::Parse, error, server));
+        }
+        if self.names.len() >= PREPARED_NAMES_MAX {
+            return Ok(self.refuse(Kind::Parse, Error::prepared_names(PREPARED_NAMES_MAX), server));
+        }
+        self.note_custom_settings(parse.query, statement.effects);
+        if server.names.holds(statement.id) {
+            if !server.pipeline.may_be_failed() {
+                self.names.parse(parse.name, statement, None);
+                if server.pipeline.push(Kind::Parse, Action::Fake, true) {
+                    b::put_empty(reply, b::PARSE_COMPLETE);
+                    self.names.settle();
+                }
+                return Ok(Taken::Done);
+            }
+            // In a failed block PostgreSQL refuses almost every Parse; let it judge.
+            server.names.forget(statement.id);
+            server.put_close(statement.id, &mut self.names, Action::Skip);
+        }
+        server.make_room(statement.id, &mut self.names, self.max_prepared, Action::Skip);
+        self.counts.server_parses += 1;
+        let (query, types) = (&statement.query, &statement.types);
+        f::put_parse(&mut server.conn.out, statement.server_name.as_bytes(), query, types);
+        server.pipeline.push(Kind::Parse, Action::Forward, true);
+        let id = statement.id;
+        self.names.parse(parse.name, statement, Some(id));
+        Ok(Taken::Done)
+    }
+
+    /// The name is taken. That is what PostgreSQL says last: it reads the text first.
+    fn refuse_name(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Taken {
+        let out = &mut server.conn.out;
+        f::put_target(out, f::CLOSE, b'S', TAKEN);
+        f::put_parse(out, TAKEN, b"", &[]);
+        f::put_parse(out, TAKEN, parse.query, parse.types);
+        for (kind, action) in
+            [(Kind::Close, Action::Skip), (Kind::Parse, Action::Skip), (Kind::Parse, Action::Refuse)]
+        {
+            server.pipeline.push(kind, action, false);
+        }
+        self.refusals.push_back(Refusal::Taken(Error::duplicate_statement(parse.name)));
+        Taken::Done
+    }
+
+    /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
+    pub(super) fn take_long_parse(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        self.counts.client_parses += 1;
+        let unnamed = body.first() == Some(&0);
+        if let Some(error) = self.rule_long_text() {
+            self.refuse_parse(unnamed, error, server);
+            return Ok(Taken::Drop);
+        }
+        if self.tracks_names() && !unnamed {
+            self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
+            return Ok(Taken::Drop);
+        }
+        self.note_in_flight(Effects::UNKNOWN);
+        self.counts.server_parses += 1;
+        if self.shares_servers() {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+            self.recheck = true;
+        }
+        if unnamed {
+            self.names.forget_unnamed();
+            server.names.unnamed = Some(UNKEPT);
+            self.names.parse_on_server(UNKEPT);
+        }
+        server.pipeline.push(Kind::Parse, Action::Forward, unnamed);
+        Ok(Taken::Forward)
+    }
+
+    pub(super) fn take_bind(
+        &mut self,
+        head: Header,
+        body: &[u8],
+        server: &mut ServerConn,
+    ) -> Result<Taken, Fault> {
+        // Only the two names at the front are needed; a great Bind streams on behind them.
+        let Some(portal_end) = memchr::memchr(0, body) else { return need_names(head, body) };
+        let Some(name_len) = memchr::memchr(0, &body[portal_end + 1..]) else {
+            return need_names(head, body);
+        };
+        let name = &body[portal_end + 1..portal_end + 1 + name_len];
+        if self.waits_for_name(name, server) {
+            return Ok(Taken::Later);
+        }
+        if self.rules_binds(name) {
+            let statement = if self.tracks(name) { self.names.lookup(name).cloned() } else { None };
+            if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
+                self.refuse(Kind::Bind, error, server);
+                return Ok(Taken::Drop);
+            }
+        }
+        self.note_portal(&body[..portal_end]);
+        if !self.tracks(name) {
+            self.counts.binds += 1;
+            self.note_bind();
+            if self.shares_servers() {
+                // Prepared in another transaction, perhaps: what it does is not known.
+                self.taint = self.taint.union(Effects::EXECUTE);
+                self.recheck = true;
+            }
+            server.pipeline.push(Kind::Bind, Action::Forward, false);
+            return Ok(Taken::Forward);
+        }
+        (self.shapes.bound, self.forgetting) = (None, false);
+        if let Some(statement) = self.names.lookup(name).cloned() {
+            self.note_in_flight(statement.effects);
+            self.tainted(statement.effects, &statement.query);
+            if statement.effects.intersects(MAKES_SETTINGS) {
+                self.note_bound_names(head, body);
+            }
+        }
+        let names = portal_end + 1 + name_len;
+        if let Some(gone) = self.deallocated_by(name) {
+            self.counts.binds += 1;
+            self.put_deallocate(&gone, server);
+            let taken = put_bind_of(b"", head, &body[..names], portal_end, server);
+            server.pipeline.push(Kind::Bind, Action::Forward, false);
+            return Ok(taken);
+        }
+        if name.is_empty() {
+            self.counts.binds += 1;
+            self.bind_unnamed(server);
+            return Ok(Taken::Forward);
+        }
+        let Some(statement) = self.names.lookup(name).cloned() else {
+            self.counts.binds += 1;
+            return Ok(self.bind_unknown(name, server));
+        };
+        if self.asks_for_shape(&statement, server) {
+            return Ok(Taken::Later);
+        }
+        self.counts.binds += 1;
+        if statement.is_stale() && server.pipeline.status() != TransactionStatus::Failed {
+            self.refuse(Kind::Bind, Error::stale_plan(), server);
+            return Ok(Taken::Drop);
+        }
+        self.forgetting = statement.effects.intersects(FORGETS_NAMES);
+        self.ensure_for_client(&statement, server);
+        let taken = put_bind_of(statement.server_name.as_bytes(), head, &body[..names], portal_end, server);
+        server.pipeline.push_about(Kind::Bind, Action::Forward, statement.id);
+        if portal_end == 0 && statement.shape.get().is_none() {
+            self.shapes.bound = Some(statement);
+        }
+        Ok(taken)
+    }
+
+    /// The statement `name` is DEALLOCATE of this name, which the protocol prepared.
+    fn deallocated_by(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let statement = self.names.lookup(name).filter(|s| s.effects.contains(Effects::DEALLOCATE))?;
+        let gone = deallocated_name(&statement.query)?;
+        self.names.lookup(&gone).is_some().then_some(gone)
+    }
+
+    /// As the unnamed statement, to be bound. What it deallocates on the server is made for that: the statement itself is shared.
+    fn put_deallocate(&mut self, gone: &[u8], server: &mut ServerConn) {
+        put_deallocable(server);
+        f::put_parse(&mut server.conn.out, b"", DEALLOCATE, &[]);
+        self.names.close(gone);
+        server.names.unnamed = None;
+        for (kind, names) in [(Kind::Close, true), (Kind::Parse, false), (Kind::Parse, false)] {
+            server.pipeline.push(kind, Action::Skip, names);
+        }
+    }
+
+    /// A statement that was described on one connection must not be run on another one where its rows look different
+    /// (a table was changed meanwhile): where it has to be parsed again its description is asked for first.
+    fn asks_for_shape(&mut self, statement: &Arc<Statement>, server: &mut ServerConn) -> bool {
+        let returns_rows = statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
+        if !returns_rows
+            || statement.is_stale()
+            || server.names.holds(statement.id)
+            || server.pipeline.status() == TransactionStatus::Failed
+        {
+            return false;
+        }
+        self.counts.server_parses += 1;
+        server.ensure(statement, &mut self.names, self.max_prepared, Action::Skip);
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
+        self.expect_shape(Arc::clone(statement));
+        self.awaiting = true;
+        true
+    }
+
+    fn ensure_for_client(&mut self, statement: &Statement, server: &mut ServerConn) {
+        if !server.names.holds(statement.id) {
+            self.counts.server_parses += 1;
+            server.ensure(statement, &mut self.names, self.max_prepared, Action::Skip);
+        }
+    }
+
+    fn bind_unnamed(&mut self, server: &mut ServerConn) {
+        self.ensure_unnamed(server);
+        server.pipeline.push(Kind::Bind, Action::Forward, false);
+    }
+
+    /// The server's unnamed statement becomes this client's, or none if the client has none.
+    fn ensure_unnamed(&mut self, server: &mut ServerConn) {
+        match self.names.lookup(b"") {
+            Some(statement) => {
+                self.forgetting = statement.effects.intersects(FORGETS_NAMES);
+                if (server.shared.id, server.names.unnamed) != (self.unnamed_at.0, Some(self.unnamed_at.1)) {
+                    let statement = Arc::clone(statement);
+                    self.counts.server_parses += 1;
+                    f::put_parse(&mut server.conn.out, b"", &statement.query, &statement.types);
+                    // Struck by an error, it leaves whatever stood there.
+                    let number = server.names.unnamed_parsed();
+                    self.unnamed_at = (server.shared.id, number);
+                    self.names.parse_on_server(number);
+                    server.pipeline.push(Kind::Parse, Action::Skip, true);
+                }
+            }
+            // Also where none is known of: somebody's may stand there.
+            None if server.names.unnamed != Some(UNKEPT) => {
+                f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
+                server.pipeline.push(Kind::Close, Action::Skip, false);
+                server.names.unnamed = None;
+            }
+            None => {}
+        }
+    }
+
+    /// A name the protocol did not prepare: SQL's PREPARE may have, so the server judges; but never by a name that
+    /// stands for somebody's statement.
+    fn bind_unknown(&mut self, name: &[u8], server: &mut ServerConn) -> Taken {
+        if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
+            self.refuse(Kind::Bind, Error::unknown_statement(name), server);
+            return Taken::Drop;
+        }
+        if let Some(error) = self.rule_unknown_name() {
+            self.refuse(Kind::Bind, error, server);
+            return Taken::Drop;
+        }
+        self.note_in_flight(Effects::EXECUTE);
+        self.taint = self.taint.union(Effects::EXECUTE);
+        self.recheck = true;
+        server.pipeline.push(Kind::Bind, Action::Forward, false);
+        Taken::Forward
+    }
+
+    pub(super) fn take_describe(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        let (kind, name) = f::target(f::DESCRIBE, body)?;
+        if kind == b'S' && self.waits_for_name(name, server) {
+            return Ok(Taken::Later);
+        }
+        if kind == b'S' && self.tracks(name) {
+            if name.is_empty() {
+                self.ensure_unnamed(server);
+            } else if let Some(statement) = self.names.lookup(name).cloned() {
+                self.ensure_for_client(&statement, server);
+                f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
+                server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
+                self.expect_shape(statement);
+                return Ok(Taken::Done);
+            } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
+                return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
+            }
+        }
+        let bound = if kind == b'P' && name.is_empty() { self.shapes.bound.take() } else { None };
+        server.pipeline.push_about(Kind::Describe, Action::Forward, bound.as_ref().map_or(0, |s| s.id));
+        if let Some(statement) = bound {
+            self.expect_shape(statement);
+        }
+        Ok(Taken::Forward)
+    }
+
+    fn expect_shape(&mut self, statement: Arc<Statement>) {
+        // Those whose Describe was struck by an error stay here until nothing is owed.
+        if self.shapes.described.len() >= PIPELINE_MAX {
+            self.shapes.described.clear();
+        }
+        self.shapes.described.push_back(statement);
+    }
+
+    pub(super) fn take_close(
+        &mut self,
+        body: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
+        let (kind, name) = f::target(f::CLOSE, body)?;
+        if kind == b'S' && self.waits_for_name(name, server) {
+            return Ok(Taken::Later);
+        }
+        if kind == b'S' && self.tracks(name) {
+            let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
+            if !name.is_empty() && (ours || self.names.lookup(name).is_some()) {
+                self.names.close(name);
+                if server.pipeline.push(Kind::Close, Action::Fake, true) {
+                    b::put_empty(reply, b::CLOSE_COMPLETE);
+                    self.names.settle();
+                }
+                return Ok(Taken::Done);
+            }
+            if name.is_empty() {
+                self.names.close(b"");
+                server.names.unnamed = None;
+                server.pipeline.push(Kind::Close, Action::Forward, true);
+                return Ok(Taken::Forward);
+            }
+        }
+        server.pipeline.push(Kind::Close, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+}
+
+/// A statement to deallocate: the one that the client means is shared, and may not even be prepared again (its table is gone).
+pub(super) fn put_deallocable(server: &mut ServerConn) {
+    f::put_target(&mut server.conn.out, f::CLOSE, b'S', DEALLOCABLE);
+    f::put_parse(&mut server.conn.out, DEALLOCABLE, b"SELECT", &[]);
+}
+
+/// A Bind with another statement's name; `names` is its body up to the end of both. The rest of it follows.
+fn put_bind_of(
+    statement: &[u8],
+    head: Header,
+    names: &[u8],
+    portal_end: usize,
+    server: &mut ServerConn,
+) -> Taken {
+    let len = head.body + 4 - (names.len() - portal_end - 1) + statement.len();
+    let out = &mut server.conn.out;
+    out.push(f::BIND);
+    out.extend_from_slice(&(len as u32).to_be_bytes());
+    out.extend_from_slice(&names[..=portal_end]);
+    out.extend_from_slice(statement);
+    Taken::Prefix(HEADER_BYTES + names.len())
+}
+
+fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {
+    if body.len() >= SMALL_MESSAGE_BYTES_MAX || body.len() >= head.body {
+        return Err(DecodeError::Malformed { tag: f::BIND, what: "statement name" }.into());
+    }
+    Ok(Taken::NeedWhole)
+}

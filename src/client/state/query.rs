@@ -1,0 +1,168 @@
+//! The simple protocol: Query and FunctionCall.
+//!
+//! Owns: what a text waits for, whether it goes as one extended unit, SQL's DEALLOCATE of a name that the protocol prepared.
+
+use std::sync::atomic::Ordering;
+
+use super::prepared::{DEALLOCATE, put_deallocable};
+use super::{FORGETS_NAMES, Fault, State, Taken};
+use crate::client::judge::Ruling;
+use crate::proto::fold::Fold;
+use crate::proto::pipeline::{Action, Kind};
+use crate::server::ServerConn;
+use crate::sql::database::is_about_a_database;
+use crate::sql::effects::{Effects, deallocated_name};
+use crate::wire::{TransactionStatus, frontend as f};
+
+impl State {
+    pub(super) fn take_query(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+        let text = f::query(body)?;
+        if self.waits_for_unit(server) || self.waits_to_deallocate(text, server) {
+            return Ok(Taken::Later);
+        }
+        let ruling = self.rule_query(text, &server.pipeline);
+        if matches!(ruling, Ruling::Wait) {
+            return Ok(Taken::Later);
+        }
+        self.counts.queries += 1;
+        // Also where it fails.
+        self.names.forget_unnamed();
+        server.names.unnamed = None;
+        if let Ruling::Refuse(error) = ruling {
+            return Ok(self.refuse(Kind::Query, error, server));
+        }
+        let fold = matches!(ruling, Ruling::Fold);
+        self.make_way(text, server);
+        let found = self.effects_of(text);
+        if let Some(error) = self.state_refusal(found) {
+            return Ok(self.refuse(Kind::Query, error, server));
+        }
+        self.tainted(found, text);
+        self.awaiting |= found.intersects(FORGETS_NAMES);
+        self.note_custom_settings(text, found);
+        if found.contains(Effects::DEALLOCATE) && self.tracks_names() && self.deallocate(text, server) {
+            self.send_query(DEALLOCATE, fold, server);
+            return Ok(Taken::Done);
+        }
+        if fold {
+            self.send_query(text, true, server);
+            return Ok(Taken::Done);
+        }
+        doubt_unit(server);
+        server.pipeline.push(Kind::Query, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    /// A Query behind extended messages and no Sync waits for their answers: if one of them fails it is skipped, up to the
+    /// client's own Sync and not up to that of a fold, and takes no unnamed statement away.
+    fn waits_for_unit(&mut self, server: &mut ServerConn) -> bool {
+        let matters = self.tracks(b"") || !self.rules.passes_all_queries();
+        if !matters || !server.pipeline.is_within_unit() {
+            return false;
+        }
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
+    }
+
+    /// What is put before a DEALLOCATE must not fail: a Query behind it would be skipped, and no Sync comes.
+    fn waits_to_deallocate(&mut self, text: &[u8], server: &ServerConn) -> bool {
+        let is_owed = !server.pipeline.is_empty() && !server.pipeline.in_copy_in();
+        self.awaiting |= is_owed && self.tracks_names() && deallocated_name(text).is_some();
+        self.awaiting
+    }
+
+    /// See [`Shared::make_way`]. For a text that the rules let pass: one that is refused moves nobody.
+    pub(super) fn make_way(&self, text: &[u8], server: &ServerConn) {
+        if is_about_a_database(text) {
+            self.shared.make_way(text, &server.shared.target);
+        }
+    }
+
+    /// Sends a Query, or the same text as one extended unit: then PostgreSQL itself refuses a second statement.
+    fn send_query(&mut self, text: &[u8], fold: bool, server: &mut ServerConn) {
+        let out = &mut server.conn.out;
+        if !fold {
+            f::put_query(out, text);
+            server.pipeline.push(Kind::Query, Action::Forward, false);
+            return;
+        }
+        let fold = Fold::of(text);
+        self.fold.sync_owed = fold.put(text, out, &mut server.pipeline);
+        // What the client sends behind it is data, or waits.
+        self.awaiting |= self.fold.sync_owed;
+        self.fold.left = fold != Fold::Empty;
+    }
+
+    /// A Query leaves neither an unnamed statement nor an unnamed portal.
+    pub(super) fn take_fold_away(&mut self, server: &mut ServerConn) {
+        if server.pipeline.is_discarding() || server.pipeline.in_copy_in() {
+            return;
+        }
+        self.fold.left = false;
+        server.names.unnamed = None;
+        for kind in [b'S', b'P'] {
+            f::put_target(&mut server.conn.out, f::CLOSE, kind, b"");
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+        }
+    }
+
+    /// A Query too long to be understood streams through, unless a rule needs to understand it.
+    pub(super) fn take_long_query(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+        if self.waits_for_unit(server) {
+            return Ok(Taken::Later);
+        }
+        self.counts.queries += 1;
+        self.names.forget_unnamed();
+        server.names.unnamed = None;
+        if let Some(error) = self.rule_long_query() {
+            self.refuse(Kind::Query, error, server);
+            return Ok(Taken::Drop);
+        }
+        self.note_in_flight(Effects::UNKNOWN);
+        doubt_unit(server);
+        if self.shares_servers() {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+            self.recheck = true;
+        }
+        server.pipeline.push(Kind::Query, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    pub(super) fn take_function_call(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+        self.counts.queries += 1;
+        if let Some(error) = self.rule_function_call() {
+            self.refuse(Kind::FunctionCall, error, server);
+            return Ok(Taken::Drop);
+        }
+        self.note_in_flight(Effects::UNKNOWN);
+        if self.shares_servers() {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+            self.recheck = true;
+        }
+        server.pipeline.push(Kind::FunctionCall, Action::Forward, false);
+        Ok(Taken::Forward)
+    }
+
+    /// SQL's DEALLOCATE of a name that the protocol prepared. Whether its block has failed must be known first: see
+    /// [`State::take_query`].
+    fn deallocate(&mut self, text: &[u8], server: &mut ServerConn) -> bool {
+        let Some(gone) = deallocated_name(text) else { return false };
+        if server.pipeline.status() == TransactionStatus::Failed || self.names.lookup(&gone).is_none() {
+            return false;
+        }
+        put_deallocable(server);
+        server.pipeline.push(Kind::Close, Action::Skip, false);
+        server.pipeline.push(Kind::Parse, Action::Skip, false);
+        self.names.forget(&gone);
+        true
+    }
+}
+
+/// Behind extended messages without a Sync a Query ends their transaction: PostgreSQL 18 takes it for open all the same when
+/// their Sync comes, says that it is idle, and fails the next statement (XX000). That is to be nobody else's.
+fn doubt_unit(server: &ServerConn) {
+    if server.pipeline.is_unsynced() {
+        server.shared.close_needed.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,130 @@
+//! What a text may do to its session, as far as that has to be followed.
+
+use super::{BOUND, State};
+use crate::error::Error;
+use crate::settings::SessionState;
+use crate::sql::effects::{Effects, effects};
+use crate::wire::frame::Header;
+use crate::wire::frontend as f;
+
+/// What can make settings that no module defines (`SET app.user = ...`).
+pub(super) const MAKES_SETTINGS: Effects = Effects::SETTINGS.union(Effects::UNKNOWN);
+
+/// Most names noted for one probe.
+const CANDIDATES_MAX: usize = 64;
+
+/// Longest name noted (bytes): PostgreSQL cuts none, but none is longer in earnest.
+const CANDIDATE_BYTES_MAX: usize = 128;
+
+impl State {
+    /// What a text that is run now may do to the session's state, as far as that is followed.
+    pub(super) fn effects_of(&mut self, text: &[u8]) -> Effects {
+        if !self.shares_servers() && !self.rules.needs_lexing() {
+            return Effects::NONE;
+        }
+        let found = effects(text, self.std_strings());
+        self.note_in_flight(found);
+        if self.shares_servers() { found } else { Effects::NONE }
+    }
+
+    /// Something is done that may change the session; `text` is where names of settings may stand.
+    pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
+        self.taint = self.taint.union(found);
+        if found.intersects(MAKES_SETTINGS) && !find_setting_names(text, &mut self.candidates) {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+        }
+        if self.pinned && !self.recheck {
+            // DROP of a temporary object has no mark of its own.
+            self.recheck = found.touches_session()
+                || memchr::memmem::find(&text.to_ascii_lowercase(), b"drop").is_some();
+        }
+    }
+
+    /// Settings that PostgreSQL does not list must be known by name to be carried.
+    pub(super) fn note_custom_settings(&self, text: &[u8], found: Effects) {
+        let defines = matches!(text.first(), Some(b'c' | b'C')) && self.shares_servers();
+        if defines || found.intersects(Effects::SETTINGS.union(Effects::UNKNOWN)) {
+            self.shared.note_custom_settings(text);
+        }
+    }
+
+    /// As in `set_config($1, ...)`: names of settings come as parameters, too.
+    pub(super) fn note_bound_names(&mut self, head: Header, body: &[u8]) {
+        let bind = if body.len() == head.body { f::Bind::decode(body).ok() } else { None };
+        let mut missed = |value: &&[u8]| !find_setting_names(value, &mut self.candidates);
+        let all = bind.is_some_and(|bind| bind.values().flatten().filter(&mut missed).count() == 0);
+        if !all {
+            self.taint = self.taint.union(Effects::UNKNOWN);
+        }
+    }
+
+    pub(super) fn state_refusal(&self, found: Effects) -> Option<Error> {
+        let bound = found.intersection(BOUND);
+        (self.shares_servers() && self.session_state == SessionState::Reject && !bound.is_empty())
+            .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
+    }
+}
+
+/// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,
+/// or such that the probe does not ask for.
+fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
+    let in_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$') || b >= 0x80;
+    let (mut at, mut all) = (0, true);
+    while let Some(dot) = memchr::memchr(b'.', &text[at..]).map(|n| at + n) {
+        let start = text[..dot].iter().rposition(|&b| !in_name(b) && b != b'.').map_or(0, |n| n + 1);
+        let end = text[dot..].iter().position(|&b| !in_name(b) && b != b'.').map_or(text.len(), |n| dot + n);
+        at = end.max(dot + 1);
+        let name = &text[start..end];
+        let begins = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b >= 0x80;
+        if !name.split(|&b| b == b'.').all(|word| word.first().is_some_and(|&b| begins(b))) {
+            continue;
+        }
+        let known = |name: &&str| name.is_ascii() && name.len() <= CANDIDATE_BYTES_MAX;
+        let Some(name) = std::str::from_utf8(name).ok().filter(known).map(str::to_ascii_lowercase) else {
+            all = false;
+            continue;
+        };
+        if names.contains(&name) {
+            continue;
+        }
+        if names.len() < CANDIDATES_MAX {
+            names.push(name);
+        } else {
+            all = false;
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names_in(text: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        find_setting_names(text.as_bytes(), &mut names);
+        names
+    }
+
+    #[test]
+    fn a_name_that_is_not_noted_is_told_of() {
+        let all = |text: &str| find_setting_names(text.as_bytes(), &mut Vec::new());
+        assert!(all("SET a.b = '1.5 ... c.d'"));
+        assert!(!all("SET a.\u{e9} = 1"));
+        assert!(!all(&format!("SET a.{} = 1", "b".repeat(CANDIDATE_BYTES_MAX))));
+        assert!(!all(&(0..=CANDIDATES_MAX).map(|i| format!("a.b{i} ")).collect::<String>()));
+    }
+
+    #[test]
+    fn names_of_settings_are_found_wherever_they_stand() {
+        assert_eq!(names_in("SET App.User = 'x'; SET app.user TO 2"), ["app.user"]);
+        assert_eq!(names_in("SELECT set_config('a.b_c', $1, false), 1.5, .5, t.*"), ["a.b_c"]);
+        assert_eq!(names_in("DO $$BEGIN PERFORM set_config('x.y.z','1',false); END$$"), ["x.y.z"]);
+        assert_eq!(names_in("\0\0\x01app.x\0"), ["app.x"]);
+        assert!(names_in("... a. .b 1.a").is_empty());
+        assert_eq!(
+            names_in(&(0..1000).map(|i| format!("a.b{i} ")).collect::<String>()).len(),
+            CANDIDATES_MAX
+        );
+    }
+}
