@@ -172,6 +172,7 @@ fn converse(port: u16, database: &str, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
 struct Sides {
     pg: &'static Postgres,
     proxies: [(&'static str, Proxy); 2],
+    major: u32,
     database: String,
     admin: RefCell<Raw>,
 }
@@ -184,7 +185,7 @@ impl Sides {
             (mode, Proxy::to(pg, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", ""))
         });
         let admin = RefCell::new(Raw::login(pg.port(), &database));
-        Self { pg, proxies, database, admin }
+        Self { pg, proxies, major: pg.major(), database, admin }
     }
 
     fn run(&self, port: u16, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
@@ -194,22 +195,47 @@ impl Sides {
 
     fn compare(&self, what: &str, steps: &[Vec<Vec<u8>>]) {
         let direct = self.run(self.pg.port(), steps);
+        let elsewhere = self.elsewhere(&direct, steps).join("--\n");
+        let direct = direct.join("--\n");
         for (mode, proxy) in &self.proxies {
-            let through = self.run(proxy.port(), steps);
+            let mut through = self.run(proxy.port(), steps).join("--\n");
+            let mut expected = &direct[..];
+            if *mode == "transaction" {
+                expected = &elsewhere;
+                // Inside a step it depends on what was sent ahead where the rest is run: all is the same up to there.
+                if let Some(at) = expected.find(STILL_STARTED) {
+                    expected = &expected[..at];
+                    through.truncate(at);
+                }
+            }
             assert!(
-                direct == through,
-                "{what}, {mode} mode, {}\ndirect:\n{}\nthrough:\n{}",
+                expected == through,
+                "{what}, {mode} mode, {}\ndirect:\n{expected}\nthrough:\n{through}",
                 steps
                     .iter()
                     .flatten()
                     .map(|piece| piece.escape_ascii().to_string() + "\n")
                     .collect::<String>(),
-                direct.join("--\n"),
-                through.join("--\n")
             );
         }
     }
+
+    /// The answers where a connection that PostgreSQL 18 left in a transaction is not used again, as `docs/protocol.md` says of
+    /// transaction mode: a step that fails for it runs on another one.
+    fn elsewhere(&self, direct: &[String], steps: &[Vec<Vec<u8>>]) -> Vec<String> {
+        let mut answers = direct.to_vec();
+        for (answer, step) in answers.iter_mut().zip(steps) {
+            assert!(self.major >= 18 || !answer.contains(STILL_STARTED));
+            if answer.starts_with(STILL_STARTED) {
+                *answer = converse(self.pg.port(), &self.database, std::slice::from_ref(step)).concat();
+            }
+        }
+        answers
+    }
 }
+
+/// How the statement fails that PostgreSQL 18 finds behind a Query that stood inside a unit.
+const STILL_STARTED: &str = "E StartTransactionCommand: unexpected state STARTED ";
 
 fn any(r: &mut Seeded) -> Vec<u8> {
     let text = TEXTS[r.below(TEXTS.len())];
