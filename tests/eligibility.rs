@@ -128,6 +128,8 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         ("CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t DEFAULT; CREATE RULE r AS ON INSERT TO t1 DO INSTEAD NOTHING", &["a"], "i", ""),
         ("CREATE TABLE t (a int) PARTITION BY LIST (a); CREATE TABLE t1 PARTITION OF t DEFAULT PARTITION BY LIST (a); CREATE TABLE t2 PARTITION OF t1 (CHECK (current_user <> 'x')) DEFAULT", &["a"], "i", "expression not immutable: check: SQLVALUEFUNCTION 10"),
         ("CREATE TABLE t (a int) PARTITION BY LIST (lies(a))", &["a"], "i", "expression not immutable: partition key: user lies(i)"),
+        ("CREATE TABLE top (a int) PARTITION BY LIST (lies(a)); CREATE TABLE t PARTITION OF top FOR VALUES IN (1)", &["a"], "i", "expression not immutable: partition key: user lies(i)"),
+        ("CREATE TABLE top (a int) PARTITION BY LIST (a); CREATE TABLE t PARTITION OF top FOR VALUES IN (1)", &["a"], "i", ""),
         // Columns
         ("CREATE TABLE t (a int, id int GENERATED ALWAYS AS IDENTITY)", &["a", "id"], "ii", "value for identity always: id"),
         ("CREATE TABLE t (a int, id int GENERATED ALWAYS AS IDENTITY)", &["a", "id"], "id", ""),
@@ -397,6 +399,11 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         ("p", "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)", true),
         ("p", "CREATE TRIGGER leaf BEFORE INSERT ON p2 FOR EACH ROW EXECUTE FUNCTION noop()", true),
         ("p", "ALTER TABLE p DETACH PARTITION p2", true),
+        (
+            "p1",
+            "CREATE TABLE top (a int, b int) PARTITION BY LIST (b); ALTER TABLE top ATTACH PARTITION p DEFAULT",
+            true,
+        ),
         ("t", "CREATE TABLE earlier.t (a int, b int)", true),
     ];
     let server = Postgres::shared();

@@ -25,8 +25,8 @@ pub const IDENTIFIER_BYTES_MAX: usize = 63;
 /// What stands in the guard's error, so that it can be told from the error of a client's row.
 const GUARD_MARK: &str = "pgsluice: the table changed";
 
-/// The common table expressions that both queries read: relation `r`, with its partitions `rels`, its columns and
-/// the chains of domains below them. `$1` of the macro is an SQL expression for the relation's oid.
+/// The common table expressions that both queries read: relation `r`, with its partitions `rels`, these and what it is itself a
+/// partition of `keyed`, its columns and the chains of domains below them. `$1` of the macro is an SQL expression for the relation's oid.
 macro_rules! relation_ctes {
     ($relid:literal) => {
         concat!(
@@ -38,6 +38,9 @@ macro_rules! relation_ctes {
   SELECT r.oid AS relid FROM r
   UNION SELECT p.relid::pg_catalog.oid FROM r, LATERAL pg_catalog.pg_partition_tree(r.oid::pg_catalog.regclass) p
    WHERE r.relkind OPERATOR(pg_catalog.=) 'p'
+), keyed AS (
+  SELECT l.relid FROM rels l
+  UNION SELECT p.relid::pg_catalog.oid FROM r, LATERAL pg_catalog.pg_partition_ancestors(r.oid::pg_catalog.regclass) p
 ), dom AS (
   SELECT a.attnum, t.oid AS typ, t.typtype, t.typbasetype, t.typnotnull, 0 AS depth
     FROM r JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) r.oid
@@ -79,7 +82,7 @@ macro_rules! fingerprint_query {
   FROM (SELECT pg_catalog.concat_ws('|', r.relname, r.relnamespace,
     (SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE n.oid OPERATOR(pg_catalog.=) r.relnamespace), r.relkind, r.relpersistence, r.relam, r.relowner,
     r.relacl, r.relhasrules, r.relhastriggers, r.relrowsecurity, r.relforcerowsecurity, r.relispartition,
-    (SELECT pg_catalog.string_agg(l.relid::pg_catalog.text, ',' ORDER BY l.relid) FROM rels l), '#',\n    ",
+    (SELECT pg_catalog.string_agg(l.relid::pg_catalog.text, ',' ORDER BY l.relid) FROM keyed l), '#',\n    ",
             versions!(
                 "x.attrelid, x.attnum",
                 "pg_attribute",
@@ -163,10 +166,10 @@ pub const ELIGIBILITY_SQL: &str = concat!(
   UNION ALL SELECT 'index', NULL, i.indpred::pg_catalog.text
     FROM rels l JOIN pg_catalog.pg_index i ON i.indrelid OPERATOR(pg_catalog.=) l.relid WHERE i.indpred IS NOT NULL
   UNION ALL SELECT 'partition key', NULL, p.partexprs::pg_catalog.text
-    FROM rels l JOIN pg_catalog.pg_partitioned_table p ON p.partrelid OPERATOR(pg_catalog.=) l.relid WHERE p.partexprs IS NOT NULL
+    FROM keyed l JOIN pg_catalog.pg_partitioned_table p ON p.partrelid OPERATOR(pg_catalog.=) l.relid WHERE p.partexprs IS NOT NULL
 ), opclass AS (
   SELECT o.oid FROM rels l JOIN pg_catalog.pg_index i ON i.indrelid OPERATOR(pg_catalog.=) l.relid, pg_catalog.unnest(i.indclass::pg_catalog.oid[]) o(oid)
-  UNION SELECT o.oid FROM rels l JOIN pg_catalog.pg_partitioned_table p ON p.partrelid OPERATOR(pg_catalog.=) l.relid, pg_catalog.unnest(p.partclass::pg_catalog.oid[]) o(oid)
+  UNION SELECT o.oid FROM keyed l JOIN pg_catalog.pg_partitioned_table p ON p.partrelid OPERATOR(pg_catalog.=) l.relid, pg_catalog.unnest(p.partclass::pg_catalog.oid[]) o(oid)
 ), fn AS (
   SELECT e.what, e.attnum, x.m[1]::pg_catalog.oid AS f
     FROM expr e, LATERAL pg_catalog.regexp_matches(e.node, ':(?:funcid|opfuncid|negfuncid|hashfuncid|aggfnoid|winfnoid) ([0-9]+)', 'g') x(m)
