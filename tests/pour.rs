@@ -739,6 +739,38 @@ fn a_row_that_waits_for_a_lock_holds_up_no_stranger() {
     assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "282");
 }
 
+/// Whoever has the table locked may be waiting for another connection itself.
+#[test]
+fn a_question_about_a_locked_table_keeps_no_connection() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "default_pool_size = 2\nquery_wait_timeout = 10", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut clients = crowd_of(proxy.port(), &db, 3);
+    clients[0].rows("BEGIN");
+    clients[0].rows("TRUNCATE t");
+    // Several at a time: may they be poured?
+    let row = insert_step(Form::Reparsed, "t", 1, "x").bytes;
+    clients[0].send(&row.repeat(3));
+    for _ in 0..3 {
+        assert_eq!(tags(&clients[0].read_until_ready()), ["INSERT 0 1"]);
+    }
+    let asks = |console: &mut Raw| {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let said = console.rows("SHOW COALESCE_TABLES").iter().any(|row| row[2].as_deref() == Some("no"));
+        said || pg.psql(&db, waits).trim() != "0"
+    };
+    while !asks(&mut console) {
+        std::thread::yield_now();
+    }
+    assert_eq!(clients[1].value("SELECT 'free'").as_deref(), Some("free"));
+    clients[0].rows("COMMIT");
+    pg.psql(&db, "TRUNCATE t");
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4).map(|i| insert_step(Form::Reparsed, "t", number(c, r, i), "x")).collect()
+    });
+}
+
 #[test]
 fn rows_held_up_by_a_locked_table_are_their_own_sessions_again() {
     let pg = Postgres::shared();

@@ -53,6 +53,9 @@ const REFUSAL_KEPT: Duration = Duration::from_secs(60);
 /// A question that could not be answered is asked again after this long.
 const NO_ANSWER_KEPT: Duration = Duration::from_secs(1);
 
+/// The longest that one is thought about.
+const THOUGHT_MAX: &str = "10s";
+
 /// What an INSERT is recognised by.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
@@ -494,7 +497,7 @@ impl Lanes {
         question: Question,
     ) {
         let generation = self.generation.load(Ordering::Acquire);
-        let asker = Asker { pool: &pool, vars: &vars, class: shape.class, server: None };
+        let asker = Asker::new(&pool, &vars, shape.class);
         let outcome = Box::pin(question.ask(&self.tables, asker)).await;
         let ready = outcome.and_then(|answer| {
             self.ready(&pool, &vars, &shape, answer)
@@ -506,7 +509,7 @@ impl Lanes {
                 *lock(&shape.said) = Said { table, eligible: Some(true), reason: String::new() };
                 (Known::Yes(Arc::new(ready)), None)
             }
-            Err(Refusal { table, why, kept }) => {
+            Err(Refusal { table, why, kept, .. }) => {
                 *lock(&shape.said) = Said { table, eligible: Some(false), reason: why };
                 (Known::No, Some(kept))
             }
@@ -681,12 +684,14 @@ struct Refusal {
     table: Option<String>,
     why: String,
     kept: Duration,
+    /// The connection that was asked would say the same to everybody.
+    spoilt: bool,
 }
 
 impl Refusal {
     /// It says nothing about the statement: the connection, or the pool, could not answer.
     fn for_now(why: impl Into<String>) -> Self {
-        Self { table: None, why: why.into(), kept: NO_ANSWER_KEPT }
+        Self { table: None, why: why.into(), kept: NO_ANSWER_KEPT, spoilt: false }
     }
 
     fn of(self, table: String) -> Self {
@@ -696,15 +701,15 @@ impl Refusal {
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { table: None, why, kept: REFUSAL_KEPT }
+        Self { table: None, why, kept: REFUSAL_KEPT, spoilt: false }
     }
 }
 
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
         match reason {
-            // Of the connection that was asked; a client that has such objects is bound to another one.
-            Reason::TemporarySchema => Self::for_now(reason.to_string()),
+            // Of the connection that was asked, to its end; a client that has such objects is bound to another one.
+            Reason::TemporarySchema => Self { spoilt: true, ..Self::for_now(reason.to_string()) },
             reason => reason.to_string().into(),
         }
     }
@@ -750,8 +755,7 @@ impl Question {
         }
 
         let answer = self.answer(tables, &mut asker, text, &target, &lifted).await;
-        // A connection with a temporary schema keeps it to its end, and would answer the same to everybody.
-        asker.done(answer.as_ref().is_err_and(|refusal| refusal.kept == NO_ANSWER_KEPT));
+        asker.done(answer.as_ref().is_err_and(|refusal| refusal.spoilt));
         let mut answer = answer.map_err(|refusal| refusal.of(as_written(&target)))?;
         answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
         Ok(answer)
@@ -813,13 +817,22 @@ impl Question {
 /// Asks on a connection that has the client's settings, once there is something to ask.
 struct Asker<'a> {
     pool: &'a Arc<Pool>,
-    vars: &'a Arc<VarSet>,
+    vars: Arc<VarSet>,
     /// What sessions agree on that are told the same.
     class: u64,
     server: Option<Checkout>,
 }
 
-impl Asker<'_> {
+impl<'a> Asker<'a> {
+    /// With limits of its own. To describe an INSERT takes the lock that the INSERT takes, and whoever has the table locked may
+    /// itself be waiting for a connection: for this one, perhaps.
+    fn new(pool: &'a Arc<Pool>, vars: &VarSet, class: u64) -> Self {
+        let lock_timeout = pool.settings.load().coalesce.lock_timeout.as_millis().to_string();
+        let own = [("lock_timeout", lock_timeout.as_str()), ("statement_timeout", THOUGHT_MAX)];
+        let vars = pool.shared().vars.intern(vars.iter().chain(own));
+        Self { pool, vars, class, server: None }
+    }
+
     fn max(&self) -> usize {
         self.pool.settings.load().max_prepared_of_ours()
     }
@@ -827,11 +840,11 @@ impl Asker<'_> {
     async fn server(&mut self) -> Result<&mut Checkout, Refusal> {
         let none = || Refusal::for_now("no server connection");
         if self.server.is_none() {
-            let server = self.pool.checkout(self.vars, None).await.map_err(|_| none())?;
+            let server = self.pool.checkout(&self.vars, None).await.map_err(|_| none())?;
             let max = self.max();
-            let settled = self.server.insert(server).settle_vars(self.vars, max, Whose::nobody(self.vars));
+            let settled = self.server.insert(server).settle_vars(&self.vars, max, Whose::nobody(&self.vars));
             if let Some(error) = settled.await.map_err(lost)? {
-                return Err(server_said(&error).into());
+                return Err(server_said(&error));
             }
         }
         self.server.as_mut().ok_or_else(none)
@@ -862,7 +875,7 @@ impl Asker<'_> {
             return Err(Reason::TemporarySchema.into());
         }
         let has_sentinel = table.refused.is_none() && table.has_sentinel();
-        let has_sentinel = has_sentinel && try_sentinel(server, max, &table).await.map_err(lost)?;
+        let has_sentinel = has_sentinel && try_sentinel(server, max, &table).await?;
         let seen = Arc::new(Seen::new(table, session.names_catalog(), has_sentinel));
         *turn = Some(Arc::clone(&seen));
         Ok(seen)
@@ -883,13 +896,17 @@ fn lost(lost: Lost) -> Refusal {
 }
 
 /// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
-async fn try_sentinel(server: &mut Checkout, max: usize, table: &catalog::Table) -> Result<bool, Lost> {
+async fn try_sentinel(server: &mut Checkout, max: usize, table: &catalog::Table) -> Result<bool, Refusal> {
     let sql = catalog::sentinel_sql([table.target.as_str()]);
     let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
     let relid = table.relid.to_string();
     let params = [None, Some(table.name_as_written.as_bytes()), Some(relid.as_bytes())];
-    let reply = server.prepared(&statement, &params, max).await?;
-    Ok(one_row(&reply).is_ok_and(|row| catalog::decode_sentinel(&row).is_some()))
+    let reply = server.prepared(&statement, &params, max).await.map_err(lost)?;
+    match one_row(&reply) {
+        Ok(row) => Ok(catalog::decode_sentinel(&row).is_some()),
+        Err(refusal) if refusal.kept == NO_ANSWER_KEPT => Err(refusal),
+        Err(_) => Ok(false),
+    }
 }
 
 /// What the server resolved for the parameters of one row, when it is the same for all of them.
@@ -902,22 +919,27 @@ fn oids_of_one_row(oids: &[u32], rows: usize) -> Result<&[u32], Reason> {
 
 fn described(reply: Reply) -> Result<Reply, Refusal> {
     match &reply.error {
-        Some(error) => Err(server_said(error).into()),
+        Some(error) => Err(server_said(error)),
         None => Ok(reply),
     }
 }
 
-fn one_row(reply: &Reply) -> Result<Vec<Option<&[u8]>>, String> {
+fn one_row(reply: &Reply) -> Result<Vec<Option<&[u8]>>, Refusal> {
     if let Some(error) = &reply.error {
         return Err(server_said(error));
     }
-    let row = reply.rows.first().ok_or_else(|| "the catalogue gave no row".to_owned())?;
+    let row = reply.rows.first().ok_or_else(|| Refusal::from("the catalogue gave no row".to_owned()))?;
     Ok(row.iter().map(Option::as_deref).collect())
 }
 
-fn server_said(error: &[u8]) -> String {
+fn server_said(error: &[u8]) -> Refusal {
     let fields = crate::wire::backend::ErrorFields::new(error);
-    format!("the server says: {}", String::from_utf8_lossy(fields.field(b'M').unwrap_or_default()))
+    let why = format!("the server says: {}", String::from_utf8_lossy(fields.field(b'M').unwrap_or_default()));
+    // A lock that was not to be had (lock_timeout), a question that took too long.
+    match fields.sqlstate() {
+        b"55P03" | b"57014" => Refusal::for_now(why),
+        _ => why.into(),
+    }
 }
 
 fn statement(cell: &'static std::sync::OnceLock<Arc<Statement>>, text: &str) -> &'static Arc<Statement> {
