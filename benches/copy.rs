@@ -3,9 +3,10 @@
 #![allow(missing_docs, unreachable_pub)]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use pgsluice::coalesce::batch::{Batch, Caps, encode_literals, encode_params, format_of};
+use pgsluice::coalesce::batch::{Batch, Caps};
 use pgsluice::coalesce::catalog::{self, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};
+use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
 use pgsluice::sql::insert::{Class, Item};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::wire::copy::{self, CopyFormat};

@@ -15,7 +15,7 @@
 //! net  auth    sockets and TLS; who is this      learn   an allow-list on its way to its file
 //! telemetry    logs and counters
 //! -------------------------------------------------------- below: no tokio, no clock, no log
-//! policy   coalesce::{batch, plan, catalog}
+//! policy   coalesce::{batch, rows, plan, catalog}
 //! proto        who may say what next, answers owed, prepared names, session variables
 //! wire   sql   the protocol's bytes; what can be known of a text
 //! settings     what the operator chose, validated

@@ -5,9 +5,10 @@ mod support;
 
 use std::fmt::Write as _;
 
-use pgsluice::coalesce::batch::{self, encode_literals, encode_params};
+use pgsluice::coalesce::batch::put_many_values;
 use pgsluice::coalesce::catalog::{self, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};
+use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
 use pgsluice::sql::insert::{Class, Item};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::wire::backend;
@@ -326,7 +327,7 @@ fn values_agree(
     let many = attempt(raw, table, |raw| {
         let mut out = Vec::new();
         frontend::put_parse(&mut out, b"", sql.as_bytes(), &types);
-        batch::put_many_values(format, "", plan.fields, 2, &row.repeat(2), &mut out);
+        put_many_values(format, "", plan.fields, 2, &row.repeat(2), &mut out);
         frontend::put_empty(&mut out, frontend::SYNC);
         raw.send(&out);
         raw.read_until_ready()
@@ -557,7 +558,7 @@ fn params_agree(
     let body = bind_body(b"p", values, binary);
     let bind = Bind::decode(&body).expect("Bind");
     let mut row = Vec::new();
-    let Some(format) = batch::format_of(plan, &bind, 1) else {
+    let Some(format) = format_of(plan, &bind, 1) else {
         counts.refused += 1;
         return Ok(());
     };

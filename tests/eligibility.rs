@@ -2,9 +2,10 @@
 
 mod support;
 
-use pgsluice::coalesce::batch::{self, Batch, Caps, encode_literals, put_copy};
+use pgsluice::coalesce::batch::{self, Batch, Caps, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals};
+use pgsluice::coalesce::rows::encode_literals;
 use pgsluice::sql::insert::{Class, Item};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::wire::backend::{self, ErrorFields};

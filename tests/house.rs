@@ -16,7 +16,7 @@ const FLOORS: &[&[&str]] = &[
     &["proto"],
     &["policy", "coalesce::catalog"],
     &["coalesce::plan"],
-    &["coalesce::batch"],
+    &["coalesce::rows", "coalesce::batch"],
     // ---- above: tasks, sockets, clocks, logs
     &["telemetry"],
     &["net", "auth", "learn"],

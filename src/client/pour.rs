@@ -23,12 +23,12 @@ use std::time::Instant;
 use super::session::{Session, unnamed_statement};
 use super::state::{Fault, Late};
 use crate::cancel::ClientState;
-use crate::coalesce::batch::{
-    RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound, put_row_description,
-    statement_end,
-};
+use crate::coalesce::batch::{put_row_description, statement_end};
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, STATEMENTS_MAX, Single, Ticket, Work};
 use crate::coalesce::plan::InsertPlan;
+use crate::coalesce::rows::{
+    RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound,
+};
 use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::error::Error;

@@ -1,8 +1,8 @@
 //! Many INSERTs, one COPY.
 //!
 //! Owns: what is known of statements ([`shapes`]) and tables ([`tables`]), the batches that wait and leave ([`lane`]), and the pure
-//! parts below them: the catalogue's judgement ([`catalog`]), the plan of a statement ([`plan`]), the bytes of a batch
-//! ([`batch`]), and what is counted and remembered of all that ([`evidence`]). Never: reads a client or answers one; a session offers encoded rows and waits for its [`lane::Ticket`].
+//! parts below them: the catalogue's judgement ([`catalog`]), the plan of a statement ([`plan`]), the bytes of a row ([`rows`]),
+//! whose row is whose ([`batch`]), and what is counted and remembered of all that ([`evidence`]). Never: reads a client or answers one; a session offers encoded rows and waits for its [`lane::Ticket`].
 //!
 //! ```text
 //!   session: encoded rows --offer--> lane idle, one row:  leaves at once, as it was sent (the session does it)
@@ -22,6 +22,7 @@ pub mod catalog;
 pub mod evidence;
 pub mod lane;
 pub mod plan;
+pub mod rows;
 pub mod shapes;
 pub mod tables;
 

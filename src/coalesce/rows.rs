@@ -1,0 +1,786 @@
+//! One statement's values as a row of a COPY, or as a Bind where its batch is a pipeline.
+//!
+//! Owns: the bytes of a row. Never: a socket, a clock, the decision whether a statement may be poured at all ([`super::plan`]); only
+//! single values are still refused here.
+
+use super::plan::{InsertPlan, IntWidth, ItemRule, LiteralRule, ParamRule, Print, Temporal};
+use crate::sql::insert::{Class, Item, decode_string, without_cast};
+use crate::wire::copy::{self, CopyFormat};
+use crate::wire::frame;
+use crate::wire::frontend::{self, Bind};
+
+/// What a row asks of its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RowInfo {
+    /// A value means the transaction's time (`'now'`): as [`InsertPlan::one_row_per_client`], for this row.
+    pub own_time: bool,
+}
+
+/// Why one row leaves as it was sent, though its statement is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotPourable {
+    /// Not as many items or parameters as the plan has.
+    Count,
+    /// An item's class is not among those proven for its column.
+    Class,
+    /// A value longer than [`InsertPlan::max_value_bytes`].
+    ValueTooLong,
+    /// The bytes of an item are not what its class says.
+    Literal,
+    /// `-0` into a float.
+    NegativeZero,
+    /// A zero byte: Bind and COPY word the error differently.
+    ZeroByte,
+    /// A format code other than 0 and 1, or as many as neither one nor all.
+    FormatCode,
+    /// A binary value that cannot be written exactly as text, or a text value in a binary row.
+    Format,
+    /// A binary value of a length or range that its type does not have.
+    Binary,
+    /// A text parameter that is not an integer of its own type, bound for a column of another width.
+    Range,
+}
+
+impl std::fmt::Display for NotPourable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Count => "number of values",
+            Self::Class => "literal for column type",
+            Self::ValueTooLong => "value too long (max_value_bytes)",
+            Self::Literal => "literal not understood",
+            Self::NegativeZero => "negative zero",
+            Self::ZeroByte => "zero byte",
+            Self::FormatCode => "format code",
+            Self::Format => "mixed formats",
+            Self::Binary => "binary value",
+            Self::Range => "integer out of range",
+        })
+    }
+}
+
+impl std::error::Error for NotPourable {}
+
+/// Hot path. Appends the text row of one row of literals (`text[item]`, quotes included), or leaves `out` as it was.
+pub fn encode_literals(
+    plan: &InsertPlan,
+    text: &[u8],
+    items: &[Item],
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    let begin = out.len();
+    let row = text_row(out, plan, items.len(), |at, out| {
+        let item = items[at];
+        match &plan.items[at] {
+            ItemRule::LeftOut if item.class == Class::Default => Ok(Field::LeftOut),
+            ItemRule::Literal(rule) if rule.takes(item.class) => {
+                let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
+                put_literal(*rule, item.class, bytes, plan.max_value_bytes, out)
+            }
+            _ => Err(NotPourable::Class),
+        }
+    });
+    row.inspect_err(|_| out.truncate(begin))
+}
+
+/// Appends the `rows` rows of the text or binary COPY from a Bind's parameters, or leaves `out` as it was. `format` is what
+/// [`format_of`] chose for this Bind. The plan is that of one row.
+pub fn encode_params(
+    plan: &InsertPlan,
+    bind: &Bind<'_>,
+    rows: usize,
+    format: CopyFormat,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    check_counts(plan, bind, rows)?;
+    let begin = out.len();
+    let mut params = Params::new(plan, bind);
+    let mut info = RowInfo::default();
+    for _ in 0..rows {
+        let row = match format {
+            CopyFormat::Text => params_text(plan, &mut params, out),
+            CopyFormat::Binary => params_binary(plan, &mut params, out),
+        };
+        info.own_time |= row.inspect_err(|_| out.truncate(begin))?.own_time;
+        params.next_row(plan.params);
+    }
+    Ok(info)
+}
+
+/// The form of a Bind's row: binary when every parameter is and the plan can, text when every binary parameter can be written
+/// as text; `None`: the row leaves as it was sent. Part of what rows must agree on to share a batch.
+pub fn format_of(plan: &InsertPlan, bind: &Bind<'_>, rows: usize) -> Option<CopyFormat> {
+    check_counts(plan, bind, rows).ok()?;
+    if plan.copy_binary_sql.is_some() && bind.params_len > 0 && (0..bind.params_len).all(|i| bind.binary(i)) {
+        return Some(CopyFormat::Binary);
+    }
+    // Without a code for each parameter all have the same.
+    let rows = if bind.formats.len() <= 2 { 1 } else { rows };
+    let as_text = |item: &ItemRule| match item {
+        ItemRule::Param(rule) if rule.print == Print::No => {
+            (0..rows).all(|row| !bind.binary(row * plan.params + rule.index))
+        }
+        _ => true,
+    };
+    plan.items.iter().all(as_text).then_some(CopyFormat::Text)
+}
+
+/// The server answers a wrong count or code before it looks at a value.
+fn check_counts(plan: &InsertPlan, bind: &Bind<'_>, rows: usize) -> Result<(), NotPourable> {
+    let codes = bind.formats.len() / 2;
+    if plan.params.checked_mul(rows) != Some(bind.params_len) {
+        return Err(NotPourable::Count);
+    }
+    if codes > 1 && codes != bind.params_len {
+        return Err(NotPourable::FormatCode);
+    }
+    if bind.formats.chunks_exact(2).any(|code| code != [0, 0] && code != [0, 1]) {
+        return Err(NotPourable::FormatCode);
+    }
+    Ok(())
+}
+
+/// What was appended for one item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    LeftOut,
+    Put { own_time: bool },
+}
+
+const PUT: Field = Field::Put { own_time: false };
+
+/// A text row: `field` appends that of each item.
+fn text_row(
+    out: &mut Vec<u8>,
+    plan: &InsertPlan,
+    items: usize,
+    mut field: impl FnMut(usize, &mut Vec<u8>) -> Result<Field, NotPourable>,
+) -> Result<RowInfo, NotPourable> {
+    if items != plan.items.len() {
+        return Err(NotPourable::Count);
+    }
+    let begin = out.len();
+    let mut info = RowInfo::default();
+    for at in 0..items {
+        if let Field::Put { own_time } = field(at, out)? {
+            info.own_time |= own_time;
+            out.push(copy::FIELD_END);
+        }
+    }
+    // A plan has at least one field, so what was appended ends with a field's end.
+    match out[begin..].last_mut() {
+        Some(last) => *last = copy::ROW_END,
+        None => return Err(NotPourable::Count),
+    }
+    Ok(info)
+}
+
+/// Appends one literal as a text field.
+fn put_literal(
+    rule: LiteralRule,
+    class: Class,
+    bytes: &[u8],
+    max: usize,
+    out: &mut Vec<u8>,
+) -> Result<Field, NotPourable> {
+    let bytes = without_its_cast(class, bytes);
+    if bytes.len() > max.saturating_add(2) {
+        return Err(NotPourable::ValueTooLong);
+    }
+    match class {
+        Class::Null => copy::put_text_null(out),
+        Class::True => out.push(b't'),
+        Class::False => out.push(b'f'),
+        Class::String | Class::CastString(_) => {
+            let body =
+                bytes.strip_prefix(b"'").and_then(|b| b.strip_suffix(b"'")).ok_or(NotPourable::Literal)?;
+            if !copy::put_text_unquoted(out, body) {
+                return Err(NotPourable::Literal);
+            }
+            return Ok(Field::Put { own_time: means_own_time(rule.temporal, body) });
+        }
+        Class::Integer | Class::SignedInteger | Class::Decimal | Class::SignedDecimal => {
+            if !is_number(class, bytes) {
+                return Err(NotPourable::Literal);
+            }
+            if rule.float && is_negative_zero(bytes) {
+                return Err(NotPourable::NegativeZero);
+            }
+            out.extend_from_slice(bytes);
+        }
+        Class::Default | Class::Param(_) | Class::CastParam(..) => return Err(NotPourable::Class),
+    }
+    Ok(PUT)
+}
+
+fn without_its_cast(class: Class, bytes: &[u8]) -> &[u8] {
+    if matches!(class, Class::CastString(_)) { without_cast(bytes) } else { bytes }
+}
+
+/// Are these the bytes of such a number, and so without anything that COPY would read otherwise?
+fn is_number(class: Class, bytes: &[u8]) -> bool {
+    let signed = matches!(class, Class::SignedInteger | Class::SignedDecimal);
+    let Some(bytes) = (if signed { bytes.strip_prefix(b"-") } else { Some(bytes) }) else { return false };
+    let digits = |b: &[u8]| !b.is_empty() && b.iter().all(u8::is_ascii_digit);
+    if !matches!(class, Class::Decimal | Class::SignedDecimal) {
+        return digits(bytes);
+    }
+    let dot = memchr::memchr(b'.', bytes);
+    dot.is_some_and(|dot| digits(&bytes[..dot]) && digits(&bytes[dot + 1..]))
+}
+
+fn is_negative_zero(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'-') && !bytes.iter().any(|b| matches!(b, b'1'..=b'9'))
+}
+
+/// Could the value mean the transaction's time? `now`, `today` and the like are words of several letters wherever they stand
+/// (`12:00 tomorrow`); single letters are the `T` and `Z` of ISO 8601. In arrays and ranges quotes and backslashes may stand
+/// inside a word.
+fn means_own_time(temporal: Temporal, value: &[u8]) -> bool {
+    let container = match temporal {
+        Temporal::No => return false,
+        Temporal::Always => return true,
+        Temporal::Scalar => false,
+        Temporal::Container => true,
+    };
+    let mut letters = 0;
+    for &byte in value {
+        match byte {
+            b'\\' if container => return true,
+            b'"' | b'\'' if container => {}
+            b'a'..=b'z' | b'A'..=b'Z' | 0x80.. => letters += 1,
+            _ => letters = 0,
+        }
+        if letters > 1 {
+            return true;
+        }
+    }
+    false
+}
+
+/// The parameters of one row by index, walked once when the plan takes them in their order.
+struct Params<'a> {
+    bind: &'a Bind<'a>,
+    /// From the row's first parameter on.
+    row: frontend::Values<'a>,
+    /// How many stand before it.
+    before: usize,
+    next: frontend::Values<'a>,
+    in_order: bool,
+}
+
+impl<'a> Params<'a> {
+    fn new(plan: &InsertPlan, bind: &'a Bind<'a>) -> Self {
+        let in_order = plan.params_in_order;
+        Self { bind, row: bind.values(), before: 0, next: bind.values(), in_order }
+    }
+
+    fn take(&mut self, index: usize, max: usize) -> Result<Option<&'a [u8]>, NotPourable> {
+        let value = if self.in_order { self.next.next() } else { self.row.clone().nth(index) };
+        let value = value.ok_or(NotPourable::Count)?;
+        match value {
+            Some(bytes) if bytes.len() > max => Err(NotPourable::ValueTooLong),
+            value => Ok(value),
+        }
+    }
+
+    fn is_binary(&self, index: usize) -> bool {
+        self.bind.binary(self.before + index)
+    }
+
+    fn next_row(&mut self, params: usize) {
+        self.before += params;
+        if self.in_order {
+            self.row = self.next.clone();
+        } else if let Some(last) = params.checked_sub(1) {
+            self.row.nth(last);
+        }
+    }
+}
+
+fn params_text(
+    plan: &InsertPlan,
+    params: &mut Params<'_>,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    text_row(out, plan, plan.items.len(), |at, out| match &plan.items[at] {
+        ItemRule::LeftOut => Ok(Field::LeftOut),
+        ItemRule::Literal(_) => Err(NotPourable::Class),
+        ItemRule::Fixed { class, text, rule } => put_literal(*rule, *class, text, plan.max_value_bytes, out),
+        ItemRule::Param(rule) => {
+            let value = params.take(rule.index, plan.max_value_bytes)?;
+            put_param_text(*rule, value, params.is_binary(rule.index), out)
+        }
+    })
+}
+
+fn put_param_text(
+    rule: ParamRule,
+    value: Option<&[u8]>,
+    binary: bool,
+    out: &mut Vec<u8>,
+) -> Result<Field, NotPourable> {
+    let Some(value) = value else {
+        copy::put_text_null(out);
+        return Ok(PUT);
+    };
+    if binary {
+        print(rule.print, value, out)?;
+        return Ok(PUT);
+    }
+    if memchr::memchr(0, value).is_some() {
+        return Err(NotPourable::ZeroByte);
+    }
+    if let Some((from, _)) = rule.convert
+        && !fits_width(from, value)
+    {
+        return Err(NotPourable::Range);
+    }
+    copy::put_text(out, value);
+    Ok(Field::Put { own_time: means_own_time(rule.temporal, value) })
+}
+
+/// Is the text a plain integer that the parameter's own type takes? The column's may be wider, and would take more.
+fn fits_width(width: IntWidth, value: &[u8]) -> bool {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
+    number.is_some_and(|number| match width {
+        IntWidth::Two => i16::try_from(number).is_ok(),
+        IntWidth::Four => i32::try_from(number).is_ok(),
+        IntWidth::Eight => true,
+    })
+}
+
+/// Appends a binary value as text.
+fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourable> {
+    match print {
+        Print::Int(width) => copy::put_text_int(out, read_int(width, value)?),
+        Print::Bool => out.push(match value {
+            [0] => b'f',
+            [_] => b't',
+            _ => return Err(NotPourable::Binary),
+        }),
+        Print::Text if memchr::memchr(0, value).is_some() => return Err(NotPourable::ZeroByte),
+        Print::Text => copy::put_text(out, value),
+        Print::Uuid => copy::put_text_uuid(out, value.try_into().map_err(|_| NotPourable::Binary)?),
+        Print::Bytea => copy::put_text_hex(out, value),
+        Print::Date
+            if copy::put_text_date(
+                out,
+                i32::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
+            ) => {}
+        Print::Timestamp if copy::put_text_timestamp(out, read_int(IntWidth::Eight, value)?) => {}
+        Print::TimestampTz if copy::put_text_timestamptz(out, read_int(IntWidth::Eight, value)?) => {}
+        // Beyond the calendar that is written so.
+        Print::Date | Print::Timestamp | Print::TimestampTz => return Err(NotPourable::Binary),
+        Print::No => return Err(NotPourable::Format),
+    }
+    Ok(())
+}
+
+fn read_int(width: IntWidth, value: &[u8]) -> Result<i64, NotPourable> {
+    let wrong = |_| NotPourable::Binary;
+    Ok(match width {
+        IntWidth::Two => i16::from_be_bytes(value.try_into().map_err(wrong)?).into(),
+        IntWidth::Four => i32::from_be_bytes(value.try_into().map_err(wrong)?).into(),
+        IntWidth::Eight => i64::from_be_bytes(value.try_into().map_err(wrong)?),
+    })
+}
+
+fn params_binary(
+    plan: &InsertPlan,
+    params: &mut Params<'_>,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    copy::put_binary_count(out, plan.fields);
+    for item in &plan.items {
+        match item {
+            ItemRule::LeftOut => {}
+            ItemRule::Fixed { class: Class::Null, .. } => copy::put_binary(out, None),
+            ItemRule::Literal(_) | ItemRule::Fixed { .. } => return Err(NotPourable::Format),
+            ItemRule::Param(rule) => {
+                let value = params.take(rule.index, plan.max_value_bytes)?;
+                if !params.is_binary(rule.index) {
+                    return Err(NotPourable::Format);
+                }
+                put_param_binary(*rule, value, out)?;
+            }
+        }
+    }
+    Ok(RowInfo::default())
+}
+
+fn put_param_binary(rule: ParamRule, value: Option<&[u8]>, out: &mut Vec<u8>) -> Result<(), NotPourable> {
+    let (Some(bytes), Some((from, to))) = (value, rule.convert) else {
+        copy::put_binary(out, value);
+        return Ok(());
+    };
+    let number = read_int(from, bytes)?;
+    let wrong = |_| NotPourable::Binary;
+    match to {
+        IntWidth::Two => copy::put_binary(out, Some(&i16::try_from(number).map_err(wrong)?.to_be_bytes())),
+        IntWidth::Four => copy::put_binary(out, Some(&i32::try_from(number).map_err(wrong)?.to_be_bytes())),
+        IntWidth::Eight => copy::put_binary(out, Some(&number.to_be_bytes())),
+    }
+    Ok(())
+}
+
+/// Hot path. Appends Bind of the prepared statement `name`, with a row of literals (`text[item]`, quotes included) as text
+/// parameters of their columns' types, and Execute; or leaves `out` as it was.
+pub fn put_literals_bound(
+    plan: &InsertPlan,
+    name: &str,
+    text: &[u8],
+    items: &[Item],
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    if items.len() != plan.items.len() {
+        return Err(NotPourable::Count);
+    }
+    let begin = out.len();
+    let mut info = Ok(RowInfo::default());
+    frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        frame::put_cstr(out, name.as_bytes());
+        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&plan.fields.to_be_bytes());
+        info = items.iter().zip(&plan.items).try_fold(RowInfo::default(), |info, (item, rule)| {
+            let own_time = put_literal_bound(rule, *item, text, plan.max_value_bytes, out)?;
+            Ok(RowInfo { own_time: info.own_time | own_time })
+        });
+        out.extend_from_slice(&[0, 0]);
+    });
+    frontend::put_execute(out, b"", 0);
+    info.inspect_err(|_| out.truncate(begin))
+}
+
+/// True: it means the transaction's time.
+fn put_literal_bound(
+    rule: &ItemRule,
+    item: Item,
+    text: &[u8],
+    max: usize,
+    out: &mut Vec<u8>,
+) -> Result<bool, NotPourable> {
+    let rule = match rule {
+        ItemRule::LeftOut if item.class == Class::Default => return Ok(false),
+        ItemRule::Literal(rule) if rule.takes(item.class) => *rule,
+        _ => return Err(NotPourable::Class),
+    };
+    let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
+    if item.class == Class::Null {
+        out.extend_from_slice(&(-1i32).to_be_bytes());
+        return Ok(false);
+    }
+    let length = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let mut own_time = false;
+    if matches!(item.class, Class::String | Class::CastString(_)) {
+        let bytes = without_its_cast(item.class, bytes);
+        if bytes.len() > max.saturating_add(2) {
+            return Err(NotPourable::ValueTooLong);
+        }
+        own_time = means_own_time(rule.temporal, bytes);
+        decode_string(bytes).for_each(|piece| out.extend_from_slice(piece));
+    } else {
+        // Such a literal is written in the same way in a COPY's field.
+        put_literal(rule, item.class, bytes, max, out)?;
+    }
+    let written = u32::try_from(out.len() - length - 4).map_err(|_| NotPourable::ValueTooLong)?;
+    out[length..length + 4].copy_from_slice(&written.to_be_bytes());
+    Ok(own_time)
+}
+
+/// Hot path. Appends a client's Bind for the prepared statement `name` in the place of the client's own, values and formats as
+/// sent. `body` is the body that `bind` was read from; its portal is the unnamed one.
+pub fn put_bound(
+    plan: &InsertPlan,
+    name: &str,
+    body: &[u8],
+    bind: &Bind<'_>,
+    out: &mut Vec<u8>,
+) -> Result<RowInfo, NotPourable> {
+    check_counts(plan, bind, 1)?;
+    // Portal and statement, each with its zero byte.
+    let rest = body.get(bind.portal.len() + bind.statement.len() + 2..).ok_or(NotPourable::Count)?;
+    if rest.len() > plan.max_value_bytes {
+        return Err(NotPourable::ValueTooLong);
+    }
+    let mut params = Params::new(plan, bind);
+    let mut info = RowInfo::default();
+    for item in &plan.items {
+        match item {
+            ItemRule::LeftOut | ItemRule::Fixed { .. } => {}
+            ItemRule::Literal(_) => return Err(NotPourable::Class),
+            ItemRule::Param(rule) => {
+                let value = params.take(rule.index, plan.max_value_bytes)?;
+                let text = value.filter(|_| !bind.binary(rule.index));
+                info.own_time |= text.is_some_and(|text| means_own_time(rule.temporal, text));
+            }
+        }
+    }
+    frame::put(out, frontend::BIND, |out| {
+        out.push(0);
+        frame::put_cstr(out, name.as_bytes());
+        out.extend_from_slice(rest);
+    });
+    Ok(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coalesce::plan::ClassSet;
+    use crate::sql::cast::Cast;
+    use proptest::prelude::*;
+
+    /// A plan of these rules; only what the encoders look at.
+    fn plan(items: Vec<ItemRule>) -> InsertPlan {
+        let params = items.iter().filter(|i| matches!(i, ItemRule::Param(_))).count();
+        let fields = items.iter().filter(|i| **i != ItemRule::LeftOut).count() as u16;
+        InsertPlan {
+            relid: 1,
+            target: "\"s\".\"t\"".into(),
+            relname: "t".into(),
+            name_as_written: "\"t\"".into(),
+            fingerprint: "f".into(),
+            has_sentinel: false,
+            root: 1,
+            references: Vec::new(),
+            copy_text_sql: "COPY".into(),
+            copy_binary_sql: Some("COPY binary".into()),
+            values: None,
+            items,
+            fields,
+            params,
+            params_in_order: true,
+            one_row_per_client: false,
+            draws_sequence: false,
+            max_value_bytes: 10,
+        }
+    }
+
+    fn literal(classes: &[Class]) -> LiteralRule {
+        LiteralRule { accept: ClassSet::of(classes), cast: None, float: false, temporal: Temporal::No }
+    }
+
+    fn any_literal() -> ItemRule {
+        use Class::{Decimal, False, Integer, Null, SignedDecimal, SignedInteger, String, True};
+        let all = [Null, True, False, Integer, SignedInteger, Decimal, SignedDecimal, String];
+        ItemRule::Literal(literal(&all))
+    }
+
+    fn encode_one(rule: ItemRule, class: Class, text: &str) -> Result<(String, RowInfo), NotPourable> {
+        let mut out = b"kept".to_vec();
+        let item = Item { class, start: 0, end: text.len() };
+        let info = encode_literals(&plan(vec![rule]), text.as_bytes(), &[item], &mut out);
+        if info.is_err() {
+            assert_eq!(out, b"kept");
+        }
+        info.map(|info| (String::from_utf8(out.split_off(4)).unwrap(), info))
+    }
+
+    #[test]
+    fn each_class_has_its_field() {
+        let field = |class, text| encode_one(any_literal(), class, text).map(|(row, _)| row);
+        assert_eq!(field(Class::Null, "NULL").as_deref(), Ok("\\N\n"));
+        assert_eq!(field(Class::True, "TRUE").as_deref(), Ok("t\n"));
+        assert_eq!(field(Class::False, "False").as_deref(), Ok("f\n"));
+        assert_eq!(field(Class::Integer, "007").as_deref(), Ok("007\n"));
+        assert_eq!(field(Class::SignedDecimal, "-1.50").as_deref(), Ok("-1.50\n"));
+        assert_eq!(field(Class::String, "'a''\tb'").as_deref(), Ok("a'\\tb\n"));
+        assert_eq!(field(Class::String, "''").as_deref(), Ok("\n"));
+        assert_eq!(field(Class::String, "'0123456789'").as_deref(), Ok("0123456789\n"));
+        assert_eq!(field(Class::String, "'0123456789a'"), Err(NotPourable::ValueTooLong));
+        assert_eq!(field(Class::Default, "DEFAULT"), Err(NotPourable::Class));
+        assert_eq!(field(Class::Param(1), "$1"), Err(NotPourable::Class));
+        for (class, text) in [
+            (Class::Integer, "-1"),
+            (Class::Integer, ""),
+            (Class::Integer, "1\n"),
+            (Class::SignedInteger, "- 1"),
+            (Class::SignedInteger, "--1"),
+            (Class::Decimal, "1"),
+            (Class::Decimal, ".5"),
+            (Class::Decimal, "1.5.5"),
+            (Class::SignedDecimal, "1.5"),
+            (Class::String, "'"),
+            (Class::String, "'a'b'"),
+            (Class::String, "a"),
+        ] {
+            assert_eq!(field(class, text), Err(NotPourable::Literal), "{text}");
+        }
+    }
+
+    #[test]
+    fn classes_that_are_not_proven_are_refused() {
+        let number = ItemRule::Literal(literal(&[Class::Integer]));
+        assert_eq!(encode_one(number.clone(), Class::String, "'1'"), Err(NotPourable::Class));
+        let cast = |name: &str| Class::CastString(Cast::of_word(name.as_bytes()).unwrap());
+        let dated = LiteralRule { cast: cast("date").cast(), ..literal(&[Class::String]) };
+        let field = |class| encode_one(ItemRule::Literal(dated), class, "'7'::date").map(|(text, _)| text);
+        assert_eq!(field(cast("date")).as_deref(), Ok("7\n"));
+        // Another statement's type.
+        assert_eq!(field(cast("text")), Err(NotPourable::Class));
+        assert_eq!(encode_one(number, Class::Null, "NULL"), Err(NotPourable::Class));
+        assert_eq!(encode_one(ItemRule::LeftOut, Class::Integer, "1"), Err(NotPourable::Class));
+    }
+
+    #[test]
+    fn negative_zero_never_reaches_a_float() {
+        let float = || {
+            ItemRule::Literal(LiteralRule {
+                float: true,
+                ..literal(&[Class::SignedInteger, Class::SignedDecimal])
+            })
+        };
+        for zero in ["-0", "-000"] {
+            assert_eq!(encode_one(float(), Class::SignedInteger, zero), Err(NotPourable::NegativeZero));
+        }
+        assert_eq!(encode_one(float(), Class::SignedDecimal, "-0.00"), Err(NotPourable::NegativeZero));
+        assert!(encode_one(float(), Class::SignedDecimal, "-0.01").is_ok());
+        assert!(encode_one(any_literal(), Class::SignedInteger, "-0").is_ok());
+    }
+
+    #[test]
+    fn words_in_dates_ask_for_the_clients_own_time() {
+        let own = |temporal, value: &str| means_own_time(temporal, value.as_bytes());
+        for word in ["now", "NOW", "today", "12:00 tomorrow", "2024-01-01 10:00 Asia/Tokyo", "epoch"] {
+            assert!(own(Temporal::Scalar, word), "{word}");
+        }
+        for plain in ["2024-01-01", "2024-01-01T12:00:00.5Z", "2024-01-01 12:00:00+02", "12:00"] {
+            assert!(!own(Temporal::Scalar, plain), "{plain}");
+        }
+        for hidden in ["[now,)", "{n\"o\"w}", "{n\\ow}", "[\"now\",]"] {
+            assert!(own(Temporal::Container, hidden), "{hidden}");
+        }
+        assert!(!own(Temporal::Container, "[\"2024-01-01 10:00\",2024-02-01)"));
+        assert!(own(Temporal::Always, "12:00"));
+        assert!(!own(Temporal::No, "now"));
+    }
+
+    fn param(index: usize, convert: Option<(IntWidth, IntWidth)>, print: Print) -> ItemRule {
+        ItemRule::Param(ParamRule { index, convert, print, temporal: Temporal::No })
+    }
+
+    fn body(formats: &[u16], values: &[Option<&[u8]>]) -> Vec<u8> {
+        let mut body = vec![0, 0];
+        body.extend_from_slice(&(formats.len() as u16).to_be_bytes());
+        formats.iter().for_each(|f| body.extend_from_slice(&f.to_be_bytes()));
+        body.extend_from_slice(&(values.len() as u16).to_be_bytes());
+        for value in values {
+            copy::put_binary(&mut body, *value);
+        }
+        body.extend_from_slice(&[0, 0]);
+        body
+    }
+
+    fn params(plan: &InsertPlan, formats: &[u16], values: &[Option<&[u8]>]) -> Result<Vec<u8>, NotPourable> {
+        let body = body(formats, values);
+        let bind = Bind::decode(&body).unwrap();
+        let format = format_of(plan, &bind, 1).unwrap_or(CopyFormat::Text);
+        let mut out = b"kept".to_vec();
+        let done = encode_params(plan, &bind, 1, format, &mut out);
+        if done.is_err() {
+            assert_eq!(out, b"kept");
+        }
+        done.map(|_| out.split_off(4))
+    }
+
+    #[test]
+    fn parameters_go_as_they_came_or_exactly_converted() {
+        use IntWidth::{Eight, Four, Two};
+        let one = |convert, print| plan(vec![param(0, convert, print)]);
+        let same = one(None, Print::Int(Four));
+        assert_eq!(params(&same, &[], &[Some(b"\\5\t")]).as_deref(), Ok(&b"\\\\5\\t\n"[..]));
+        assert_eq!(
+            params(&same, &[1], &[Some(b"\0\0\0\x05")]).as_deref(),
+            Ok(&b"\0\x01\0\0\0\x04\0\0\0\x05"[..])
+        );
+        assert_eq!(params(&same, &[1], &[None]).as_deref(), Ok(&b"\0\x01\xff\xff\xff\xff"[..]));
+        assert_eq!(params(&same, &[0], &[None]).as_deref(), Ok(&b"\\N\n"[..]));
+        let widen = one(Some((Two, Eight)), Print::Int(Two));
+        let wide = b"\0\x01\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe";
+        assert_eq!(params(&widen, &[1], &[Some(b"\xff\xfe")]).as_deref(), Ok(&wide[..]));
+        assert_eq!(params(&widen, &[1], &[Some(b"\xff")]), Err(NotPourable::Binary));
+        assert_eq!(params(&widen, &[0], &[Some(b"-32768")]).as_deref(), Ok(&b"-32768\n"[..]));
+        assert_eq!(params(&widen, &[0], &[Some(b"32768")]), Err(NotPourable::Range));
+        assert_eq!(params(&widen, &[0], &[Some(b"0x10")]), Err(NotPourable::Range));
+        let narrow = one(Some((Eight, Two)), Print::Int(Eight));
+        assert_eq!(params(&narrow, &[1], &[Some(&32768i64.to_be_bytes())]), Err(NotPourable::Binary));
+        assert_eq!(params(&same, &[0], &[Some(b"a\0b")]), Err(NotPourable::ZeroByte));
+        assert_eq!(params(&same, &[0], &[Some(b"01234567890")]), Err(NotPourable::ValueTooLong));
+        assert_eq!(params(&same, &[2], &[Some(b"1")]), Err(NotPourable::FormatCode));
+        assert_eq!(params(&same, &[0, 0], &[Some(b"1")]), Err(NotPourable::FormatCode));
+        assert_eq!(params(&same, &[], &[]), Err(NotPourable::Count));
+    }
+
+    #[test]
+    fn a_row_is_binary_only_when_all_of_it_is() {
+        let two = plan(vec![param(0, None, Print::Bool), param(1, None, Print::No)]);
+        let format = |plan: &InsertPlan, formats: &[u16]| {
+            let body = body(formats, &[Some(b"\x01"), Some(b"x")]);
+            format_of(plan, &Bind::decode(&body).unwrap(), 1)
+        };
+        assert_eq!(format(&two, &[1]), Some(CopyFormat::Binary));
+        assert_eq!(format(&two, &[1, 1]), Some(CopyFormat::Binary));
+        assert_eq!(format(&two, &[]), Some(CopyFormat::Text));
+        assert_eq!(format(&two, &[1, 0]), Some(CopyFormat::Text));
+        assert_eq!(format(&two, &[0, 1]), None);
+        assert_eq!(format(&two, &[0, 0, 0]), None);
+        let text_only = InsertPlan { copy_binary_sql: None, ..two };
+        assert_eq!(format(&text_only, &[1]), None);
+        assert_eq!(params(&text_only, &[1, 0], &[Some(b"\x01"), Some(b"x")]).as_deref(), Ok(&b"t\tx\n"[..]));
+    }
+
+    #[test]
+    fn literals_become_text_parameters() {
+        let rules = vec![any_literal(), ItemRule::LeftOut, any_literal(), any_literal()];
+        let plan = InsertPlan { fields: 3, ..plan(rules) };
+        let text = "INSERT INTO t VALUES ('a''b', DEFAULT, NULL, -1.5)";
+        let mut lifted = crate::sql::insert::Lifted::new();
+        crate::sql::insert::lift(text.as_bytes(), &mut lifted).unwrap();
+        let mut out = b"x".to_vec();
+        put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &mut out).unwrap();
+        let (head, body) = frame::whole(&out[1..], usize::MAX).unwrap().unwrap();
+        let bind = Bind::decode(body).unwrap();
+        assert_eq!((bind.portal, bind.statement), (&b""[..], &b"s"[..]));
+        let values: Vec<_> = bind.values().collect();
+        assert_eq!(values, [Some(&b"a'b"[..]), None, Some(b"-1.5")]);
+        assert_eq!(out[1 + head.total()], frontend::EXECUTE);
+        let plan = InsertPlan { max_value_bytes: 2, ..plan };
+        assert!(put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &mut out).is_err());
+        assert_eq!(out.len(), 1 + head.total() + 10);
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_of_literals_comes_back(values in proptest::collection::vec("[^\0]{0,8}", 1..6)) {
+            let (mut text, mut items) = (Vec::new(), Vec::new());
+            for value in &values {
+                let start = text.len();
+                text.extend_from_slice(format!("'{}'", value.replace('\'', "''")).as_bytes());
+                items.push(Item { class: Class::String, start, end: text.len() });
+            }
+            let plan = InsertPlan { max_value_bytes: 1000, ..plan(vec![any_literal(); values.len()]) };
+            let mut out = Vec::new();
+            encode_literals(&plan, &text, &items, &mut out).unwrap();
+            let (row, rest) = copy::take_text_row(&out).unwrap();
+            prop_assert!(rest.is_empty());
+            let expected: Vec<_> = values.iter().map(|v| Some(v.clone().into_bytes())).collect();
+            prop_assert_eq!(row, expected);
+        }
+
+        #[test]
+        fn no_bind_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(bind) = Bind::decode(&bytes) {
+                let rules = [Print::Int(IntWidth::Four), Print::Date, Print::Text, Print::Timestamp, Print::Bytea, Print::No];
+                let items = (0..bind.params_len.min(6)).map(|i| param(i, None, rules[i])).collect();
+                let plan = plan(items);
+                for format in [CopyFormat::Text, CopyFormat::Binary] {
+                    let _ = encode_params(&plan, &bind, 1, format, &mut Vec::new());
+                    let _ = encode_params(&plan, &bind, 2, format, &mut Vec::new());
+                }
+                let _ = (format_of(&plan, &bind, 1), format_of(&plan, &bind, 3));
+            }
+        }
+    }
+}
