@@ -18,9 +18,10 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::pour::{Answers, Found, Poured, Rest, SCRATCH, Scratch, Tier, Unnamed, Walk};
+use super::pour::{Answers, Found, Poured};
 use super::session::Session;
 use super::state::{Fault, Late};
+use super::walk::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk};
 use crate::cancel::ClientState;
 use crate::coalesce::lane::{Lane, Offer, Single, Ticket, Work};
 use crate::coalesce::shapes::LEGS_MAX;

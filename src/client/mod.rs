@@ -22,6 +22,7 @@ pub mod relay;
 mod run;
 pub mod session;
 pub mod state;
+mod walk;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

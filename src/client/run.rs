@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use super::pour::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk, may_hold_more};
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
+use super::walk::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk, may_hold_more};
 use crate::coalesce::lane::{Lane, Opening, Work};
 use crate::pool::Checkout;
 use crate::server::ServerConn;

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 use super::Context;
 use super::defer::{Deferred, Left};
 use super::login::why_none;
-use super::pour::{Poured, Pouring, may_hold_more};
+use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
     BOUND, Counts, Fault, PROBED, Reporting, State, UNKEPT, UNPINS, check_length, may_go_in_pieces,
     policy_error,
 };
+use super::walk::may_hold_more;
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
 use crate::error::{Error, Kind};

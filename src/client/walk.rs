@@ -1,0 +1,653 @@
+//! What stands in a client's read buffer that is nothing but INSERTs which may be poured.
+//!
+//! Owns: the walk over whole messages, the rows and the answers that it gathers on its way, how far it came. Never: takes a message
+//! out of the buffer, offers a row; what is found is [`super::pour`]'s, [`super::run`]'s or [`super::defer`]'s.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::session::{Session, unnamed_statement};
+use crate::coalesce::batch::put_row_description;
+use crate::coalesce::lane::{Lane, STATEMENTS_MAX, Work};
+use crate::coalesce::plan::InsertPlan;
+use crate::coalesce::rows::{
+    RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound,
+};
+use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Together};
+use crate::coalesce::{Cut, Ready, Source};
+use crate::limits::HELD_BYTES_MAX;
+use crate::proto::prepared::Statement;
+use crate::sql::block::{self, Word};
+use crate::sql::insert::{Lifted, NotPourable, lift, quick_reject};
+use crate::wire::copy::CopyFormat;
+use crate::wire::frame::{self, HEADER_BYTES, header};
+use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
+
+/// Scratch of one thread: nothing is allocated for a message.
+#[derive(Default)]
+pub(super) struct Scratch {
+    recent: Recent,
+    lifted: Lifted,
+    shape: Vec<u8>,
+    /// Encoded rows, and where those for each of `lanes` end.
+    pub(super) rows: Vec<u8>,
+    pub(super) cuts: Vec<Cut>,
+    pub(super) lanes: Vec<Arc<Lane>>,
+    pub(super) statements: usize,
+    pub(super) answers: Vec<u8>,
+    /// Where in the answers those of the server belong.
+    pub(super) places: Vec<usize>,
+}
+
+impl Scratch {
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.cuts.clear();
+        self.lanes.clear();
+        self.answers.clear();
+        self.places.clear();
+        self.statements = 0;
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            rows: self.rows.len(),
+            answers: self.answers.len(),
+            places: self.places.len(),
+            cuts: self.cuts.len(),
+            statements: self.statements,
+            last: self.cuts.last().copied(),
+        }
+    }
+
+    /// As it was at `mark`, with as many lanes or more.
+    pub(super) fn back_to(&mut self, mark: &Mark) {
+        self.rows.truncate(mark.rows);
+        self.answers.truncate(mark.answers);
+        self.places.truncate(mark.places);
+        self.cuts.truncate(mark.cuts);
+        self.statements = mark.statements;
+        self.lanes.truncate(mark.cuts);
+        if let (Some(cut), Some(last)) = (self.cuts.last_mut(), mark.last) {
+            *cut = last;
+        }
+    }
+
+    /// So many rows of a statement were appended, which go to `lane`. False: too many changes of tables.
+    fn push_rows(&mut self, lane: &Arc<Lane>, rows: usize) -> bool {
+        self.statements += 1;
+        let end = self.rows.len();
+        match (self.lanes.last(), self.cuts.last_mut()) {
+            (Some(last), Some(cut)) if Arc::ptr_eq(last, lane) => {
+                cut.rows += rows;
+                cut.end = end;
+            }
+            _ if self.lanes.len() >= LEGS_MAX => return false,
+            _ => {
+                self.lanes.push(Arc::clone(lane));
+                self.cuts.push(Cut { end, rows });
+            }
+        }
+        true
+    }
+}
+
+/// A place in a [`Scratch`].
+pub(super) struct Mark {
+    rows: usize,
+    answers: usize,
+    places: usize,
+    cuts: usize,
+    statements: usize,
+    last: Option<Cut>,
+}
+
+thread_local! {
+    pub(super) static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// What becomes of the client's unnamed statement.
+#[derive(Clone)]
+pub(super) enum Unnamed {
+    Kept,
+    Gone,
+    Set(Arc<Statement>),
+}
+
+/// Do rows take the time of their transaction, and who says so?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OwnTime {
+    No,
+    /// A column that is left out: `now()` and its kin.
+    Default,
+    /// A value: `'now'`, `'today'`, perhaps.
+    Value,
+}
+
+impl OwnTime {
+    fn of(plan: &InsertPlan, info: RowInfo) -> Self {
+        match (info.own_time, plan.one_row_per_client) {
+            (true, _) => Self::Value,
+            (false, true) => Self::Default,
+            (false, false) => Self::No,
+        }
+    }
+}
+
+/// Where a walk came to rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Behind a Query or Sync, outside a block.
+    Whole,
+    /// Behind a Query or Sync, inside a block.
+    Open,
+    /// The block was rolled back there.
+    RolledBack,
+    /// The buffer ends inside it.
+    Cut,
+    /// It holds something that is not poured.
+    Other,
+}
+
+/// A statement that may be poured.
+struct Bound {
+    id: u64,
+    ready: Arc<Ready>,
+    /// Rows of its VALUES.
+    rows: usize,
+}
+
+/// What a walk is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tier {
+    /// Whole transactions that are here.
+    Pipeline,
+    /// What is answered before its transaction ends.
+    Deferred,
+}
+
+/// A walk over messages that are nothing but INSERTs and the borders of transactions.
+pub(super) struct Walk<'a> {
+    session: &'a Session,
+    tier: Tier,
+    pub(super) buf: &'a [u8],
+    pub(super) pos: usize,
+    /// Inside a block.
+    pub(super) in_block: bool,
+    /// A block was opened.
+    pub(super) had_block: bool,
+    /// Queries and Executes, Parses, Binds.
+    queries: u32,
+    parses: u32,
+    binds: u32,
+    /// The formats in which the last Bind asked for its results.
+    result_formats: &'a [u8],
+    /// The statement of the last Bind.
+    bound: Option<Bound>,
+    /// What the messages did to the unnamed statement.
+    pub(super) unnamed: Unnamed,
+    /// The Parse that set it, and the name that `bound` was found by: drivers send the same again and again.
+    parsed: Option<&'a [u8]>,
+    named: Option<&'a [u8]>,
+    own_time: OwnTime,
+}
+
+/// A stretch of extended messages, from one rest to the next.
+#[derive(Default)]
+struct Stretch {
+    /// The portal is bound and not executed.
+    open: bool,
+    /// To this, not to an INSERT.
+    word: Option<Word>,
+    executed: bool,
+    /// Rows of the portal.
+    rows: usize,
+    /// The block was ended in it: only a Sync may follow.
+    ended: Option<Word>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(session: &'a Session, tier: Tier) -> Self {
+        Self {
+            session,
+            tier,
+            buf: session.client.bytes(),
+            pos: 0,
+            in_block: false,
+            had_block: false,
+            queries: 0,
+            parses: 0,
+            binds: 0,
+            result_formats: &[],
+            bound: None,
+            unnamed: Unnamed::Kept,
+            parsed: None,
+            named: None,
+            own_time: OwnTime::No,
+        }
+    }
+
+    /// What was read is so many transactions, and in the counters this.
+    pub(super) fn work(&self, transactions: usize) -> Work {
+        Work {
+            statements: self.queries,
+            transactions: transactions as u32,
+            parses: self.parses,
+            binds: self.binds,
+            received: self.pos as u32,
+            sent: 0,
+        }
+    }
+
+    /// Does what was read share a transaction with nothing before or behind it? Its own would have had a time of its own; and
+    /// those are of one table.
+    pub(super) fn is_alone(&self, scratch: &Scratch) -> bool {
+        self.own_time != OwnTime::No || scratch.lanes.len() > 1 || self.had_block
+    }
+
+    /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
+    pub(super) fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
+        let one = scratch.statements == 1 && units_before == 0;
+        let few = scratch.places.is_empty() || scratch.statements <= STATEMENTS_MAX;
+        !scratch.cuts.is_empty() && few && (one || self.session.settings.coalesce.pipeline)
+    }
+
+    fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
+        match (name.is_empty(), &self.unnamed) {
+            (true, Unnamed::Set(parsed)) => Some(Arc::clone(parsed)),
+            (true, Unnamed::Gone) => None,
+            _ => self.session.state.names.lookup(name).cloned(),
+        }
+    }
+
+    /// The plan of a statement, when it is known to be harmless.
+    fn ready(&mut self, statement: &Arc<Statement>) -> Option<Arc<Ready>> {
+        if let Some(bound) = &self.bound
+            && bound.id == statement.id
+        {
+            return Some(Arc::clone(&bound.ready));
+        }
+        let session = self.session;
+        let insert = match statement.as_insert() {
+            Ok(insert) => insert,
+            Err(NotPourable::NotInsert) => return None,
+            Err(why) => {
+                session.cx.lanes.note_refused(&session.pool, &statement.query, why);
+                return None;
+            }
+        };
+        let source = Source::Prepared(insert.one_row().unwrap_or(statement));
+        let ready = session.cx.lanes.find(&session.pool, &session.state.want, source)?;
+        if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
+            return None;
+        }
+        (self.bound, self.named) =
+            (Some(Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows }), None);
+        Some(ready)
+    }
+
+    pub(super) fn word(statement: &Statement) -> Option<Word> {
+        *statement.block.get_or_init(|| block::word(&statement.query))
+    }
+
+    /// May rows of this plan be taken here?
+    fn takes(&mut self, ready: &Ready, own_time: OwnTime) -> bool {
+        self.own_time = self.own_time.max(own_time);
+        // What is deferred is stored at another time. A table that notes when its rows came may note that one; whoever writes
+        // `'today'` means the day on which he does.
+        self.tier == Tier::Pipeline || (ready.deferred && own_time != OwnTime::Value)
+    }
+
+    /// Hot path. Reads up to the next Query or Sync.
+    pub(super) fn stretch(&mut self, scratch: &mut Scratch) -> Result<Rest, DecodeError> {
+        let mut stretch = Stretch::default();
+        let begin = self.pos;
+        loop {
+            let rest = &self.buf[self.pos..];
+            let Some(head) = header(rest, self.session.state.message_max)? else { return Ok(Rest::Cut) };
+            if head.total() > HELD_BYTES_MAX {
+                return Ok(Rest::Other);
+            }
+            let known = matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::QUERY);
+            let Some(body) = rest.get(HEADER_BYTES..head.total()) else {
+                return Ok(if known { Rest::Cut } else { Rest::Other });
+            };
+            let taken = match head.tag {
+                f::QUERY if self.pos == begin => {
+                    let rest = self.query(body, scratch)?;
+                    if rest != Rest::Other {
+                        self.pos += head.total();
+                    }
+                    return Ok(rest);
+                }
+                f::SYNC if stretch.executed && !stretch.open => {
+                    self.pos += head.total();
+                    return Ok(self.rest(stretch.ended, scratch));
+                }
+                _ if stretch.ended.is_some() => false,
+                f::PARSE => self.parse(body, scratch)?,
+                // A portal bound over is never executed: its row is none.
+                f::BIND if !stretch.open => self.bind(body, &mut stretch, scratch)?,
+                f::DESCRIBE => self.describe(body, &stretch, scratch)?,
+                f::EXECUTE if stretch.open => self.execute(body, &mut stretch, scratch)?,
+                _ => false,
+            };
+            if !taken {
+                return Ok(Rest::Other);
+            }
+            self.pos += head.total();
+        }
+    }
+
+    /// A Query or Sync was taken; `ended`: what ended the block since the last one.
+    fn rest(&self, ended: Option<Word>, scratch: &mut Scratch) -> Rest {
+        let (status, rest) = match (ended, self.in_block) {
+            (Some(Word::Rollback), _) => (TransactionStatus::Idle, Rest::RolledBack),
+            (_, true) => (TransactionStatus::InTransaction, Rest::Open),
+            (_, false) => (TransactionStatus::Idle, Rest::Whole),
+        };
+        b::put_ready_for_query(&mut scratch.answers, status);
+        rest
+    }
+
+    /// A border of a block is crossed. False: not in a way that is plain.
+    fn cross(&mut self, word: Word, scratch: &mut Scratch) -> bool {
+        if word.opens() == self.in_block {
+            return false;
+        }
+        self.in_block = word.opens();
+        self.had_block = true;
+        b::put_command_complete(&mut scratch.answers, word.tag());
+        true
+    }
+
+    /// A Query inside a block, or one that opens it.
+    fn query(&mut self, body: &[u8], scratch: &mut Scratch) -> Result<Rest, DecodeError> {
+        let text = f::query(body)?;
+        let state = &self.session.state;
+        if !state.rules.passes_all_queries() || !state.passes(text) {
+            return Ok(Rest::Other);
+        }
+        let word = block::word(text);
+        let taken = match word {
+            Some(word) => self.cross(word, scratch),
+            None if self.in_block => self.literals(text, scratch),
+            None => false,
+        };
+        if !taken {
+            return Ok(Rest::Other);
+        }
+        self.queries += 1;
+        self.unnamed = Unnamed::Gone;
+        (self.parsed, self.named) = (None, None);
+        Ok(self.rest(word.filter(|word| !word.opens()), scratch))
+    }
+
+    fn literals(&mut self, text: &[u8], scratch: &mut Scratch) -> bool {
+        let Some((ready, own_time)) = self.session.take_literals(text, true, scratch) else { return false };
+        self.takes(&ready, own_time)
+    }
+
+    fn parse(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+        if self.parsed == Some(body) {
+            self.parses += 1;
+            b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
+            return Ok(true);
+        }
+        let parse = f::Parse::decode(body)?;
+        let known = || !quick_reject(parse.query) || block::word(parse.query).is_some();
+        if !parse.name.is_empty() || !known() {
+            return Ok(false);
+        }
+        if !self.session.state.passes(parse.query) {
+            return Ok(false);
+        }
+        let class = self.session.state.want.pour_class;
+        let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
+        let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
+        if self.ready(&statement).is_none() && Self::word(&statement).is_none() {
+            return Ok(false);
+        }
+        self.unnamed = Unnamed::Set(statement);
+        (self.parsed, self.named) = (Some(body), None);
+        self.parses += 1;
+        b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
+        Ok(true)
+    }
+
+    fn bind(
+        &mut self,
+        body: &'a [u8],
+        stretch: &mut Stretch,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
+        let bind = f::Bind::decode(body)?;
+        if !bind.portal.is_empty() || stretch.open {
+            return Ok(false);
+        }
+        stretch.word = None;
+        if self.named != Some(bind.statement) {
+            let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
+            stretch.word = Self::word(&statement);
+            if stretch.word.is_none() && self.ready(&statement).is_none() {
+                return Ok(false);
+            }
+            self.named = Some(bind.statement).filter(|_| stretch.word.is_none());
+        }
+        stretch.open = match stretch.word {
+            Some(_) => bind.params_len == 0 && bind.formats.len() <= 2,
+            None => {
+                let rows = self.bind_insert(body, &bind, scratch);
+                stretch.rows = rows.unwrap_or_default();
+                rows.is_some()
+            }
+        };
+        if stretch.open {
+            self.binds += 1;
+            b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
+        }
+        Ok(stretch.open)
+    }
+
+    /// Of the statement looked at last. The rows that were taken.
+    fn bind_insert(&mut self, body: &[u8], bind: &f::Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
+        let ready = Arc::clone(&self.bound.as_ref()?.ready);
+        let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
+        if let Some(together) = ready.together() {
+            // In a block its client may wait for the answer, and what it meets there is nobody else's.
+            if self.had_block || self.in_block || self.tier != Tier::Pipeline {
+                return None;
+            }
+            self.result_formats = bind.result_formats;
+            let name = &together.statement.server_name;
+            let info = put_bound(&ready.plan, name, body, bind, &mut scratch.rows).ok()?;
+            f::put_execute(&mut scratch.rows, b"", 0);
+            let own_time = OwnTime::of(&ready.plan, info);
+            return (scratch.push_rows(&together.lane, 1) && self.takes(&ready, own_time)).then_some(1);
+        }
+        let format = format_of(&ready.plan, bind, rows)?;
+        let lane = ready.lane(format)?;
+        let info = encode_params(&ready.plan, bind, rows, format, &mut scratch.rows).ok()?;
+        let own_time = OwnTime::of(&ready.plan, info);
+        (scratch.push_rows(lane, rows) && self.takes(&ready, own_time)).then_some(rows)
+    }
+
+    fn execute(
+        &mut self,
+        body: &[u8],
+        stretch: &mut Stretch,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
+        let (portal, limit) = f::execute(body)?;
+        if !portal.is_empty() {
+            return Ok(false);
+        }
+        self.queries += 1;
+        stretch.open = false;
+        let executed = std::mem::replace(&mut stretch.executed, true);
+        let Some(word) = stretch.word else {
+            if self.bound.as_ref().is_some_and(|bound| bound.ready.together().is_some()) {
+                scratch.places.push(scratch.answers.len());
+                // A limit stops rows that are answered, and those alone.
+                return Ok(limit == 0);
+            }
+            put_inserted(&mut scratch.answers, stretch.rows);
+            return Ok(true);
+        };
+        if !word.opens() {
+            stretch.ended = Some(word);
+        }
+        // What stands before BEGIN and not behind a Sync is in its transaction, too, with a warning.
+        Ok(self.cross(word, scratch) && !(word.opens() && executed))
+    }
+
+    /// Of the portal just bound, or of a statement.
+    fn describe(
+        &mut self,
+        body: &[u8],
+        stretch: &Stretch,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
+        let (kind, name) = f::target(f::DESCRIBE, body)?;
+        if kind != b'S' {
+            let insert = self.bound.as_ref().filter(|_| stretch.word.is_none());
+            let together = insert.and_then(|bound| bound.ready.together());
+            let known = stretch.open && name.is_empty();
+            return Ok(known && put_rows_described(&mut scratch.answers, together, self.result_formats));
+        }
+        let Some(statement) = self.statement(name) else { return Ok(false) };
+        if Self::word(&statement).is_some() {
+            b::put_no_parameters(&mut scratch.answers);
+            b::put_empty(&mut scratch.answers, b::NO_DATA);
+            return Ok(true);
+        }
+        let Some(ready) = self.ready(&statement) else { return Ok(false) };
+        let Some(description) = &ready.param_description else { return Ok(false) };
+        // That of one row, when the statement is known by it.
+        let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
+        put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
+        let together = ready.together();
+        let told = together.is_none_or(|together| together.tell(&statement));
+        Ok(told && put_rows_described(&mut scratch.answers, together, &[]))
+    }
+}
+
+/// A RowDescription with these formats, or NoData. False: the server would refuse the formats.
+fn put_rows_described(out: &mut Vec<u8>, together: Option<&Together>, formats: &[u8]) -> bool {
+    let Some(described) = together.and_then(|together| together.row_description.as_deref()) else {
+        b::put_empty(out, b::NO_DATA);
+        return true;
+    };
+    let mut put = None;
+    frame::put(out, b::ROW_DESCRIPTION, |out| put = put_row_description(out, described, formats));
+    put.is_some()
+}
+
+impl Session {
+    /// Appends the rows of an INSERT of literals, and its answers up to CommandComplete.
+    pub(super) fn take_literals(
+        &self,
+        text: &[u8],
+        in_block: bool,
+        scratch: &mut Scratch,
+    ) -> Option<(Arc<Ready>, OwnTime)> {
+        if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
+            return None;
+        }
+        // What `lift` and `find` would come to, if it came by lately.
+        let lately = scratch.recent.find(&self.pool, &self.state.want, text);
+        if let Some(Lately::Refused) = lately {
+            return None;
+        }
+        if let Some(Lately::Ready(ready, items)) = lately {
+            let info = encode_literals(&ready.plan, text, items, &mut scratch.rows).ok()?;
+            put_inserted(&mut scratch.answers, 1);
+            let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, 1);
+            let own_time = OwnTime::of(&ready.plan, info);
+            return pushed.then_some((ready, own_time));
+        }
+        let lifted = lift(text, &mut scratch.lifted).map(|()| scratch.lifted.tail.plain());
+        match lifted {
+            Ok(Ok(())) => {
+                let taken = self.encode_rows(text, scratch)?;
+                put_inserted(&mut scratch.answers, scratch.lifted.rows);
+                Some(taken)
+            }
+            Ok(Err(_)) if !in_block && scratch.lifted.rows == 1 => self.bind_row(text, scratch),
+            Ok(Err(why)) | Err(why) => {
+                self.cx.lanes.note_refused(&self.pool, text, why);
+                None
+            }
+        }
+    }
+
+    /// The one row of a text of literals that is not a COPY's.
+    fn bind_row(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
+        let Scratch { lifted, rows, answers, places, .. } = scratch;
+        let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
+        let ready = self.cx.lanes.find(&self.pool, &self.state.want, source)?;
+        let together = ready.together()?;
+        let name = &together.statement.server_name;
+        let info = put_literals_bound(&ready.plan, name, text, lifted.row(0), rows).ok()?;
+        if let Some(described) = &together.row_description {
+            frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
+        }
+        places.push(answers.len());
+        let pushed = scratch.push_rows(&together.lane, 1);
+        let own_time = OwnTime::of(&ready.plan, info);
+        pushed.then_some((ready, own_time))
+    }
+
+    /// All rows of a text of literals, when one lane takes them.
+    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
+        let Scratch { recent, lifted, shape, rows, .. } = scratch;
+        let (mut ready, mut own_time) = (None::<Arc<Ready>>, OwnTime::No);
+        for row in 0..lifted.rows {
+            if !lifted.is_like_before(row) {
+                let shape: &[u8] = if row == 0 {
+                    &lifted.shape
+                } else {
+                    shape.clear();
+                    lifted.put_shape(row, shape);
+                    shape
+                };
+                let (pool, vars) = (&self.pool, &self.state.want);
+                let source = Source::Literals { shape, lifted, text, row };
+                let found = self.cx.lanes.find_and_keep(recent, pool, vars, source)?;
+                let before = ready.replace(found);
+                let lane = |ready: &Arc<Ready>| ready.lane(CopyFormat::Text).map(Arc::as_ptr);
+                if before.is_some_and(|before| lane(&before) != ready.as_ref().and_then(lane)) {
+                    return None;
+                }
+            }
+            let plan = &ready.as_ref()?.plan;
+            let info = encode_literals(plan, text, lifted.row(row), rows).ok()?;
+            own_time = own_time.max(OwnTime::of(plan, info));
+        }
+        let (ready, rows) = (ready?, lifted.rows);
+        let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, rows);
+        pushed.then_some((ready, own_time))
+    }
+}
+
+/// The tag of an INSERT of so many rows.
+fn put_inserted(out: &mut Vec<u8>, rows: usize) {
+    match rows {
+        1 => b::put_command_complete(out, b"INSERT 0 1"),
+        rows => b::put_command_complete(out, format!("INSERT 0 {rows}").as_bytes()),
+    }
+}
+
+/// A ParameterDescription, that of `body` so many times over.
+fn put_parameters(out: &mut Vec<u8>, body: &[u8], times: usize) {
+    let types = body.get(2..).unwrap_or_default();
+    frame::put(out, b::PARAMETER_DESCRIPTION, |out| {
+        out.extend_from_slice(&((types.len() / 4 * times) as u16).to_be_bytes());
+        out.extend_from_slice(&types.repeat(times));
+    });
+}
+
+/// The buffer may grow to this while the end of a unit is awaited.
+pub(super) fn may_hold_more(held: usize) -> bool {
+    held < HELD_BYTES_MAX
+}
