@@ -549,6 +549,40 @@ fn what_must_be_alone_is_alone() {
     }
 }
 
+/// A cast's function may ask whose session it is.
+#[test]
+fn a_cast_of_a_users_is_its_sessions_own() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database(
+        "CREATE TABLE t (a int, d date);
+         CREATE FUNCTION whose(text) RETURNS date STABLE LANGUAGE sql AS $$SELECT make_date(2000, 1, right('1' || current_setting('app.day', true), 1)::int)$$;
+         CREATE CAST (text AS date) WITH FUNCTION whose(text) AS ASSIGNMENT;",
+    );
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    for (c, client) in clients.iter_mut().enumerate() {
+        client.rows(&format!("SET app.day = {}", c + 1));
+    }
+    const TEXT: u32 = 25;
+    let insert = |c: usize| {
+        let mut bytes = Vec::new();
+        let sql = b"INSERT INTO t (a, d) VALUES ($1, $2) RETURNING d";
+        frontend::put_parse(&mut bytes, b"", sql, &[[0; 4], TEXT.to_be_bytes()].concat());
+        frontend::put_bind_text(&mut bytes, b"", &[Some(c.to_string().as_bytes()), Some(b"whose")]);
+        frontend::put_execute(&mut bytes, b"", 0);
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Step { bytes, ready: 1 }
+    };
+    for _ in 0..NEVER {
+        let scripts: Vec<_> = (0..CLIENTS).map(|c| vec![insert(c); 4]).collect();
+        for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+            let day = Some(format!("2000-01-0{}", c + 1));
+            assert_eq!(data(seen), vec![vec![day]; 4], "{}", comparable(seen));
+        }
+    }
+    assert!(!shared(pg, &db, "t", 1), "casts of users shared a transaction");
+}
+
 #[test]
 fn it_can_be_switched_off() {
     let pg = Postgres::shared();

@@ -443,10 +443,22 @@ pub fn plan_params_together(
     build_params(table, target, (text, items), param_oids, context, param_as_sent)
 }
 
-/// The server itself takes the value to the column; only a user's own cast could do more than that.
+/// PostgreSQL has a cast of its own from each of these types to the others, so nobody can make another. Where it has none users
+/// can, and their functions may read the session.
+const CAST_BY_POSTGRESQL: [&[Oid]; 6] = [
+    &[oid::INT2, oid::INT4, oid::INT8, oid::FLOAT4, oid::FLOAT8, oid::NUMERIC],
+    &[oid::TEXT, oid::VARCHAR, oid::BPCHAR, oid::NAME],
+    &[oid::DATE, oid::TIMESTAMP, oid::TIMESTAMPTZ],
+    &[oid::JSON, oid::JSONB],
+    &[oid::INET, oid::CIDR],
+    &[oid::BIT, oid::VARBIT],
+];
+
+/// The server itself takes the value to the column.
 fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reason> {
-    let built_in = |oid: Oid| oid < super::catalog::FIRST_USER_OID;
-    if oid != column.type_oid && oid != column.base_oid && !(built_in(oid) && built_in(column.type_oid)) {
+    let own_cast =
+        CAST_BY_POSTGRESQL.iter().any(|types| types.contains(&oid) && types.contains(&column.type_oid));
+    if oid != column.type_oid && oid != column.base_oid && !own_cast {
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
     }
     Ok(ParamRule { index, convert: None, print: Print::No, temporal: temporal(column) })
