@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::value::shorten;
 use super::{At, CONFIG_BYTES_MAX, Draft};
+use crate::limits::NAME_BYTES_MAX;
 use crate::settings::{AuthType, HbaRule, HbaTransport, Mapping};
 
 /// Most names one rule may hold, with those of its `@file`s.
@@ -186,7 +187,7 @@ fn mapping(tokens: &[Token]) -> Result<(String, Mapping), String> {
         return Err("is no mapping; write MAP SYSTEM-NAME USER".into());
     };
     for token in tokens {
-        let pattern = !token.quoted && token.text.starts_with(['/', '+', '@']);
+        let pattern = token.text.starts_with('/') || (!token.quoted && token.text.starts_with(['+', '@']));
         if token.comma || token.text.is_empty() || pattern {
             let text = shorten(&token.text);
             return Err(format!(
@@ -246,13 +247,19 @@ fn names(draft: &mut Draft, at: &At, list: &[Token], what: &str) -> Result<Vec<S
         } else if KEYWORDS.contains(&token.text.as_str()) {
             let text = &token.text;
             return Err(format!("{what} \"{text}\" is not understood as a name; write other names, or all"));
-        } else if !token.quoted && token.text.starts_with(['+', '/']) {
+        } else if token.text.starts_with('/') || (!token.quoted && token.text.starts_with('+')) {
+            // PostgreSQL takes a pattern in quotes for one, too.
             let text = shorten(&token.text);
             return Err(format!(
                 "{what} \"{text}\" is not understood (no groups, no patterns); write the names"
             ));
         } else if token.text.is_empty() {
             return Err(format!("the {what} is empty; write a name or all"));
+        } else if token.text.len() > NAME_BYTES_MAX {
+            let text = shorten(&token.text);
+            return Err(format!(
+                "PostgreSQL reads {NAME_BYTES_MAX} bytes of the {what} \"{text}\"; write no more"
+            ));
         } else {
             names.push(token.text.clone());
         }
@@ -301,7 +308,7 @@ fn address(rest: &mut &[Token]) -> Result<Option<(IpAddr, u8)>, String> {
         let ip: IpAddr = ip.parse().map_err(|_| form())?;
         let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
         let length = length.parse().ok().filter(|length| digits && *length <= bits(ip)).ok_or_else(form)?;
-        return Ok(Some((network(ip, length), length)));
+        return as_clients_have_it(network(ip, length), length);
     }
     let ip: IpAddr = first.text.parse().map_err(|_| form())?;
     let mask = rest.first().and_then(|token| token.text.parse::<IpAddr>().ok());
@@ -311,7 +318,23 @@ fn address(rest: &mut &[Token]) -> Result<Option<(IpAddr, u8)>, String> {
     *rest = &rest[1..];
     let length = mask_length(ip, mask)
         .ok_or_else(|| format!("{mask} is not a mask for {ip}; write {ip}/LENGTH instead"))?;
-    Ok(Some((network(ip, length), length)))
+    as_clients_have_it(network(ip, length), length)
+}
+
+/// A rule in which no client is ever found must not be taken for one that refuses somebody.
+fn as_clients_have_it(ip: IpAddr, length: u8) -> Result<Option<(IpAddr, u8)>, String> {
+    match ip {
+        IpAddr::V6(v6)
+            if length >= 96
+                && let Some(v4) = v6.to_ipv4_mapped() =>
+        {
+            Err(format!(
+                "{ip}/{length} is an IPv4 network written as IPv6, where no client is found; write {v4}/{}",
+                length - 96
+            ))
+        }
+        _ => Ok(Some((ip, length))),
+    }
 }
 
 pub(super) fn bits(ip: IpAddr) -> u8 {

@@ -76,6 +76,7 @@ fn hba_rules_are_read_as_postgresql_reads_them() {
 
 #[test]
 fn each_mistake_in_an_hba_file_is_named() {
+    let too_long = format!("host all {} all reject", "u".repeat(64));
     let cases: &[(&str, &str)] = &[
         ("hots all all all trust", "expected local, host, hostssl or hostnossl"),
         ("host all all 10.0.0.0/8 pam", "expected trust, reject, md5"),
@@ -108,6 +109,12 @@ fn each_mistake_in_an_hba_file_is_named() {
         ("hostssl all all all cert clientname=DN", "option \"clientname=DN\" is not understood"),
         ("host all all all peer", "make the rule a local rule"),
         ("local all all 10.0.0.0/8 trust", "found method"),
+        ("host all \"/^a\" all reject", "no patterns"),
+        ("host \"/^a\" all all reject", "no patterns"),
+        ("host all all ::ffff:10.1.2.3/128 reject", "write 10.1.2.3/32"),
+        ("host all all ::ffff:10.0.0.0/104 reject", "write 10.0.0.0/8"),
+        ("host all all ::ffff:10.0.0.0 ffff:ffff:ffff:ffff:ffff:ffff:ff00:: reject", "write 10.0.0.0/8"),
+        (&too_long, "reads 63 bytes"),
     ];
     let dir = files(&[("empty", "# nobody\n"), ("keyword", "a \"sameuser\"\n")]);
     let file = dir.path().join("hba");
@@ -121,14 +128,14 @@ fn each_mistake_in_an_hba_file_is_named() {
 
 #[test]
 fn an_ident_file() {
-    let text = "# maps\nops root app\nops \"Ann Lee\" \"all\"\n\ncerts ann all # anybody\nops \"/x\" y\n";
+    let text = "# maps\nops root app\nops \"Ann Lee\" \"all\"\n\ncerts ann all # anybody\nops \"+x\" y\n";
     let (maps, draft) = with_draft(|draft, file| hba::parse_ident(draft, file, text));
     assert_eq!(draft.problems, []);
     let shown = |map: &str| -> Vec<(&str, Option<&str>)> {
         maps[map].iter().map(|line| (line.system.as_str(), line.user.as_deref())).collect()
     };
     assert_eq!(maps.len(), 2);
-    assert_eq!(shown("ops"), [("root", Some("app")), ("Ann Lee", Some("all")), ("/x", Some("y"))]);
+    assert_eq!(shown("ops"), [("root", Some("app")), ("Ann Lee", Some("all")), ("+x", Some("y"))]);
     assert_eq!(shown("certs"), [("ann", None)]);
 }
 
@@ -138,6 +145,7 @@ fn each_mistake_in_an_ident_file_is_named() {
         ("ops root", "write MAP SYSTEM-NAME USER"),
         ("ops root app more", "write MAP SYSTEM-NAME USER"),
         ("ops /^(.*)@x$ \\1", "no lists, groups, patterns or files"),
+        ("ops \"/^(.*)@x$\" \\1", "no lists, groups, patterns or files"),
         ("ops root +group", "no lists, groups, patterns or files"),
         ("ops root, app", "no lists, groups, patterns or files"),
         ("ops \"\" app", "no lists, groups, patterns or files"),
