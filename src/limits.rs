@@ -31,7 +31,7 @@ pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// through; it counts as "may have changed anything", and strict policy levels refuse it.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
 
-/// As far as PostgreSQL reads the name of a statement or portal: its `NAMEDATALEN` without the zero (bytes).
+/// As far as PostgreSQL reads the name of a statement, a portal, a user or a database: its `NAMEDATALEN` without the zero (bytes).
 pub const NAME_BYTES_MAX: usize = 63;
 
 /// Longest Parse that is kept for replay on other server connections (bytes).

@@ -277,6 +277,30 @@ fn networks_tighten_and_never_loosen() {
     assert!(psql("DROP TABLE t").contains("statements is \"no_ddl\""));
 }
 
+#[test]
+fn a_longer_name_meets_the_rules_of_the_name_that_the_server_reads() {
+    let server = Postgres::shared();
+    let (database, user) = ("longest_name_".repeat(5)[..63].to_owned(), "u".repeat(63));
+    server.psql("postgres", &format!("CREATE DATABASE {database}"));
+    server.psql("postgres", &format!("CREATE ROLE {user} LOGIN SUPERUSER"));
+    let rest = format!(
+        "[databases.{database}]\nhost = \"127.0.0.1\"\nport = {}\n[databases.{database}.policy]\nstatements = \"read_only\"\n\
+         [users.{user}.policy]\nstatements = \"read_only\"",
+        server.port()
+    );
+    let proxy = Proxy::to(server, "", "", &rest);
+    for (user, database) in [
+        ("postgres".to_owned(), database.clone()),
+        ("postgres".to_owned(), format!("{database}x")),
+        (user.clone(), "postgres".to_owned()),
+        (format!("{user}x"), "postgres".to_owned()),
+    ] {
+        let login = Raw::login_as(proxy.port(), &[("user", &user), ("database", &database)], "");
+        let mut raw = login.unwrap_or_else(|error| panic!("{user} {database}: {}", error.outline()));
+        is_refused(&mut raw, "CREATE TABLE x (a int)", "read_only");
+    }
+}
+
 /// Parse of a named statement.
 fn parse_named(out: &mut Vec<u8>, name: &str, sql: &str) {
     f::put_parse(out, name.as_bytes(), sql.as_bytes(), &[]);

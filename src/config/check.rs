@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::value::shorten;
 use super::words::word;
 use super::{At, Draft, join};
+use crate::limits::NAME_BYTES_MAX;
 use crate::settings::{
     AllowListMode, AuthType, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
 };
@@ -29,6 +30,9 @@ pub(super) fn check(draft: &mut Draft) {
     let coalesce = draft.settings.coalesce.clone();
     check_coalesce(draft, "coalesce", &coalesce);
     databases(draft);
+    for name in draft.settings.users.keys().cloned().collect::<Vec<_>>() {
+        name_is_read(draft, &join("users", &name), &name);
+    }
     peers(draft);
     allow_lists(draft);
 }
@@ -310,6 +314,13 @@ fn check_auth_dbname(draft: &mut Draft, key: &str, name: Option<&str>) {
     }
 }
 
+/// Nobody is found under a longer one, and what the section says would hold for nobody.
+fn name_is_read(draft: &mut Draft, path: &str, name: &str) {
+    if name.len() > NAME_BYTES_MAX {
+        draft.object(path, format!("PostgreSQL reads {NAME_BYTES_MAX} bytes of a name; write no more"));
+    }
+}
+
 fn check_database(draft: &mut Draft, database: &Database) {
     let path = join("databases", &database.name);
     if CONSOLE_NAMES.contains(&database.name.as_str()) {
@@ -318,6 +329,7 @@ fn check_database(draft: &mut Draft, database: &Database) {
     if database.name.is_empty() {
         draft.object(&path, "the name is empty; write [databases.NAME]");
     }
+    name_is_read(draft, &path, &database.name);
     let host = join(&path, "host");
     if database.host.is_empty() {
         let near = if draft.ini { "set host=, or unix_socket_dir in [pgbouncer]" } else { "set host" };

@@ -8,7 +8,7 @@ use super::DecodeError;
 use super::frame::{Fields, put, put_cstr};
 use super::{backend, frontend};
 use crate::error::{Error, Kind};
-use crate::limits::{CANCEL_KEY_BYTES_MAX, STARTUP_BYTES_MAX};
+use crate::limits::{CANCEL_KEY_BYTES_MAX, NAME_BYTES_MAX, STARTUP_BYTES_MAX};
 
 /// The newest minor of protocol 3 that we speak.
 pub const NEWEST_MINOR: u16 = 2;
@@ -260,6 +260,8 @@ impl Asked {
             Error::new(Kind::InvalidAuthorization, "no PostgreSQL user name specified in startup packet")
         })?;
         let database = self.database.filter(|name| !name.is_empty()).unwrap_or_else(|| user.clone());
+        // The server cuts them, too: a rule for the name it reads must not be missed by what stands behind.
+        let (user, database) = (as_far_as_it_is_read(user), as_far_as_it_is_read(database));
         let mut params = self.options.as_deref().map(parse_options).transpose()?.unwrap_or_default();
         params.extend(self.params);
         let minor = asked_minor.min(NEWEST_MINOR);
@@ -268,6 +270,11 @@ impl Asked {
         let Self { options, replication, .. } = self;
         Ok(Startup { minor, user, database, params, options, replication, negotiate })
     }
+}
+
+fn as_far_as_it_is_read(mut name: String) -> String {
+    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+    name
 }
 
 /// `replication` is a boolean in PostgreSQL's spelling, or `database`.
@@ -664,6 +671,19 @@ mod tests {
         }
         let startup = read(0, &[("user", "ann"), ("database", ""), ("user", "bob")]).unwrap();
         assert_eq!((startup.user.as_str(), startup.database.as_str()), ("bob", "bob"));
+    }
+
+    #[test]
+    fn names_end_where_the_server_stops_reading_them() {
+        let (most, odd) = ("u".repeat(63), format!("{}é", "d".repeat(62)));
+        for (user, database, read_as) in [
+            (most.clone(), "app".into(), (most.clone(), "app".to_owned())),
+            (format!("{most}u"), odd, (most.clone(), "d".repeat(62))),
+            (format!("{most}{most}"), String::new(), (most.clone(), most.clone())),
+        ] {
+            let startup = read(0, &[("user", &user), ("database", &database)]).unwrap();
+            assert_eq!((startup.user, startup.database), read_as);
+        }
     }
 
     #[test]

@@ -768,6 +768,17 @@ fn piece() -> impl Strategy<Value = &'static str> {
 }
 
 #[test]
+fn sections_for_names_that_no_server_reads_are_named() {
+    let name = "n".repeat(64);
+    for section in [format!("databases.{name}"), format!("users.{name}")] {
+        let key = if section.starts_with('d') { "host = \"a\"" } else { "pool_size = 1" };
+        let text = format!("[general]\nauth_type = \"trust\"\n{DATABASE}\n[{section}]\n{key}\n");
+        let problems = refused("a.toml", &text, &[]);
+        assert!(problems.len() == 1 && problems[0].message.contains("reads 63 bytes"), "{problems:?}");
+    }
+}
+
+#[test]
 fn networks_are_addresses_with_a_prefix_or_unix() {
     let database = "[databases.\"*\"]\nhost = \"a\"\n[general]\nauth_type = \"trust\"\n";
     for (name, ip, holds) in [
