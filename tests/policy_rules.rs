@@ -427,6 +427,50 @@ fn a_reload_tightens_in_the_middle_of_a_pipeline() {
     }
 }
 
+#[test]
+fn a_reload_tightens_for_what_waits_for_a_server() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let config = |policy: &str| {
+        let rest = format!("[coalesce]\nmode = \"off\"\n[policy]\n{policy}");
+        Proxy::config(server, "default_pool_size = 1", "", &rest)
+    };
+    let proxy = Proxy::start(&config(""));
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let two = "INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)";
+    let mut named = Vec::new();
+    parse_named(&mut named, "mine", "INSERT INTO t VALUES (3)");
+    f::put_empty(&mut named, f::SYNC);
+    let mut query = Vec::new();
+    f::put_query(&mut query, two.as_bytes());
+    let mut bound = Vec::new();
+    bind_execute(&mut bound, "mine");
+    f::put_empty(&mut bound, f::SYNC);
+    let single = "simple_query = \"single\"";
+    let read_only = "statements = \"read_only\"";
+    for (waits, tightened) in [(&query, single), (&query, read_only), (&bound, read_only)] {
+        reload(&proxy, &config(""));
+        let mut holder = Raw::login(proxy.port(), &database);
+        let mut raw = Raw::login(proxy.port(), &database);
+        raw.send(&named);
+        raw.read_until_ready();
+        holder.rows("BEGIN");
+        raw.send(waits);
+        let queued = poll(PATIENCE, || {
+            let waiting = |row: &Vec<Option<String>>| {
+                row[0].as_deref() == Some(&*database) && row[3].as_deref() == Some("1")
+            };
+            console.rows("SHOW POOLS").iter().any(waiting).then_some(())
+        });
+        assert!(queued.is_some(), "nobody waits");
+        reload(&proxy, &config(tightened));
+        holder.rows("COMMIT");
+        assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{tightened}");
+        assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+    }
+    assert_eq!(rows_of_t(&database), "0");
+}
+
 // ===== how the server reads =====
 
 /// To the parser (and to a server with `standard_conforming_strings` on) one literal; to a server with it off a call

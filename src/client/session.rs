@@ -417,6 +417,8 @@ impl Session {
     /// Hot path. The server is ours from here on, which is `now`.
     fn linked(&mut self, server: &mut Checkout, now: Instant) {
         self.linked_at = now;
+        // Whoever waited for it is judged by the rules of today.
+        self.take_new_settings();
         self.me.begin(ClientState::Active, now);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
@@ -447,7 +449,7 @@ impl Session {
         let mut patience = Some(patience(self.cx.settings.load().general.query_wait_notify));
         let (client, me) = (&mut self.client, &self.me);
         let got = std::future::poll_fn(|cx| {
-            // Taken at the next message anyway: no reason to lose the place in the queue.
+            // Taken when there is a server: no reason to lose the place in the queue.
             let _ = me.take_signal(Signal::Reload);
             // First: a request to cancel that came before a server did is not lost by its coming.
             if me.is_signalled() {
