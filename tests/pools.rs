@@ -188,6 +188,44 @@ fn clients_of_one_database_or_user_are_limited() {
 }
 
 #[test]
+fn clients_whose_logins_wait_for_a_server_are_counted() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "default_pool_size = 1\nmax_user_client_connections = 3";
+    let proxy = Proxy::to(server, general, "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut holder = Raw::login(proxy.port(), &database);
+    holder.rows("BEGIN");
+    // Settings of their own: a server is asked for what they are greeted with.
+    let asked = |n: usize| {
+        let mut raw = Raw::connect(proxy.port());
+        let work_mem = format!("{}kB", 1000 + n);
+        raw.startup(3 << 16, &[("user", "postgres"), ("database", &database), ("work_mem", &work_mem)]);
+        raw
+    };
+    let mut logins = Vec::new();
+    for n in 1..=2 {
+        logins.push(asked(n));
+        let waiting = |row: &Vec<Option<String>>| {
+            row[0].as_deref() == Some(&*database) && row[3].as_deref() == Some(&n.to_string())
+        };
+        let waits = poll(PATIENCE, || console.rows("SHOW POOLS").iter().any(waiting).then_some(()));
+        assert!(waits.is_some(), "{n} do not wait");
+    }
+    let error = asked(3).authenticate("postgres", "").expect_err("one too many");
+    assert!(error.field(b'M').contains("max_user_client_connections"), "{}", error.outline());
+    holder.rows("COMMIT");
+    for raw in &mut logins {
+        raw.authenticate("postgres", "").unwrap_or_else(|error| panic!("{}", error.outline()));
+    }
+    drop(logins);
+    let freed = poll(PATIENCE, || {
+        Raw::login_as(proxy.port(), &[("user", "postgres"), ("database", &database)], "").ok()
+    });
+    assert!(freed.is_some(), "a place is free again");
+}
+
+#[test]
 fn a_common_limit_of_a_database_holds_and_idle_siblings_make_room() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

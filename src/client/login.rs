@@ -19,7 +19,7 @@ use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{self, Rules, Verdict};
-use crate::pool::{self, Checkout, CheckoutError, Pool, PoolKey};
+use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
 use crate::proto::vars::{VarSet, Whose, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
@@ -213,7 +213,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     let generation = cx.generation.load(Ordering::Acquire);
     let settings = cx.settings.load_full();
     let key = PoolKey { database: startup.database.clone(), user: startup.user.clone() };
-    let Linked { pool, mode, base, since, reported, server } =
+    let Linked { pool, counted, mode, base, since, reported, server } =
         match link(cx, &settings, &key, &startup, peer, credential).await {
             Ok(linked) => linked,
             Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
@@ -229,7 +229,6 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         tls,
         application_name: startup.param("application_name").unwrap_or_default().into(),
     });
-    pool.clients.fetch_add(1, Ordering::Relaxed);
     pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
     put_greeting(&mut client, &reported, &me);
 
@@ -242,6 +241,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         state: State::new(cx, &settings.general, &governs, own),
         me,
         pool,
+        _counted: counted,
         cx: Arc::clone(cx),
         generation,
         settings: governs,
@@ -259,6 +259,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
 /// A login that found its pool, and what it is to be greeted with.
 struct Linked {
     pool: Arc<Pool>,
+    counted: CountedIn,
     mode: PoolMode,
     base: Arc<VarSet>,
     since: u64,
@@ -275,7 +276,7 @@ async fn link(
     peer: Peer,
     credential: Credential,
 ) -> Result<Linked, Result<Error, Vec<u8>>> {
-    let pool = open_pool(cx, settings, key, credential).map_err(Ok)?;
+    let (pool, counted) = open_pool(cx, settings, key, credential).map_err(Ok)?;
     let mode = pool.settings.load().mode;
     let base = begins_with(&pool, mode, asked_for(cx, settings, startup, peer)).await?;
     let since = base.since(moment());
@@ -286,7 +287,7 @@ async fn link(
         }
         PoolMode::Transaction | PoolMode::Statement => (welcome(&pool, &base).await?, None),
     };
-    Ok(Linked { pool, mode, base, since, reported, server })
+    Ok(Linked { pool, counted, mode, base, since, reported, server })
 }
 
 /// The pool, if it takes one more.
@@ -295,16 +296,18 @@ fn open_pool(
     settings: &Settings,
     key: &PoolKey,
     credential: Credential,
-) -> Result<Arc<Pool>, Error> {
+) -> Result<(Arc<Pool>, CountedIn), Error> {
     let database = settings.database(&key.database).ok_or_else(|| Error::unknown_database(&key.database))?;
     let pool = pool_of(cx, settings, database, key, credential)?;
     if pool.disabled.load(Ordering::Relaxed) {
         let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
         return Err(Error::new(Kind::DatabaseDisabled, what));
     }
+    // Counted first: the login may wait for a server, and those behind it must not take its place.
+    let counted = pool.count_in();
     match full(cx, settings, database, key) {
         Some(setting) => Err(Error::too_many_clients(setting)),
-        None => Ok(pool),
+        None => Ok((pool, counted)),
     }
 }
 
@@ -357,7 +360,7 @@ fn pool_of(
     Ok(pool)
 }
 
-/// Which limit on clients is reached, if one is.
+/// Which limit on clients is passed, with this one counted.
 fn full(cx: &Context, settings: &Settings, database: &Database, key: &PoolKey) -> Option<&'static str> {
     let general = &settings.general;
     let max_db = database.max_db_client_connections.unwrap_or(general.max_db_client_connections);
@@ -377,10 +380,10 @@ fn full(cx: &Context, settings: &Settings, database: &Database, key: &PoolKey) -
             .map(|p| p.clients.load(Ordering::Relaxed))
             .sum::<usize>()
     };
-    if max_db > 0 && count(&|k| k.database == key.database) >= max_db {
+    if max_db > 0 && count(&|k| k.database == key.database) > max_db {
         return Some("max_db_client_connections");
     }
-    (max_user > 0 && count(&|k| k.user == key.user) >= max_user).then_some("max_user_client_connections")
+    (max_user > 0 && count(&|k| k.user == key.user) > max_user).then_some("max_user_client_connections")
 }
 
 /// What a client's startup packet sets, on top of what `connect_query` does. In session mode its server is not asked.

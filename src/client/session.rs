@@ -27,7 +27,7 @@ use crate::limits::{READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
-use crate::pool::{self, Checkout, Pool};
+use crate::pool::{self, Checkout, CountedIn, Pool};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{Whose, moment};
 use crate::server::ServerShared;
@@ -76,6 +76,8 @@ pub struct Session {
     pub(super) me: Arc<ClientShared>,
     /// Its pool.
     pub(super) pool: Arc<Pool>,
+    /// As long as it lives.
+    pub(super) _counted: CountedIn,
     /// What it may use.
     pub(super) cx: Arc<Context>,
     /// Reloads seen, and what governs the pool since the last one.
@@ -146,7 +148,6 @@ impl Session {
             Ok(()) => {}
         }
         self.cx.clients.leave(&self.me);
-        self.pool.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Session mode: one server from login to the end.
@@ -416,9 +417,9 @@ impl Session {
 
     /// Hot path. The server is ours from here on, which is `now`.
     fn linked(&mut self, server: &mut Checkout, now: Instant) {
-        self.linked_at = now;
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings();
+        self.linked_at = now;
         self.me.begin(ClientState::Active, now);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.

@@ -736,6 +736,12 @@ impl Pool {
         }
     }
 
+    /// One client more, until what is returned is dropped.
+    pub fn count_in(self: &Arc<Self>) -> CountedIn {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        CountedIn(Arc::clone(self))
+    }
+
     /// No client, no connection, nobody who waits for one.
     pub fn is_unused(&self) -> bool {
         let inner = self.lock();
@@ -870,5 +876,15 @@ impl Pool {
         for _ in 0..missing {
             tokio::spawn(Arc::clone(self).login(Arc::clone(&self.shared.none)));
         }
+    }
+}
+
+/// A client in its pool's count.
+#[derive(Debug)]
+pub struct CountedIn(Arc<Pool>);
+
+impl Drop for CountedIn {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
     }
 }
