@@ -185,3 +185,56 @@ fn a_userlist_that_changes_holds_for_the_next_login_and_one_that_is_wrong_does_n
     std::fs::rename(proxy.dir().join("new"), &file).expect("rename");
     assert!(poll(PATIENCE, || user("ann", "four").then_some(())).is_some() && !user("eve", "e"));
 }
+
+#[test]
+fn a_login_that_was_under_way_when_what_governs_it_changed_ends() {
+    let server = Postgres::shared();
+    let certs = Certs::new("ann");
+    let general = "auth_type = \"hba\"\nauth_hba_file = \"hba\"\nauth_file = \"users\"";
+    let tls = format!(
+        "{general}\nclient_tls_sslmode = \"require\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    let config = |general: &str| Proxy::config(server, general, "user = \"postgres\"", "");
+    let (hba, users) = ("host all all all scram-sha-256\n", "\"ann\" \"one\"\n\"ops\" \"one\"\n");
+    let proxy = Proxy::start_with(&config(general), &[("hba", hba), ("users", users)]);
+    let put = |file: &str, text: &str| match file {
+        "config" => proxy.write_config(text),
+        file => std::fs::write(proxy.dir().join(file), text).expect("write"),
+    };
+    let mut reloads = 0;
+    let mut reload = || {
+        proxy.signal("HUP");
+        reloads += 1;
+        let done = poll(PATIENCE, || {
+            (proxy.log().matches("configuration reloaded").count() == reloads).then_some(())
+        });
+        assert!(done.is_some(), "{}", proxy.log());
+    };
+    let changes = [
+        ("another secret", "users", "\"ann\" \"two\"\n".to_owned(), users),
+        ("no secret", "users", "\"ops\" \"one\"\n".to_owned(), users),
+        ("reject", "hba", "host all all all reject\n".to_owned(), hba),
+        ("TLS only", "config", config(&tls), &config(general)),
+        ("another user", "users", format!("{users}\"new\" \"x\"\n"), users),
+    ];
+    for (what, file, text, before) in changes {
+        let asked = || {
+            let mut raw = Raw::connect(proxy.port());
+            raw.startup(3 << 16, &[("user", "ann"), ("database", "postgres")]);
+            raw
+        };
+        // One was asked for its proof before, one said nothing before.
+        let (mut challenged, mut silent) = (asked(), Raw::connect(proxy.port()));
+        challenged.hear();
+        put(file, &text);
+        reload();
+        silent.startup(3 << 16, &[("user", "ann"), ("database", "postgres")]);
+        for raw in [&mut challenged, &mut silent] {
+            let ended = raw.authenticate("ann", "one").err().map(|error| error.sqlstate());
+            assert_eq!(ended.is_none(), what == "another user", "{what}: {ended:?}");
+        }
+        put(file, before);
+        reload();
+    }
+}

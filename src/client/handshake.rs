@@ -479,35 +479,8 @@ impl Unauthenticated {
         self.method_and_map(settings).map(|(method, _)| method)
     }
 
-    fn method_and_map<'s>(&self, settings: &'s Settings) -> Result<(AuthType, Option<&'s [Mapping]>), Error> {
-        let method = settings.general.auth_type;
-        if method != AuthType::Hba {
-            return Ok((method, None));
-        }
-        let tls = self.line.stream().is_ok_and(Stream::is_tls);
-        let Startup { database, user, .. } = &self.startup;
-        let asker = Asker { ip: self.peer.ip(), tls, database, user };
-        let who = || {
-            let host = self.peer.ip().map_or_else(|| "[local]".to_owned(), |ip| ip.to_string());
-            let encryption = if tls { "SSL encryption" } else { "no encryption" };
-            format!("host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
-        };
-        let refused = |what: String| Error::new(Kind::InvalidAuthorization, what);
-        match hba::find(&settings.hba, &asker) {
-            None => Err(refused(format!("no auth_hba_file entry for {}", who()))),
-            Some(rule) => rule
-                .method
-                .filter(|method| *method != AuthType::Hba)
-                // A map that is not there lets nobody in.
-                .map(|method| {
-                    (
-                        method,
-                        rule.map.as_ref().map(|map| settings.ident.get(map).map_or(&[][..], Vec::as_slice)),
-                    )
-                })
-                .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
-                .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
-        }
+    fn method_and_map<'s>(&self, settings: &'s Settings) -> Result<Rule<'s>, Error> {
+        method_and_map(settings, &self.startup, self.peer, self.line.stream().is_ok_and(Stream::is_tls))
     }
 
     /// Has the client prove who it is, by `auth_type`, and sends AuthenticationOk. `found` is what the server said of a
@@ -537,6 +510,57 @@ impl Unauthenticated {
         Error::new(Kind::InvalidPassword, format!("password authentication failed for user \"{user}\""))
             .with_log(why)
     }
+}
+
+impl Authenticated {
+    /// Was it judged by a rule or a secret `before` that is another one `now`?
+    pub fn is_outdated(&self, before: &Settings, now: &Settings) -> bool {
+        self.judged_by(before) != self.judged_by(now)
+    }
+
+    fn judged_by<'s>(&self, settings: &'s Settings) -> Option<(Rule<'s>, Option<&'s Secret>, bool)> {
+        let rule = method_and_map(settings, &self.startup, self.peer, self.stream.is_tls()).ok()?;
+        Some((rule, settings.userlist.get(&self.startup.user), lists_users(settings)))
+    }
+}
+
+/// A method and its map of names.
+type Rule<'s> = (AuthType, Option<&'s [Mapping]>);
+
+fn method_and_map<'s>(
+    settings: &'s Settings,
+    Startup { database, user, .. }: &Startup,
+    peer: Peer,
+    tls: bool,
+) -> Result<Rule<'s>, Error> {
+    let method = settings.general.auth_type;
+    if method != AuthType::Hba {
+        return Ok((method, None));
+    }
+    let asker = Asker { ip: peer.ip(), tls, database, user };
+    let who = || {
+        let host = peer.ip().map_or_else(|| "[local]".to_owned(), |ip| ip.to_string());
+        let encryption = if tls { "SSL encryption" } else { "no encryption" };
+        format!("host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
+    };
+    let refused = |what: String| Error::new(Kind::InvalidAuthorization, what);
+    match hba::find(&settings.hba, &asker) {
+        None => Err(refused(format!("no auth_hba_file entry for {}", who()))),
+        Some(rule) => rule
+            .method
+            .filter(|method| *method != AuthType::Hba)
+            // A map that is not there lets nobody in.
+            .map(|method| {
+                (method, rule.map.as_ref().map(|map| settings.ident.get(map).map_or(&[][..], Vec::as_slice)))
+            })
+            .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
+            .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
+    }
+}
+
+/// With an auth_file nobody gets in who is not in it, whatever the method.
+fn lists_users(settings: &Settings) -> bool {
+    !settings.userlist.is_empty() || settings.general.auth_file.is_some()
 }
 
 /// What the protocol's minor is, where it is not the one asked for.
@@ -602,8 +626,7 @@ impl Judge<'_> {
 
     /// Methods without a password: with an auth_file the user must be in it.
     fn admit(&self, user: &str, account: &Account<'_>) -> Result<(), Error> {
-        let listed = !self.settings.userlist.is_empty() || self.settings.general.auth_file.is_some();
-        if listed && !account.is_known() {
+        if lists_users(self.settings) && !account.is_known() {
             let what = format!("user \"{user}\" is not in auth_file");
             return Err(Error::new(Kind::InvalidAuthorization, what));
         }

@@ -202,6 +202,14 @@ impl Acceptor {
     /// Channel binding data (`tls-server-end-point`) of our own certificate.
     pub fn end_point(&self) -> Option<&[u8]> {
         self.end_point.as_deref()
+    /// Is a connection that is open already as good as a new one has to be?
+    pub fn is_enough(&self, stream: &Stream) -> bool {
+        let needs_certificate = matches!(self.sslmode, SslMode::VerifyCa | SslMode::VerifyFull);
+        stream.is_unix()
+            || !self.requires()
+            || (stream.is_tls() && (!needs_certificate || stream.peer_certificates().is_some()))
+    }
+
     }
 
     /// The TLS handshake with a client.

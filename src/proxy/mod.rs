@@ -40,7 +40,7 @@ use crate::cancel::{ClientState, Peers, Registry, Signal};
 use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::learn::Learner;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::Pools;
@@ -229,6 +229,8 @@ impl Proxy {
             Ok(Opened::Cancel { pid, key, stream }) => return Some(Proven::Cancel { pid, key, stream }),
             Err(error) => return refused(peer, &error),
         };
+        // A connection may have waited long before it said who it is.
+        let settings = self.cx.settings.load_full();
         if let Some(error) = self.refuses(&settings, &client) {
             events::client_refused(&peer.to_string(), error.message(), "");
             client.refuse(&error).await;
@@ -256,6 +258,10 @@ impl Proxy {
             Ok(proven) => proven,
             Err(error) => return refused(peer, &error),
         };
+        if let Some(error) = self.withdrawn(&settings, &proven) {
+            login::NotAdmitted::new(proven, error).tell(&peer.to_string()).await;
+            return None;
+        }
         if proven.startup.replication {
             login::refuse_replication(&self.cx, proven).tell(&peer.to_string()).await;
             return None;
@@ -299,6 +305,14 @@ impl Proxy {
         }
         let max = settings.general.max_client_conn;
         (self.let_in() >= max).then(|| Error::too_many_clients("max_client_conn"))
+    }
+
+    /// A client may take its time to answer: what it was asked for must be what it would be asked for now.
+    fn withdrawn(&self, before: &Settings, proven: &Authenticated) -> Option<Error> {
+        let now = self.cx.settings.load();
+        let good = self.tls.load().is_enough(&proven.stream) && !proven.is_outdated(before, &now);
+        let what = "what governs this login was changed while it was under way";
+        (!good).then(|| Error::new(Kind::InvalidAuthorization, what).with_hint("Connect again."))
     }
 
     /// Clients that have proved who they are, but those of the console.

@@ -197,6 +197,11 @@ impl Raw {
         self.send(&message);
     }
 
+    /// Waits until something is there to be read, and leaves it there.
+    pub fn hear(&mut self) {
+        assert!(!self.buf.is_empty() || self.fill(), "connection closed; seen: {:?}", self.seen);
+    }
+
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap_or_else(|e| panic!("send: {e}; seen: {:?}", self.seen));
