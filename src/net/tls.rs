@@ -17,7 +17,7 @@ use rustls::crypto::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, SupportedCipherSuite,
@@ -186,6 +186,9 @@ impl Acceptor {
             .with_single_cert(identity.chain, identity.key)
             .map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        // A session that is resumed shows its certificate again and nobody checks it: it may have expired since. As in PostgreSQL.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), end_point })
     }
 
@@ -199,9 +202,6 @@ impl Acceptor {
         matches!(self.sslmode, SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull)
     }
 
-    /// Channel binding data (`tls-server-end-point`) of our own certificate.
-    pub fn end_point(&self) -> Option<&[u8]> {
-        self.end_point.as_deref()
     /// Is a connection that is open already as good as a new one has to be?
     pub fn is_enough(&self, stream: &Stream) -> bool {
         let needs_certificate = matches!(self.sslmode, SslMode::VerifyCa | SslMode::VerifyFull);
@@ -210,6 +210,9 @@ impl Acceptor {
             || (stream.is_tls() && (!needs_certificate || stream.peer_certificates().is_some()))
     }
 
+    /// Channel binding data (`tls-server-end-point`) of our own certificate.
+    pub fn end_point(&self) -> Option<&[u8]> {
+        self.end_point.as_deref()
     }
 
     /// The TLS handshake with a client.
@@ -412,10 +415,10 @@ fn public_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDe
     Some(SubjectPublicKeyInfoDer::from(parse(certificate)?.public_key().raw.to_vec()))
 }
 
-/// The last CommonName of the subject: the user in `cert` authentication.
+/// The first CommonName of the subject, as PostgreSQL takes it: the user in `cert` authentication.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let parsed = parse(certificate)?;
-    let name = parsed.subject().iter_common_name().last()?.as_str().ok()?;
+    let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
     // A zero inside is how a certificate pretends to another name.
     (!name.is_empty() && !name.contains('\0')).then(|| name.to_owned())
 }
@@ -705,6 +708,33 @@ mod tests {
                 assert_eq!(name.as_deref(), cn, "{sslmode:?}");
             }
         });
+    }
+
+    #[test]
+    fn of_several_common_names_the_first_is_the_user() {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "first");
+        params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), "last");
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        assert_eq!(common_name(certificate.der()).as_deref(), Some("first"));
+    }
+
+    /// What a certificate says is checked each time.
+    #[test]
+    fn no_session_is_resumed() {
+        let ours = Authority::new();
+        for protocols in [TlsProtocols::Tls12, TlsProtocols::Tls13] {
+            let tls = Tls { protocols, ..ours.sign(SslMode::Require, "x", &["localhost"]) };
+            let (acceptor, connector) = (Acceptor::new(&tls).unwrap(), connector(SslMode::Require, None));
+            block_on(async {
+                for _ in 0..2 {
+                    let (dialed, _taken) = meet(&acceptor, &connector, "localhost").await.unwrap();
+                    let Stream::Tls(tls) = dialed else { unreachable!() };
+                    assert_eq!(tls.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
+                }
+            });
+        }
     }
 
     #[test]
