@@ -8,10 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, show, until};
-use support::{PATIENCE, Postgres, Proxy, Raw, cancel_packet, poll, relay};
+use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, poll, relay};
 
 /// Sends a request; it is done with when the connection closes. Nothing is ever answered.
 fn request(port: u16, pid: i32, key: &[u8]) {
@@ -183,6 +184,62 @@ fn what_names_no_peer_is_passed_on_to_nobody() {
         assert_eq!(got, cancel_packet(pid, &key), "the first that came is the one that may, with a hop less");
         drop((stream, asking));
     }
+}
+
+/// Somebody between a process and its peer at `port`: where to find them, and what each connection began with.
+fn overheard(port: u16) -> (u16, mpsc::Receiver<[u8; 8]>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+    let between = listener.local_addr().expect("address").port();
+    let (heard, beginnings) = mpsc::channel();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut beginning = [0; 8];
+            client.read_exact(&mut beginning).expect("a beginning");
+            let mut server = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+            server.write_all(&beginning).expect("send");
+            let _ = heard.send(beginning);
+            relay::both_ways(client, server);
+        }
+    });
+    (between, beginnings)
+}
+
+#[test]
+fn a_request_is_passed_on_in_tls_to_a_peer_that_shows_who_it_is() {
+    let server = Postgres::shared();
+    let (certs, others) = (Certs::new("postgres"), Certs::new("postgres"));
+    let general = format!(
+        "peer_id = 2\nclient_tls_sslmode = \"allow\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    let owner = Proxy::to(server, &general, "", "[peers.1]\nhost = \"nowhere.invalid\"");
+    let (between, beginnings) = overheard(owner.port());
+    let database = server.fresh_database("");
+    let mut raw = Raw::login(owner.port(), &database);
+    for (authority, is_its_own) in [(&certs.ca, true), (&others.ca, false)] {
+        let general =
+            format!("peer_id = 1\nserver_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = {authority:?}");
+        let peers = format!("[peers.2]\nhost = \"127.0.0.1\"\nport = {between}");
+        let other = Proxy::to(server, &general, "", &peers);
+        sleep(server, &mut raw, &database);
+        request(other.port(), raw.pid, &raw.key);
+        assert_eq!(beginnings.recv_timeout(PATIENCE), Ok([0, 0, 0, 8, 4, 210, 22, 47]), "an SSLRequest");
+        if !is_its_own {
+            other.wait_for_log("cancel request not passed on");
+            raw.cancel(owner.port());
+        }
+        cancelled(&mut raw);
+    }
+    // In clear goes nothing, where TLS is asked for and the peer has none.
+    let owner = Proxy::to(server, "peer_id = 2", "", "[peers.1]\nhost = \"nowhere.invalid\"");
+    let peers = format!("[peers.2]\nhost = \"127.0.0.1\"\nport = {}", owner.port());
+    let other = Proxy::to(server, "peer_id = 1\nserver_tls_sslmode = \"require\"", "", &peers);
+    let mut raw = Raw::login(owner.port(), &database);
+    sleep(server, &mut raw, &database);
+    request(other.port(), raw.pid, &raw.key);
+    other.wait_for_log("cancel request not passed on");
+    raw.cancel(owner.port());
+    cancelled(&mut raw);
 }
 
 #[test]
