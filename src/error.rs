@@ -359,6 +359,13 @@ impl Error {
         )
     }
 
+    /// A reload or SET took the user out of the console's lists, or gave it the lesser one.
+    pub fn console_rights_taken(user: &str) -> Self {
+        let what =
+            format!("not allowed any more: user \"{user}\" was taken out of admin_users or stats_users");
+        Self::new(Kind::InvalidAuthorization, what)
+    }
+
     /// A timeout of `[general]` closed the session; `kind` says which, `setting` names it.
     pub fn timeout(kind: Kind, setting: &'static str) -> Self {
         Self::new(kind, format!("terminating connection due to {setting}"))

@@ -6,7 +6,7 @@ mod support;
 use std::process::Command;
 use std::thread;
 
-use pgsluice::wire::backend;
+use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};
 
@@ -284,6 +284,36 @@ fn each_command_wants_its_role() {
     assert_eq!(console.error("PAUSE pgbouncer").sqlstate(), "55000");
     assert_eq!(console.error("RESUME").sqlstate(), "55000", "nothing is paused");
     assert_eq!(console.error("KILL_CLIENT 4711").sqlstate(), "42704");
+}
+
+#[test]
+fn who_is_taken_out_of_the_lists_gives_no_more_commands() {
+    let config = |general: &str| Proxy::config(Postgres::shared(), general, "", "");
+    let both = "admin_users = [\"postgres\", \"ops\"]\nstats_users = [\"viewer\"]";
+    let proxy = Proxy::start(&config(both));
+    let enter = |user| login(&proxy, user, "pgsluice").expect(user);
+    let (mut ops, mut prepared, mut viewer, mut stays) =
+        (enter("ops"), enter("ops"), enter("viewer"), enter("postgres"));
+    let mut parse = Vec::new();
+    frontend::put_parse(&mut parse, b"later", b"PAUSE", &[]);
+    frontend::put_empty(&mut parse, frontend::SYNC);
+    prepared.send(&parse);
+    prepared.read_until_ready();
+    proxy.write_config(&config("admin_users = [\"postgres\"]\nstats_users = [\"ops\"]"));
+    stays.rows("RELOAD");
+    let mut run = Vec::new();
+    frontend::put_bind_text(&mut run, b"later", &[]);
+    frontend::put_execute(&mut run, b"", 0);
+    frontend::put_empty(&mut run, frontend::SYNC);
+    let mut query = Vec::new();
+    frontend::put_query(&mut query, b"SHOW POOLS");
+    for (raw, message) in [(&mut ops, &query), (&mut prepared, &run), (&mut viewer, &query)] {
+        raw.send(message);
+        let error = last_error(raw);
+        assert_eq!((error.field(b'S').as_str(), error.sqlstate().as_str()), ("FATAL", "28000"));
+        assert!(error.field(b'M').starts_with("not allowed any more"), "{}", error.outline());
+    }
+    assert!(!stays.rows("SHOW POOLS").is_empty() && !enter("ops").rows("SHOW POOLS").is_empty());
 }
 
 #[test]

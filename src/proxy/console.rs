@@ -30,6 +30,8 @@ use crate::wire::{TransactionStatus, backend, frame};
 pub(super) struct Console {
     client: Conn,
     session: Session,
+    role: Role,
+    own: bool,
     me: Arc<ClientShared>,
     cx: Arc<Context>,
     peer: Peer,
@@ -61,7 +63,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
     let settings = cx.settings.load_full();
     let own = is_our_own(&startup, &stream);
-    let role = if own { Role::Admin } else { role(&settings.general, &startup.user) };
+    let role = role(&settings.general, &startup.user, own);
     let mut client = Conn::new(stream, &[]);
     if role == Role::Other {
         let error = Error::console_not_allowed(&startup.user);
@@ -87,7 +89,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     }
     backend::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
     backend::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
-    let console = Console { client, session: Session::new(role), me, cx: Arc::clone(cx), peer };
+    let console = Console { client, session: Session::new(role), role, own, me, cx: Arc::clone(cx), peer };
     if settings.general.log_connections {
         events::client_login(console.who(&peer.to_string()), tls.is_some());
     }
@@ -100,9 +102,10 @@ pub(super) fn is_our_own(startup: &Startup, stream: &Stream) -> bool {
     named && stream.is_of_our_user()
 }
 
-fn role(general: &General, user: &str) -> Role {
+fn role(general: &General, user: &str, own: bool) -> Role {
     let is_in = |list: &[String]| list.iter().any(|name| name == user);
     match () {
+        () if own => Role::Admin,
         () if is_in(&general.admin_users) => Role::Admin,
         () if is_in(&general.stats_users) => Role::Stats,
         () => Role::Other,
@@ -143,6 +146,10 @@ impl Console {
         let whole = frame::whole(input, SMALL_MESSAGE_BYTES_MAX);
         let violation = |e: crate::wire::DecodeError| End::Closed(Error::protocol_violation(e.to_string()));
         let Some((head, body)) = whole.map_err(violation)? else { return self.read().await };
+        let user = &self.me.pool.user;
+        if role(&self.cx.settings.load().general, user, self.own) < self.role {
+            return Err(End::Closed(Error::console_rights_taken(user)));
+        }
         let step = self.session.recv(head.tag, body, &**proxy, out);
         let total = head.total();
         self.client.consume(total);
