@@ -205,7 +205,7 @@ fn put_literal(
             if rule.float && is_negative_zero(bytes) {
                 return Err(NotPourable::NegativeZero);
             }
-            out.extend_from_slice(bytes);
+            put_number(bytes, out);
         }
         Class::Default | Class::Param(_) | Class::CastParam(..) => return Err(NotPourable::Class),
     }
@@ -226,6 +226,14 @@ fn is_number(class: Class, bytes: &[u8]) -> bool {
     }
     let dot = memchr::memchr(b'.', bytes);
     dot.is_some_and(|dot| digits(&bytes[..dot]) && digits(&bytes[dot + 1..]))
+}
+
+/// A number has no zeros in front: behind one, PostgreSQL 16 and later read an `oid` of COPY's as octal, and `010` is 10 to INSERT.
+fn put_number(bytes: &[u8], out: &mut Vec<u8>) {
+    let (sign, digits) = bytes.split_at(usize::from(bytes.first() == Some(&b'-')));
+    let zeros = digits.windows(2).take_while(|pair| pair[0] == b'0' && pair[1].is_ascii_digit()).count();
+    out.extend_from_slice(sign);
+    out.extend_from_slice(&digits[zeros..]);
 }
 
 fn is_negative_zero(bytes: &[u8]) -> bool {
@@ -584,7 +592,10 @@ mod tests {
         assert_eq!(field(Class::Null, "NULL").as_deref(), Ok("\\N\n"));
         assert_eq!(field(Class::True, "TRUE").as_deref(), Ok("t\n"));
         assert_eq!(field(Class::False, "False").as_deref(), Ok("f\n"));
-        assert_eq!(field(Class::Integer, "007").as_deref(), Ok("007\n"));
+        assert_eq!(field(Class::Integer, "0010").as_deref(), Ok("10\n"));
+        assert_eq!(field(Class::Integer, "000").as_deref(), Ok("0\n"));
+        assert_eq!(field(Class::SignedInteger, "-08").as_deref(), Ok("-8\n"));
+        assert_eq!(field(Class::Decimal, "00.10").as_deref(), Ok("0.10\n"));
         assert_eq!(field(Class::SignedDecimal, "-1.50").as_deref(), Ok("-1.50\n"));
         assert_eq!(field(Class::String, "'a''\tb'").as_deref(), Ok("a'\\tb\n"));
         assert_eq!(field(Class::String, "''").as_deref(), Ok("\n"));
