@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use pgsluice::wire::{backend as b, frame};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, poll, relay};
 
-/// The code of a CancelRequest, behind its length.
-const CANCEL_REQUEST: [u8; 8] = [0, 0, 0, 16, 4, 210, 22, 46];
+/// The code of a CancelRequest; the length before it is the key's, which PostgreSQL 18 makes longer.
+const CANCEL_REQUEST: [u8; 4] = [4, 210, 22, 46];
 
 /// What the relay's threads share.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Herald {
         while let Ok(n) = from.read(&mut piece)
             && n > 0
         {
-            if piece[..n].starts_with(&CANCEL_REQUEST) {
+            if piece[..n].get(4..).is_some_and(|rest| rest.starts_with(&CANCEL_REQUEST)) {
                 self.cancels_held.fetch_add(1, Ordering::AcqRel);
                 let held = self.holds_cancels.lock().expect("lock");
                 drop(self.cancels_changed.wait_while(held, |holds| *holds).expect("lock"));
