@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-pub use peers::{Peers, Way};
+pub use peers::{Peers, Way, onward};
 
 use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
 use crate::pool::PoolKey;

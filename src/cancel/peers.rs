@@ -60,6 +60,11 @@ fn owner(pid: i32, key: &[u8]) -> u16 {
     }
 }
 
+/// The peer that a key nobody here has is to be passed on to, and as what; `None`: it has been passed on often enough.
+pub fn onward(pid: i32, key: &[u8]) -> Option<(u16, CancelKey)> {
+    one_hop_less(key).map(|next| (owner(pid, key), next))
+}
+
 /// The key as it was before it was passed on.
 fn as_told(key: &[u8]) -> CancelKey {
     with_last(key, |last| last | HOPS)
@@ -131,8 +136,8 @@ impl Peers {
 
     /// Nobody here has this key: to the peer that it names, if there is one.
     pub(super) async fn pass_on(&self, pid: i32, key: &[u8], limit: Duration) {
-        let Some(way) = self.ways.get(&owner(pid, key)) else { return };
-        let Some(key) = one_hop_less(key) else { return };
+        let Some((peer, key)) = onward(pid, key) else { return };
+        let Some(way) = self.ways.get(&peer) else { return };
         let Ok(_place) = way.all.try_acquire() else { return };
         let limit = if limit.is_zero() { self.connect_timeout } else { limit };
         let request = async {
@@ -199,17 +204,17 @@ mod tests {
             let told = CancelKey::from(key.as_slice());
             let mut passed_on = told.clone();
             for _ in 0..3 {
-                passed_on = one_hop_less(&passed_on).expect("a hop is left");
-                prop_assert_eq!(owner(pid, &passed_on), peer_id);
+                let (peer, next) = onward(pid, &passed_on).expect("a hop is left");
+                prop_assert_eq!(peer, peer_id);
+                passed_on = next;
                 prop_assert!(as_told(&passed_on) == told && passed_on != told);
             }
-            prop_assert!(one_hop_less(&passed_on).is_none());
+            prop_assert!(onward(pid, &passed_on).is_none());
         }
 
         #[test]
         fn any_key_is_read(pid in any::<i32>(), key in proptest::collection::vec(any::<u8>(), 0..=256)) {
-            let (_, hops) = (owner(pid, &key), one_hop_less(&key));
-            prop_assert_eq!(hops.is_some(), key.last().is_some_and(|last| last & HOPS > 0));
+            prop_assert_eq!(onward(pid, &key).is_some(), key.last().is_some_and(|last| last & HOPS > 0));
         }
     }
 

@@ -5,7 +5,7 @@
 
 pub mod connect;
 pub mod internal;
-mod names;
+pub mod names;
 pub mod role;
 
 use std::io;

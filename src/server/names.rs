@@ -20,7 +20,7 @@ async fn read(file: &Path) -> std::io::Result<String> {
 }
 
 /// Lines of an address and its names, `#` comments, as in `/etc/hosts`.
-fn addresses(text: &str, name: &str) -> Vec<IpAddr> {
+pub fn addresses(text: &str, name: &str) -> Vec<IpAddr> {
     let of_line = |line: &str| {
         let mut words = line.split('#').next()?.split_whitespace();
         let ip = words.next()?.parse().ok()?;
@@ -32,6 +32,7 @@ fn addresses(text: &str, name: &str) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn lines() {
@@ -47,6 +48,27 @@ mod tests {
         ] {
             let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
             assert_eq!(addresses(text, name), found, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_has_the_addresses_of_its_lines_in_their_order(
+            lines in proptest::collection::vec(
+                (any::<IpAddr>(), proptest::collection::vec("[ab]{1,2}", 0..4), "[ ab#]{0,4}"), 0..8),
+            name in "[ab]{1,2}",
+        ) {
+            let lines: Vec<(IpAddr, Vec<String>, String)> = lines;
+            let text: String =
+                lines.iter().map(|(ip, names, behind)| format!("{ip}\t{} #{behind}\r\n", names.join(" "))).collect();
+            let its: Vec<IpAddr> =
+                lines.iter().filter(|(_, names, _)| names.contains(&name)).map(|(ip, ..)| *ip).collect();
+            prop_assert_eq!(addresses(&text, &name), its);
+        }
+
+        #[test]
+        fn any_text_is_read(text in any::<String>(), name in any::<String>()) {
+            let _ = addresses(&text, &name);
         }
     }
 }

@@ -9,6 +9,7 @@ use pgsluice::admin::parse::{Role, parse};
 use pgsluice::admin::rows::*;
 use pgsluice::admin::session::{Engine, Session, Step};
 use pgsluice::auth::scram::{Binding, Client, Server, Verifier};
+use pgsluice::cancel::onward;
 use pgsluice::coalesce::catalog;
 use pgsluice::coalesce::plan::{Context, plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
@@ -16,6 +17,7 @@ use pgsluice::limits::{PROXY_HEADER_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STARTUP_
 use pgsluice::net::tls::common_name;
 use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
+use pgsluice::server::names;
 use pgsluice::settings::{Policy, Settings, SimpleQuery, Statements};
 use pgsluice::sql::again::Memo;
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject, without_cast};
@@ -48,6 +50,8 @@ pub(crate) const ALL: &[Target] = &[
     ("certificate", certificate),
     ("http", http_request),
     ("proxy", proxy_header),
+    ("cancel", cancel_request),
+    ("hosts", hosts_file),
 ];
 
 /// The frames of a stream, as a session walks them: stops at the first bad header.
@@ -510,6 +514,33 @@ pub(crate) fn proxy_header(data: &[u8]) {
             return;
         }
     }
+}
+
+/// A request to cancel whose key nobody here has: where it goes on to, until it has been passed on often enough.
+pub(crate) fn cancel_request(data: &[u8]) {
+    let Ok(StartupPacket::CancelRequest { pid, key }) = StartupPacket::decode(data) else { return };
+    let mut key = key.to_vec();
+    let mut left = 3;
+    while let Some((_, next)) = onward(pid, &key) {
+        assert!(left > 0, "no request goes round for ever");
+        left -= 1;
+        let (last, rest) = key.split_last_mut().expect("an empty key goes nowhere");
+        let (next_last, next_rest) = next.split_last().expect("as long as it was");
+        assert_eq!((&*rest, *last >> 2), (next_rest, *next_last >> 2), "only the hops are counted down");
+        *last = *next_last;
+    }
+}
+
+/// `hosts_file`: a name, and behind a zero byte the file. What a line adds, it adds to its own name only, behind the others.
+pub(crate) fn hosts_file(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (name, text) = text.split_once('\0').unwrap_or(("a.test", text));
+    let found = names::addresses(text, name);
+    assert!(found.len() <= text.lines().count());
+    let more = format!("{text}\n::1 {name} # {name}\n");
+    let of_more = names::addresses(&more, name);
+    let is_a_word = !name.is_empty() && !name.contains(|c: char| c == '#' || c.is_whitespace());
+    assert_eq!(of_more.strip_prefix(&found[..]).map(<[_]>::len), Some(usize::from(is_a_word)));
 }
 
 /// Nothing to show.

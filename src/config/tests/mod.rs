@@ -689,6 +689,7 @@ proptest! {
         with_draft(|draft, file| ini::parse(draft, file, &text));
         with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
         with_draft(|draft, file| drop(hba::parse(draft, file, &text)));
+        with_draft(|draft, file| drop(hba::parse_ident(draft, file, &text)));
         with_draft(|draft, _| toml::parse(draft, &text));
     }
 
@@ -698,7 +699,18 @@ proptest! {
         with_draft(|draft, file| ini::parse(draft, file, &text));
         with_draft(|draft, file| drop(userlist::parse(draft, file, &text)));
         with_draft(|draft, file| drop(hba::parse(draft, file, &text)));
+        with_draft(|draft, file| drop(hba::parse_ident(draft, file, &text)));
         with_draft(|draft, _| toml::parse(draft, &text));
+    }
+
+    #[test]
+    fn quoted_names_come_back_from_an_ident_file(names in proptest::array::uniform3("[^\\x00-\\x1f\\x7f]{1,20}")) {
+        let [map, system, user] = &names;
+        let quoted = names.each_ref().map(|name| format!("\"{}\"", name.replace('"', "\"\"")));
+        let (maps, draft) = with_draft(|draft, file| hba::parse_ident(draft, file, &quoted.join(" ")));
+        prop_assert_eq!(draft.problems, []);
+        let mapping = Mapping { system: system.clone(), user: Some(user.clone()) };
+        prop_assert_eq!(maps, [(map.clone(), vec![mapping])].into());
     }
 
     #[test]
