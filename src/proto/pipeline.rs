@@ -498,9 +498,11 @@ impl Pipeline {
             self.owed.pop_front();
         }
         let answered = std::mem::replace(&mut self.answered, false);
-        if let Some(readies) = self.fenced
-            && readies <= self.spare
-        {
+        if let Some(readies) = self.fenced {
+            if readies > self.spare {
+                let owed = self.owed.front().map(|o| o.kind);
+                return Err(Violation { tag: b::READY_FOR_QUERY, owed });
+            }
             (self.fenced, self.status) = (Some(readies + 1), status);
             // One is as good as the other: the first is taken for ours.
             return Ok(if readies == 0 { Answer::Skip } else { Answer::Forward });
@@ -718,6 +720,21 @@ mod tests {
             assert_eq!(p.is_discarding(), unread == 0);
             assert_eq!(p.is_quiet(), unread > 0);
         }
+    }
+
+    /// Ours and the Syncs that COPY had not read: one more before the Close is answered would be taken for the end of what follows.
+    #[test]
+    fn a_fence_is_answered_no_oftener_than_syncs_were_sent() {
+        use Action::Forward as F;
+        let mut p = sent(&[(Kind::Execute, F)]);
+        p.recv(b::COPY_IN_RESPONSE).unwrap();
+        p.push(Kind::Sync, F, false);
+        p.recv(b::ERROR_RESPONSE).unwrap();
+        p.push_fence(Fence::Skipped);
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Skip));
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        let owed = Some(Kind::Sync);
+        assert_eq!(p.recv_ready(TransactionStatus::Idle), Err(Violation { tag: b::READY_FOR_QUERY, owed }));
     }
 
     /// What waits for the end of a COPY does not wait for what comes after it.
