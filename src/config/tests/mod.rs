@@ -704,7 +704,7 @@ proptest! {
     }
 
     #[test]
-    fn quoted_names_come_back_from_an_ident_file(names in proptest::array::uniform3("[^\\x00-\\x1f\\x7f]{1,20}")) {
+    fn quoted_names_come_back_from_an_ident_file(names in proptest::array::uniform3("[^/\\x00-\\x1f\\x7f][^\\x00-\\x1f\\x7f]{0,19}")) {
         let [map, system, user] = &names;
         let quoted = names.each_ref().map(|name| format!("\"{}\"", name.replace('"', "\"\"")));
         let (maps, draft) = with_draft(|draft, file| hba::parse_ident(draft, file, &quoted.join(" ")));
