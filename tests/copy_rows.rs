@@ -728,6 +728,58 @@ fn integers_change_width_exactly() {
 
 /// A binary date or time in a row that is text for another value's sake.
 #[test]
+fn binary_floats_in_text_rows_are_exact() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE DOMAIN amount AS float8 CHECK (value > -1e200)");
+    let mut raw = Raw::login(server.port(), &database);
+    let wide: Vec<Vec<u8>> = float_bits(64).map(|bits| bits.to_be_bytes().to_vec()).collect();
+    let narrow: Vec<Vec<u8>> = float_bits(32).map(|bits| (bits as u32).to_be_bytes().to_vec()).collect();
+    let mut counts = Counts::default();
+    for (table, column, oid, values) in [
+        ("wide", "float8", 701, &wide),
+        ("narrow", "float4", 700, &narrow),
+        ("checked", "amount", 701, &wide),
+    ] {
+        raw.rows(&format!("CREATE TABLE {table} (a {column}, b numeric)"));
+        let facts = ask(&mut raw, table);
+        let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
+        let resolved = parse(&mut raw, &sql, &[oid, 1700]).expect("parse");
+        let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
+            class: Class::Param(n),
+            start,
+            end: start + 2,
+        });
+        let classes = items.map(|item| item.class);
+        let shape = target(table, &classes);
+        let plan =
+            plan_params(&facts, &shape, sql.as_bytes(), &items, &resolved, Context::Pooled).expect("plan");
+        raw.rows("BEGIN");
+        for value in values {
+            let row = [Some(value.clone()), Some(b"1.5".to_vec())];
+            params_agree(&mut raw, &plan, table, &row, &[true, false], &mut counts)
+                .unwrap_or_else(|e| panic!("{value:?} {e}"));
+        }
+        raw.rows("ROLLBACK");
+    }
+    assert!(counts.poured > 800, "{counts:?}");
+}
+
+/// Bits of floats: of each exponent, of the ends, and any.
+fn float_bits(width: u32) -> impl Iterator<Item = u64> {
+    let mantissa = if width == 64 { 52 } else { 23 };
+    let every = (0..1u64 << (width - mantissa)).step_by(if width == 64 { 37 } else { 5 });
+    let ends = every.flat_map(move |top| {
+        let top = top << mantissa;
+        [top, top + 1, top + (1 << mantissa) - 1]
+    });
+    // A linear congruence is enough to be any.
+    let any = std::iter::successors(Some(0x9e37_79b9_7f4a_7c15u64), |n| {
+        Some(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+    });
+    ends.chain(any.take(150).map(move |n| n >> (64 - width)))
+}
+
+#[test]
 fn binary_times_in_text_rows_are_exact() {
     const SECOND: i64 = 1_000_000;
     let server = Postgres::shared();

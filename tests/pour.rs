@@ -181,8 +181,10 @@ fn pipelines_leave_as_copy_in_order() {
 fn dates_in_prepared_statements_are_read_as_at_parse() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
-    let setup = "CREATE TABLE t (a int, d date, ts timestamp, ms timestamp(1))";
-    let iso = "INSERT INTO t VALUES ($1, '2024-03-02', '2024-03-02 12:00', '2024-03-02 12:00:00.55')";
+    let setup =
+        "CREATE TABLE t (a int, d date, ts timestamp, ms timestamp(1), tz timestamptz, tm timestamptz(1))";
+    let iso = "INSERT INTO t VALUES ($1, '2024-03-02', '2024-03-02 12:00', '2024-03-02 12:00:00.55', \
+               '2024-03-02 12:00-03', '2024-03-02 12:00:00.55+05:30')";
     let executes =
         |c: usize, r: usize| (0..8).map(move |i| Step::execute("s", &[Some(&number(c, r, i).to_string())]));
     let warm = |c: usize, r: usize| -> Vec<Step> {
@@ -211,10 +213,21 @@ fn dates_in_prepared_statements_are_read_as_at_parse() {
     }
     let content = "SELECT * FROM t ORDER BY a";
     assert_eq!(pg.psql(&through, content), pg.psql(&alone, content));
-    for other in ["'02/03/2024', NULL", "'today', NULL", "NULL, '2024-3-2'", "NULL, '2024-03-02 12:00:00Z'"] {
+    let others = [
+        ("d", "'02/03/2024'"),
+        ("d", "'today'"),
+        ("ts", "'2024-3-2'"),
+        ("ts", "'2024-03-02 12:00:00Z'"),
+        ("ts", "'2024-03-02 12:00:00+00'"),
+        ("tz", "'2024-03-02 12:00:00'"),
+        ("tz", "'2024-03-02 12:00:00Z'"),
+        ("tz", "'2024-03-02-03'"),
+        ("tz", "'2024-03-02 12:00:00+00 BC'"),
+    ];
+    for (column, other) in others {
         let db = pg.fresh_database(setup);
         let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
-        let sql = format!("INSERT INTO t (a, d, ts) VALUES ($1, {other})");
+        let sql = format!("INSERT INTO t (a, {column}) VALUES ($1, {other})");
         for r in 0..ROUNDS / 4 {
             let scripts: Vec<Vec<Step>> = (0..CLIENTS)
                 .map(|c| {

@@ -111,14 +111,14 @@ fn each_client_gets_its_own_row() {
         let db = pg.fresh_database(&format!("CREATE TABLE t {TABLE}; CREATE TABLE other {TABLE}"));
         let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let mut given = Vec::new();
-        let tail = "RETURNING id, \"t\".\"a\", b AS bee";
+        let tail = "RETURNING id, \"t\".\"a\", public.t.b AS bee";
         until_shared(
             pg,
             &mut clients,
             &db,
             |c, r| {
                 (0..4)
-                    .map(|i| step(form, "t", number(c, r, i), "it\\''s\t", tail, r == 0 && i == 0))
+                    .map(|i| step(form, "public.t", number(c, r, i), "it\\''s\t", tail, r == 0 && i == 0))
                     .collect()
             },
             |c, r, seen| {
@@ -475,6 +475,7 @@ fn a_table_that_changed_is_an_error_to_who_prepared_before() {
 /// What must have a transaction of its own: the setup, the statement.
 const ALONE: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a + 1"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING public.t.a"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING xmin::text = '0'"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING tableoid"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING t"),

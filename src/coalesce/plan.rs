@@ -194,6 +194,10 @@ pub enum Print {
     Timestamp,
     /// The same, in UTC.
     TimestampTz,
+    /// The fewest digits that are read as this number of four bytes.
+    Float4,
+    /// The same of eight.
+    Float8,
     /// Not at all.
     No,
 }
@@ -675,19 +679,43 @@ fn scalar_is_proven(oid: Oid) -> bool {
     immutable_input(oid) || reads_settings(oid) || temporal_of(oid) != Temporal::No
 }
 
-/// A quoted date, or a date and a time of day, as ISO 8601 has them and without a zone: with the year in front in four digits they
-/// are read in one way at any time, whatever `DateStyle` and `TimeZone` are.
+/// A quoted date, or a date and a time of day, as ISO 8601 has them: with the year in front in four digits, and of a type with a
+/// zone its offset behind, they are read in one way at any time, whatever `DateStyle` and `TimeZone` are.
 fn iso(oid: Oid, quoted: &[u8]) -> bool {
-    const SHAPE: &[u8] = b"'dddd-dd-dd dd:dd:dd.dddddd";
     let Some(text) = quoted.strip_suffix(b"'") else { return false };
-    let alike = |(byte, like): (&u8, &u8)| if *like == b'd' { byte.is_ascii_digit() } else { byte == like };
-    let ends = match oid {
-        oid::DATE => text.len() == 11,
-        // With the day, the minute, the second, or a part of it.
-        oid::TIMESTAMP => matches!(text.len(), 11 | 17 | 20 | 22..=27),
+    match oid {
+        oid::DATE => text.len() == 11 && is_day_and_time(text),
+        oid::TIMESTAMP => is_day_and_time(text),
+        oid::TIMESTAMPTZ => {
+            // The day's own hyphens stand before.
+            let sign = text.iter().skip(11).position(|byte| matches!(byte, b'+' | b'-'));
+            sign.and_then(|at| text.split_at_checked(at + 11)).is_some_and(|(moment, offset)| {
+                moment.len() > 11 && is_day_and_time(moment) && is_offset(offset)
+            })
+        }
         _ => false,
-    };
-    ends && text.iter().zip(SHAPE).all(alike)
+    }
+}
+
+/// With the day, the minute, the second, or a part of it.
+fn is_day_and_time(text: &[u8]) -> bool {
+    matches!(text.len(), 11 | 17 | 20 | 22..=27) && has_shape(text, b"'dddd-dd-dd dd:dd:dd.dddddd")
+}
+
+/// In numbers: what a letter means is a setting.
+fn is_offset(text: &[u8]) -> bool {
+    let Some((b'+' | b'-', hours)) = text.split_first() else { return false };
+    match hours.len() {
+        2 | 4 => has_shape(hours, b"dddd"),
+        5 => has_shape(hours, b"dd:dd"),
+        _ => false,
+    }
+}
+
+/// Is it the shape, or a beginning of it? `d` stands for a digit.
+fn has_shape(text: &[u8], shape: &[u8]) -> bool {
+    let alike = |(byte, like): (&u8, &u8)| if *like == b'd' { byte.is_ascii_digit() } else { byte == like };
+    text.iter().zip(shape).all(alike)
 }
 
 /// Types whose input function depends on nothing: a literal of them may stand in a prepared statement.
@@ -909,6 +937,8 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         oid::DATE => Print::Date,
         oid::TIMESTAMP => Print::Timestamp,
         oid::TIMESTAMPTZ => Print::TimestampTz,
+        oid::FLOAT4 => Print::Float4,
+        oid::FLOAT8 => Print::Float8,
         other => IntWidth::of(other).map_or(Print::No, Print::Int),
     };
     Ok(ParamRule { index, convert, print, temporal: temporal(column) })

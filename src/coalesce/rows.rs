@@ -377,8 +377,20 @@ fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourabl
             ) => {}
         Print::Timestamp if copy::put_text_timestamp(out, read_int(IntWidth::Eight, value)?) => {}
         Print::TimestampTz if copy::put_text_timestamptz(out, read_int(IntWidth::Eight, value)?) => {}
-        // Beyond the calendar that is written so.
-        Print::Date | Print::Timestamp | Print::TimestampTz => return Err(NotPourable::Binary),
+        Print::Float4
+            if copy::put_text_float4(
+                out,
+                f32::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
+            ) => {}
+        Print::Float8
+            if copy::put_text_float8(
+                out,
+                f64::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
+            ) => {}
+        // Beyond the calendar, or the numbers, that are written so.
+        Print::Date | Print::Timestamp | Print::TimestampTz | Print::Float4 | Print::Float8 => {
+            return Err(NotPourable::Binary);
+        }
         Print::No => return Err(NotPourable::Format),
     }
     Ok(())

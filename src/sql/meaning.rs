@@ -376,7 +376,7 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     if !columns.is_empty() && columns.len() != items.len() {
         return Err(NotPourable::Count);
     }
-    let returning = returning(stmt, &relation.relname)?;
+    let returning = returning(stmt, relation)?;
     let table = relation.relname.clone();
     let target = InsertTarget { schema, table, columns, name_as_written, items, conflict, returning };
     Ok((target, rows.concat()))
@@ -400,8 +400,14 @@ fn does_nothing(stmt: &protobuf::InsertStmt) -> Result<bool, NotPourable> {
 }
 
 /// What RETURNING names: the table's columns, and nothing else.
-fn returning(stmt: &protobuf::InsertStmt, table: &str) -> Result<Option<Vec<Returned>>, NotPourable> {
+fn returning(
+    stmt: &protobuf::InsertStmt,
+    relation: &protobuf::RangeVar,
+) -> Result<Option<Vec<Returned>>, NotPourable> {
     let Some(clause) = &stmt.returning_clause else { return Ok(None) };
+    let (schema, table) = (relation.schemaname.as_str(), relation.relname.as_str());
+    // A table called so would be hidden by the aliases of what was there before and after.
+    let hidden = ["old", "new", "excluded"].contains(&table);
     if !clause.options.is_empty() {
         return Err(NotPourable::Returning);
     }
@@ -410,8 +416,9 @@ fn returning(stmt: &protobuf::InsertStmt, table: &str) -> Result<Option<Vec<Retu
         let Some(NodeEnum::ColumnRef(column)) = target.val.as_ref()?.node.as_ref() else { return None };
         let last = match column.fields.as_slice() {
             [last] => last,
-            // A table called so would be hidden by the aliases of what was there before and after.
-            [first, last] if is_name(first, table) && !["old", "new", "excluded"].contains(&table) => last,
+            [first, last] if is_name(first, table) && !hidden => last,
+            // A schema that the statement itself does not name may be another one's.
+            [zero, first, last] if is_name(zero, schema) && is_name(first, table) && !hidden => last,
             _ => return None,
         };
         match last.node.as_ref()? {
@@ -655,6 +662,20 @@ mod tests {
         assert_eq!(all.returning.as_deref(), Some(&returned[..]));
         assert!(target("ON CONFLICT DO NOTHING").conflict);
         assert!(target("ON CONFLICT ON CONSTRAINT c DO NOTHING").conflict);
+        let named = insert_target("INSERT INTO s.t VALUES (1) RETURNING s.t.a, s.t.*, t.b").expect("schema");
+        assert_eq!(named.returning, Some(vec![column("a"), Returned::All, column("b")]));
+        let others = [
+            "t VALUES (1) RETURNING s.t.a",
+            "s.t VALUES (1) RETURNING o.t.a",
+            "s.old VALUES (1) RETURNING s.old.a",
+        ];
+        for other in others {
+            assert_eq!(
+                insert_target(&format!("INSERT INTO {other}")),
+                Err(NotPourable::Returning),
+                "{other}"
+            );
+        }
     }
 
     #[test]

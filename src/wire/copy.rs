@@ -4,6 +4,9 @@
 //! See "COPY", sections "Text Format" and "Binary Format", in the manual; the text form is that of the defaults: TAB between
 //! fields, `\N` for NULL, LF at the end. No function here allocates but for growing `out`.
 
+use std::io::Write;
+use std::num::FpCategory;
+
 /// Which form a COPY's rows have. One COPY has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CopyFormat {
@@ -153,6 +156,30 @@ pub fn put_text_timestamptz(out: &mut Vec<u8>, micros: i64) -> bool {
         out.extend_from_slice(b"+00");
     }
     put
+}
+
+/// Appends the text field of a number in the fewest digits that are read as it; `false`: it has no such digits (one that is
+/// no number has many forms, and a very small one is near what is refused as too small).
+pub fn put_text_float8(out: &mut Vec<u8>, number: f64) -> bool {
+    match number.classify() {
+        FpCategory::Nan | FpCategory::Subnormal => false,
+        FpCategory::Infinite => put_infinity(out, number < 0.0),
+        FpCategory::Zero | FpCategory::Normal => write!(out, "{number:e}").is_ok(),
+    }
+}
+
+/// The same of four bytes.
+pub fn put_text_float4(out: &mut Vec<u8>, number: f32) -> bool {
+    match number.classify() {
+        FpCategory::Nan | FpCategory::Subnormal => false,
+        FpCategory::Infinite => put_infinity(out, number < 0.0),
+        FpCategory::Zero | FpCategory::Normal => write!(out, "{number:e}").is_ok(),
+    }
+}
+
+fn put_infinity(out: &mut Vec<u8>, negative: bool) -> bool {
+    out.extend_from_slice(if negative { b"-Infinity" } else { b"Infinity" });
+    true
 }
 
 /// A day of the Gregorian calendar, in days since 2000-01-01. Years begin in March here, so that the day that not all of them have
@@ -434,6 +461,27 @@ mod tests {
         assert!(put_text_timestamptz(&mut out, -1));
         assert_eq!(out, b"1999-12-31 23:59:59.999999+00");
         assert!(!put_text_timestamp(&mut out, i64::MIN + 1) && !put_text_timestamp(&mut out, i64::MAX - 1));
+    }
+
+    #[test]
+    fn floats_in_the_fewest_digits() {
+        for (number, text) in [
+            (0.1, "1e-1"),
+            (-0.0, "-0e0"),
+            (12_345.678, "1.2345678e4"),
+            (f64::MAX, "1.7976931348623157e308"),
+            (f64::NEG_INFINITY, "-Infinity"),
+        ] {
+            let mut out = Vec::new();
+            assert!(put_text_float8(&mut out, number));
+            assert_eq!(String::from_utf8_lossy(&out), text);
+        }
+        let mut out = Vec::new();
+        assert!(put_text_float4(&mut out, 0.1));
+        assert_eq!(out, b"1e-1");
+        assert!(!put_text_float8(&mut out, f64::NAN) && !put_text_float8(&mut out, f64::MIN_POSITIVE / 2.0));
+        assert!(!put_text_float4(&mut out, f32::NAN) && !put_text_float4(&mut out, f32::MIN_POSITIVE / 2.0));
+        assert_eq!(out, b"1e-1");
     }
 
     #[test]
