@@ -152,7 +152,12 @@ impl Session {
             let found = match self.look(scratch)? {
                 Look::Found(found) => found,
                 Look::NeedMore => return Ok(Err(Poured::NeedMore)),
-                Look::No => return Ok(Err(Poured::No(None))),
+                Look::No => {
+                    if let Some(name) = scratch.unpoured.take() {
+                        self.state.names.note_unpoured(name);
+                    }
+                    return Ok(Err(Poured::No(None)));
+                }
             };
             let ticket = self.ticket();
             ticket.set_work(Work { sent: scratch.answers.len() as u32, ..found.work });
@@ -184,11 +189,30 @@ impl Session {
         if self.state.late.is_some() {
             return false;
         }
-        let first = self.client.bytes().first().copied();
-        if !matches!(first, Some(f::QUERY | f::PARSE | f::BIND)) {
+        if !self.may_be_poured(self.client.bytes()) {
             return false;
         }
         self.pouring.as_ref().is_none_or(|p| p.singly == 0)
+    }
+
+    /// Told by a few bytes of the first message, so that a SELECT is not looked at any further.
+    fn may_be_poured(&self, buf: &[u8]) -> bool {
+        let by_text = |text: Option<&[u8]>| match text {
+            Some([first, _, ..]) if !first.eq_ignore_ascii_case(&b'i') => text.is_some_and(block::may_begin),
+            _ => true,
+        };
+        match buf.first() {
+            Some(&f::QUERY) => by_text(buf.get(HEADER_BYTES..)),
+            // Of the unnamed statement.
+            Some(&f::PARSE) if buf.get(HEADER_BYTES) == Some(&0) => by_text(buf.get(HEADER_BYTES + 1..)),
+            Some(&f::PARSE) => true,
+            // To the unnamed portal.
+            Some(&f::BIND) if buf.get(HEADER_BYTES) == Some(&0) => {
+                !self.state.names.begins_with_unpoured(&buf[HEADER_BYTES + 1..])
+            }
+            Some(&f::BIND) => true,
+            _ => false,
+        }
     }
 
     fn singly(&mut self, bytes: usize, single: Option<Single>) -> Poured {

@@ -54,8 +54,8 @@ impl Session {
     pub(super) fn holds_opening_run(&self, server: &ServerConn) -> bool {
         server.pipeline.status() == TransactionStatus::Idle
             && self.may_run(server)
-            && self.begins_block()
             && self.several_binds()
+            && self.begins_block()
     }
 
     fn may_run(&self, server: &ServerConn) -> bool {

@@ -16,7 +16,7 @@ use crate::coalesce::rows::{
 use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
-use crate::proto::prepared::Statement;
+use crate::proto::prepared::{ShortName, Statement};
 use crate::sql::block::{self, Word};
 use crate::sql::insert::{Lifted, NotPourable, lift, quick_reject};
 use crate::wire::copy::CopyFormat;
@@ -37,6 +37,8 @@ pub(super) struct Scratch {
     pub(super) answers: Vec<u8>,
     /// Where in the answers those of the server belong.
     pub(super) places: Vec<usize>,
+    /// What the first message binds is neither an INSERT nor the border of a block.
+    pub(super) unpoured: Option<ShortName>,
 }
 
 impl Scratch {
@@ -47,6 +49,7 @@ impl Scratch {
         self.answers.clear();
         self.places.clear();
         self.statements = 0;
+        self.unpoured = None;
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -261,7 +264,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The plan of a statement, when it is known to be harmless.
-    fn ready(&mut self, statement: &Arc<Statement>) -> Option<Arc<Ready>> {
+    fn ready(&mut self, statement: &Arc<Statement>, recent: &mut Recent) -> Option<Arc<Ready>> {
         if let Some(bound) = &self.bound
             && bound.id == statement.id
         {
@@ -277,7 +280,7 @@ impl<'a> Walk<'a> {
             }
         };
         let source = Source::Prepared(insert.one_row().unwrap_or(statement));
-        let ready = session.cx.lanes.find(&session.pool, &session.state.want, source)?;
+        let ready = session.cx.lanes.find_and_keep(recent, &session.pool, &session.state.want, source)?;
         if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
             return None;
         }
@@ -405,7 +408,7 @@ impl<'a> Walk<'a> {
         let class = self.session.state.want.pour_class;
         let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
         let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
-        if self.ready(&statement).is_none() && Self::word(&statement).is_none() {
+        if self.ready(&statement, &mut scratch.recent).is_none() && Self::word(&statement).is_none() {
             return Ok(false);
         }
         self.unnamed = Unnamed::Set(statement);
@@ -429,7 +432,9 @@ impl<'a> Walk<'a> {
         if self.named != Some(bind.statement) {
             let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
             stretch.word = Self::word(&statement);
-            if stretch.word.is_none() && self.ready(&statement).is_none() {
+            if stretch.word.is_none() && self.ready(&statement, &mut scratch.recent).is_none() {
+                let is_insert = !matches!(statement.as_insert(), Err(NotPourable::NotInsert));
+                scratch.unpoured = (self.pos == 0 && !is_insert).then(|| ShortName::new(bind.statement));
                 return Ok(false);
             }
             self.named = Some(bind.statement).filter(|_| stretch.word.is_none());
@@ -521,7 +526,7 @@ impl<'a> Walk<'a> {
             b::put_empty(&mut scratch.answers, b::NO_DATA);
             return Ok(true);
         }
-        let Some(ready) = self.ready(&statement) else { return Ok(false) };
+        let Some(ready) = self.ready(&statement, &mut scratch.recent) else { return Ok(false) };
         let Some(description) = &ready.param_description else { return Ok(false) };
         // That of one row, when the statement is known by it.
         let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());

@@ -155,6 +155,15 @@ impl Ready {
         }
     }
 
+    /// Does it lead to lanes of this pool?
+    fn is_of(&self, pool: &Arc<Pool>) -> bool {
+        let lane = match &self.way {
+            Way::Copy { text, binary } => text.as_ref().or(binary.as_ref()),
+            Way::Pipelined(together) => Some(&together.lane),
+        };
+        lane.is_some_and(|lane| Arc::ptr_eq(&lane.pool, pool))
+    }
+
     /// The statement's way, when it is not a COPY.
     pub fn together(&self) -> Option<&Together> {
         match &self.way {
@@ -218,17 +227,24 @@ impl Shape {
     }
 }
 
-/// The shapes that one thread found lately, for INSERTs of literals that begin as theirs did ([`Memo`]).
+/// The shapes that one thread found lately: for INSERTs of literals that begin as theirs did ([`Memo`]), and for prepared statements.
 ///
 /// A shape lives as long as the table of shapes holds it, and what is known of it is looked at anew each time: what is
 /// forgotten or gone there is not found here.
 #[derive(Debug, Default)]
-pub struct Recent(Memo<(usize, u64), Weak<Shape>>);
+pub struct Recent {
+    literals: Memo<(usize, u64), Weak<Shape>>,
+    /// By their statement's id, with that.
+    prepared: [Option<(u64, Weak<Shape>)>; PREPARED_KEPT],
+}
+
+/// As many as an array has a default for.
+const PREPARED_KEPT: usize = 32;
 
 impl Recent {
     /// Hot path. What [`Lanes::find`] would come to for `text`; `None` says nothing.
     pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<Lately<'_>> {
-        let (shape, items) = self.0.find(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
+        let (shape, items) = self.literals.find(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
         let shape = shape.upgrade()?;
         let lately = match &**shape.known.load() {
             // A lane keeps its pool: no other one can be where that was.
@@ -243,9 +259,33 @@ impl Recent {
         Some(lately)
     }
 
+    /// Hot path. What [`Lanes::find`] would come to for this statement; `None` says nothing.
+    fn find_prepared(
+        &self,
+        pool: &Arc<Pool>,
+        class: u64,
+        statement: &Statement,
+    ) -> Option<Option<Arc<Ready>>> {
+        let (id, shape) = self.prepared[statement.id as usize % PREPARED_KEPT].as_ref()?;
+        let shape = shape.upgrade().filter(|shape| *id == statement.id && shape.class == class)?;
+        let known = match &**shape.known.load() {
+            Known::Yes(ready) if ready.is_of(pool) => Some(Arc::clone(ready)),
+            Known::No if shape.pool == Arc::as_ptr(pool) as usize => None,
+            Known::Yes(_) | Known::No | Known::Asking | Known::Nothing => return None,
+        };
+        shape.seen.fetch_add(1, Ordering::Relaxed);
+        Some(known)
+    }
+
     fn keep(&mut self, shape: &Arc<Shape>, source: Source<'_>) {
-        if let Source::Literals { lifted, text, .. } = source {
-            self.0.keep((shape.pool, shape.class), text, lifted, Arc::downgrade(shape));
+        match source {
+            Source::Literals { lifted, text, .. } => {
+                self.literals.keep((shape.pool, shape.class), text, lifted, Arc::downgrade(shape));
+            }
+            Source::Prepared(statement) => {
+                let place = &mut self.prepared[statement.id as usize % PREPARED_KEPT];
+                *place = Some((statement.id, Arc::downgrade(shape)));
+            }
         }
     }
 }
@@ -391,7 +431,7 @@ impl Lanes {
         self.find_shape(pool, vars, source)?.ready()
     }
 
-    /// As [`Lanes::find`], to be found again by the beginning of its text.
+    /// As [`Lanes::find`], to be found again by the beginning of its text, or as this statement.
     pub fn find_and_keep(
         self: &Arc<Self>,
         recent: &mut Recent,
@@ -399,6 +439,11 @@ impl Lanes {
         vars: &Arc<VarSet>,
         source: Source<'_>,
     ) -> Option<Arc<Ready>> {
+        if let Source::Prepared(statement) = source
+            && let Some(known) = recent.find_prepared(pool, source.class(vars), statement)
+        {
+            return known;
+        }
         let shape = self.find_shape(pool, vars, source)?;
         recent.keep(&shape, source);
         shape.ready()

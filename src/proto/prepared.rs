@@ -278,7 +278,37 @@ pub struct ClientNames {
     named: HashMap<Box<[u8]>, Arc<Statement>, ahash::RandomState>,
     unnamed: Option<Arc<Statement>>,
     undo: VecDeque<Undo>,
+    /// This one was found to mean nothing that may be poured; whatever changes a name's meaning takes it away.
+    unpoured: ShortName,
 }
+
+/// A name with its zero byte, if it is short: to be compared without a search.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShortName {
+    bytes: [u8; SHORT_NAME_BYTES_MAX],
+    /// 0: none.
+    len: u8,
+}
+
+impl ShortName {
+    /// None if it is longer than [`SHORT_NAME_BYTES_MAX`], its zero byte counted.
+    pub fn new(name: &[u8]) -> Self {
+        let mut short = Self::default();
+        if name.len() < SHORT_NAME_BYTES_MAX {
+            short.bytes[..name.len()].copy_from_slice(name);
+            short.len = name.len() as u8 + 1;
+        }
+        short
+    }
+
+    /// Does `rest` of a message begin with it?
+    fn begins(&self, rest: &[u8]) -> bool {
+        self.len > 0 && rest.starts_with(&self.bytes[..usize::from(self.len)])
+    }
+}
+
+/// Drivers number their statements; few names are longer (bytes).
+const SHORT_NAME_BYTES_MAX: usize = 31;
 
 /// What a Parse or Close that is not yet confirmed changed.
 #[derive(Debug)]
@@ -312,7 +342,18 @@ impl ClientNames {
         self.named.is_empty()
     }
 
+    /// The statement of this name is nothing that may be poured, as it is now.
+    pub fn note_unpoured(&mut self, name: ShortName) {
+        self.unpoured = name;
+    }
+
+    /// Hot path. Does `rest` of a message begin with the name of such a statement, as far as that was noted?
+    pub fn begins_with_unpoured(&self, rest: &[u8]) -> bool {
+        self.unpoured.begins(rest)
+    }
+
     fn set(&mut self, name: &[u8], statement: Option<Arc<Statement>>) -> Option<Arc<Statement>> {
+        self.unpoured = ShortName::default();
         match (name.is_empty(), statement) {
             (true, statement) => std::mem::replace(&mut self.unnamed, statement),
             (false, Some(statement)) => self.named.insert(told_apart(name).into(), statement),
@@ -355,6 +396,7 @@ impl ClientNames {
 
     /// Every name that means `old` means `new` from here on.
     pub fn replace(&mut self, old: u64, new: &Arc<Statement>) {
+        self.unpoured = ShortName::default();
         self.named.values_mut().filter(|s| s.id == old).for_each(|s| *s = Arc::clone(new));
     }
 
@@ -372,11 +414,13 @@ impl ClientNames {
 
     /// The unnamed statement is this one, without undo.
     pub fn set_unnamed(&mut self, statement: Option<Arc<Statement>>) {
+        self.unpoured = ShortName::default();
         self.unnamed = statement;
     }
 
     /// DISCARD ALL, DEALLOCATE ALL: PostgreSQL leaves the unnamed statement, if no Query took it away.
     pub fn clear(&mut self) {
+        self.unpoured = ShortName::default();
         self.named = HashMap::default();
     }
 
@@ -542,6 +586,36 @@ mod tests {
         names.strike(2, &mut server);
         assert_eq!(names.lookup(b"s").unwrap().id, a.id);
         assert!(server.holds(a.id) && !server.holds(b.id));
+    }
+
+    #[test]
+    fn what_is_noted_of_a_name_goes_when_names_change() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        let (a, b) = (statement("a"), statement("b"));
+        type Change<'a> = &'a dyn Fn(&mut ClientNames, &mut ServerNames);
+        let changes: [Change<'_>; 9] = [
+            &|names, _| names.parse(b"s", Arc::clone(&b), None),
+            &|names, server| names.strike(1, server),
+            &|names, _| names.close(b"s"),
+            &|names, server| names.fail(1, server),
+            &|names, _| names.forget(b"s"),
+            &|names, _| names.replace(a.id, &b),
+            &|names, _| names.set_unnamed(None),
+            &|names, _| names.forget_unnamed(),
+            &|names, _| names.clear(),
+        ];
+        names.parse(b"s", Arc::clone(&a), None);
+        names.settle();
+        for change in changes {
+            names.note_unpoured(ShortName::new(b"s"));
+            assert!(names.begins_with_unpoured(b"s\0\0\0") && !names.begins_with_unpoured(b"st\0"));
+            change(&mut names, &mut server);
+            assert!(!names.begins_with_unpoured(b"s\0\0\0"));
+        }
+        names.note_unpoured(ShortName::new(b""));
+        assert!(names.begins_with_unpoured(b"\0\0") && !names.begins_with_unpoured(b"s\0"));
+        names.note_unpoured(ShortName::new(&[b's'; SHORT_NAME_BYTES_MAX]));
+        assert!(!names.begins_with_unpoured(&[b's'; SHORT_NAME_BYTES_MAX]));
     }
 
     #[test]

@@ -41,8 +41,8 @@ impl Word {
 /// The word that `text` consists of; `None`: anything else, or any doubt.
 pub fn word(text: &[u8]) -> Option<Word> {
     // What is not ASCII stands in a comment, and is the server's to refuse if it is no character.
-    let plain = text.is_ascii() && memchr::memchr(0x0b, text).is_none();
-    if !may_begin(text) || text.len() > TEXT_BYTES_MAX || !plain {
+    let plain = || text.is_ascii() && memchr::memchr(0x0b, text).is_none();
+    if !may_begin(text) || text.len() > TEXT_BYTES_MAX || !plain() {
         return None;
     }
     let mut rest = scan::scan(text, true).map(|token| (token.kind, &text[token.start..token.end])).peekable();
@@ -79,7 +79,7 @@ const WORDS: [(&[u8], Word); 6] = [
 ];
 
 /// Could one of them stand first? Told by two letters, so that a `SELECT` is not read any further.
-fn may_begin(text: &[u8]) -> bool {
+pub fn may_begin(text: &[u8]) -> bool {
     match text {
         [first, ..] if !first.is_ascii_alphabetic() => true,
         [first, second, ..] => {
