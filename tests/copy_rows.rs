@@ -764,6 +764,59 @@ fn binary_floats_in_text_rows_are_exact() {
     assert!(counts.poured > 800, "{counts:?}");
 }
 
+/// Groups of four digits with their weight, sign and scale, also such as no driver writes.
+fn numerics() -> Vec<Vec<u8>> {
+    let groups: [&[u16]; 9] =
+        [&[], &[0], &[1], &[9999], &[1, 0, 0], &[0, 0, 5], &[12, 3400], &[7, 9999, 9999, 9999], &[10_000]];
+    let mut values = Vec::new();
+    for groups in groups {
+        for weight in [-7i16, -3, -2, -1, 0, 1, 2, 3, 40, 249, 250, i16::MAX, i16::MIN] {
+            for sign in [0u16, 0x4000, 0xc000, 0xd000, 0xf000, 1] {
+                for scale in [0u16, 1, 2, 3, 4, 5, 9, 30, 1000, 1001, 0x3fff, 0x4000] {
+                    let header = [groups.len() as u16, weight as u16, sign, scale];
+                    values.push(header.iter().chain(groups).flat_map(|word| word.to_be_bytes()).collect());
+                }
+            }
+        }
+    }
+    values
+}
+
+#[test]
+fn binary_numerics_in_text_rows_are_exact() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE DOMAIN price AS numeric(12, 4) CHECK (value < 1e6)");
+    let mut raw = Raw::login(server.port(), &database);
+    let values = numerics();
+    let mut counts = Counts::default();
+    for (at, (column, step)) in
+        [("numeric", 1), ("numeric(10, 2)", 3), ("numeric(300, 40)", 5), ("price", 7)].into_iter().enumerate()
+    {
+        let table = format!("numerics{at}");
+        raw.rows(&format!("CREATE TABLE {table} (a {column}, b text)"));
+        let facts = ask(&mut raw, &table);
+        let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
+        let resolved = parse(&mut raw, &sql, &[1700, 25]).expect("parse");
+        let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
+            class: Class::Param(n),
+            start,
+            end: start + 2,
+        });
+        let classes = items.map(|item| item.class);
+        let shape = target(&table, &classes);
+        let plan =
+            plan_params(&facts, &shape, sql.as_bytes(), &items, &resolved, Context::Pooled).expect("plan");
+        raw.rows("BEGIN");
+        for value in values.iter().step_by(step) {
+            let row = [Some(value.clone()), Some(b"x".to_vec())];
+            params_agree(&mut raw, &plan, &table, &row, &[true, false], &mut counts)
+                .unwrap_or_else(|e| panic!("{column} {value:?} {e}"));
+        }
+        raw.rows("ROLLBACK");
+    }
+    assert!(counts.poured > 2000, "{counts:?}");
+}
+
 /// Bits of floats: of each exponent, of the ends, and any.
 fn float_bits(width: u32) -> impl Iterator<Item = u64> {
     let mantissa = if width == 64 { 52 } else { 23 };

@@ -198,6 +198,8 @@ pub enum Print {
     Float4,
     /// The same of eight.
     Float8,
+    /// All digits of a number, as many behind the point as it says.
+    Numeric,
     /// Not at all.
     No,
 }
@@ -939,6 +941,7 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         oid::TIMESTAMPTZ => Print::TimestampTz,
         oid::FLOAT4 => Print::Float4,
         oid::FLOAT8 => Print::Float8,
+        oid::NUMERIC => Print::Numeric,
         other => IntWidth::of(other).map_or(Print::No, Print::Int),
     };
     Ok(ParamRule { index, convert, print, temporal: temporal(column) })

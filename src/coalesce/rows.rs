@@ -387,10 +387,14 @@ fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourabl
                 out,
                 f64::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
             ) => {}
+        Print::Numeric if copy::put_text_numeric(out, value) => {}
         // Beyond the calendar, or the numbers, that are written so.
-        Print::Date | Print::Timestamp | Print::TimestampTz | Print::Float4 | Print::Float8 => {
-            return Err(NotPourable::Binary);
-        }
+        Print::Date
+        | Print::Timestamp
+        | Print::TimestampTz
+        | Print::Float4
+        | Print::Float8
+        | Print::Numeric => return Err(NotPourable::Binary),
         Print::No => return Err(NotPourable::Format),
     }
     Ok(())

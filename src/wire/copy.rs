@@ -182,6 +182,49 @@ fn put_infinity(out: &mut Vec<u8>, negative: bool) -> bool {
     true
 }
 
+/// Most digits of a `numeric` on each side of its point: few bytes can ask for a hundred thousand zeros.
+const NUMERIC_DIGITS_MAX: usize = 1000;
+
+/// Appends the text field of a `numeric` in its binary form: groups of four decimal digits, of which the first stands for ten
+/// thousand to the power of its weight, and how many digits stand behind the point. False: it is malformed, no finite number, or
+/// has more than [`NUMERIC_DIGITS_MAX`], and nothing was appended.
+#[must_use]
+pub fn put_text_numeric(out: &mut Vec<u8>, value: &[u8]) -> bool {
+    let (words, rest) = value.as_chunks::<2>();
+    let Some((header, groups)) = words.split_first_chunk::<4>() else { return false };
+    let [count, weight, sign, scale] = header.map(u16::from_be_bytes);
+    let (weight, scale) = (i32::from(weight as i16), usize::from(scale));
+    let fits = (weight + 1) * 4 <= NUMERIC_DIGITS_MAX as i32 && scale <= NUMERIC_DIGITS_MAX;
+    let digits = |group: &[u8; 2]| u16::from_be_bytes(*group) < 10_000;
+    let sound = rest.is_empty() && groups.len() == usize::from(count) && groups.iter().all(digits);
+    if !fits || !sound || !matches!(sign, 0 | 0x4000) {
+        return false;
+    }
+    // The group of this power of ten thousand.
+    let group = |power: i32| {
+        let at = usize::try_from(weight - power).ok();
+        at.and_then(|at| groups.get(at)).map_or(0, |group| u16::from_be_bytes(*group))
+    };
+    if sign != 0 {
+        out.push(b'-');
+    }
+    let written = write!(out, "{}", group(weight.max(0)));
+    let mut put = written.is_ok();
+    for power in (0..weight).rev() {
+        put &= write!(out, "{:04}", group(power)).is_ok();
+    }
+    if scale > 0 {
+        out.push(b'.');
+        let end = out.len() + scale;
+        for power in 1..=scale.div_ceil(4) as i32 {
+            put &= write!(out, "{:04}", group(-power)).is_ok();
+        }
+        // What the scale hides the server cuts off, too.
+        out.truncate(end);
+    }
+    put
+}
+
 /// A day of the Gregorian calendar, in days since 2000-01-01. Years begin in March here, so that the day that not all of them have
 /// is the last one.
 fn put_day(out: &mut Vec<u8>, days: i64) -> bool {
@@ -482,6 +525,43 @@ mod tests {
         assert!(!put_text_float8(&mut out, f64::NAN) && !put_text_float8(&mut out, f64::MIN_POSITIVE / 2.0));
         assert!(!put_text_float4(&mut out, f32::NAN) && !put_text_float4(&mut out, f32::MIN_POSITIVE / 2.0));
         assert_eq!(out, b"1e-1");
+    }
+
+    fn numeric(weight: i16, sign: u16, scale: u16, groups: &[u16]) -> Vec<u8> {
+        let header = [groups.len() as u16, weight as u16, sign, scale];
+        header.iter().chain(groups).flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    #[test]
+    fn numerics_with_all_their_digits() {
+        for (value, text) in [
+            (numeric(0, 0, 0, &[]), "0"),
+            (numeric(0, 0, 2, &[]), "0.00"),
+            (numeric(0, 0, 2, &[12, 3400]), "12.34"),
+            (numeric(1, 0x4000, 0, &[1, 2]), "-10002"),
+            (numeric(2, 0, 1, &[1]), "100000000.0"),
+            (numeric(-1, 0, 4, &[50]), "0.0050"),
+            (numeric(-2, 0x4000, 8, &[1]), "-0.00000001"),
+            (numeric(0, 0, 1, &[1, 2999]), "1.2"),
+        ] {
+            let mut out = Vec::new();
+            assert!(put_text_numeric(&mut out, &value));
+            assert_eq!(String::from_utf8_lossy(&out), text);
+        }
+        let mut out = Vec::new();
+        let mut short = numeric(0, 0, 0, &[1]);
+        short.pop();
+        for refused in [
+            numeric(0, 0xc000, 0, &[]),
+            numeric(0, 0xd000, 0, &[]),
+            numeric(0, 0, 0, &[10_000]),
+            numeric(250, 0, 0, &[1]),
+            numeric(0, 0, 1001, &[1]),
+            short,
+            vec![0; 6],
+        ] {
+            assert!(!put_text_numeric(&mut out, &refused) && out.is_empty());
+        }
     }
 
     #[test]
