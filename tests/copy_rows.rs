@@ -726,7 +726,21 @@ fn integers_change_width_exactly() {
     assert!(counts.poured > 80, "{counts:?}");
 }
 
-/// A binary date or time in a row that is text for another value's sake.
+/// The plan of two parameters of these types into a table of two columns.
+fn plan_of_two(raw: &mut Raw, table: &str, types: [u32; 2]) -> InsertPlan {
+    let facts = ask(raw, table);
+    let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
+    let resolved = parse(raw, &sql, &types).expect("parse");
+    let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
+        class: Class::Param(n),
+        start,
+        end: start + 2,
+    });
+    let target = target(table, &items.map(|item| item.class));
+    plan_params(&facts, &target, sql.as_bytes(), &items, &resolved, Context::Pooled).expect("plan")
+}
+
+/// A binary float in a row that is text for another value's sake.
 #[test]
 fn binary_floats_in_text_rows_are_exact() {
     let server = Postgres::shared();
@@ -741,18 +755,7 @@ fn binary_floats_in_text_rows_are_exact() {
         ("checked", "amount", 701, &wide),
     ] {
         raw.rows(&format!("CREATE TABLE {table} (a {column}, b numeric)"));
-        let facts = ask(&mut raw, table);
-        let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
-        let resolved = parse(&mut raw, &sql, &[oid, 1700]).expect("parse");
-        let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
-            class: Class::Param(n),
-            start,
-            end: start + 2,
-        });
-        let classes = items.map(|item| item.class);
-        let shape = target(table, &classes);
-        let plan =
-            plan_params(&facts, &shape, sql.as_bytes(), &items, &resolved, Context::Pooled).expect("plan");
+        let plan = plan_of_two(&mut raw, table, [oid, 1700]);
         raw.rows("BEGIN");
         for value in values {
             let row = [Some(value.clone()), Some(b"1.5".to_vec())];
@@ -782,6 +785,7 @@ fn numerics() -> Vec<Vec<u8>> {
     values
 }
 
+/// As floats; NaN, infinity and what is malformed goes as sent.
 #[test]
 fn binary_numerics_in_text_rows_are_exact() {
     let server = Postgres::shared();
@@ -794,18 +798,7 @@ fn binary_numerics_in_text_rows_are_exact() {
     {
         let table = format!("numerics{at}");
         raw.rows(&format!("CREATE TABLE {table} (a {column}, b text)"));
-        let facts = ask(&mut raw, &table);
-        let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
-        let resolved = parse(&mut raw, &sql, &[1700, 25]).expect("parse");
-        let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
-            class: Class::Param(n),
-            start,
-            end: start + 2,
-        });
-        let classes = items.map(|item| item.class);
-        let shape = target(&table, &classes);
-        let plan =
-            plan_params(&facts, &shape, sql.as_bytes(), &items, &resolved, Context::Pooled).expect("plan");
+        let plan = plan_of_two(&mut raw, &table, [1700, 25]);
         raw.rows("BEGIN");
         for value in values.iter().step_by(step) {
             let row = [Some(value.clone()), Some(b"x".to_vec())];
@@ -832,6 +825,7 @@ fn float_bits(width: u32) -> impl Iterator<Item = u64> {
     ends.chain(any.take(150).map(move |n| n >> (64 - width)))
 }
 
+/// A binary date or time in a row that is text for another value's sake.
 #[test]
 fn binary_times_in_text_rows_are_exact() {
     const SECOND: i64 = 1_000_000;
@@ -858,24 +852,7 @@ fn binary_times_in_text_rows_are_exact() {
     {
         let table = format!("times{at}");
         raw.rows(&format!("CREATE TABLE {table} (a {column}, b numeric)"));
-        let facts = ask(&mut raw, &table);
-        let sql = format!("INSERT INTO {table} VALUES ($1, $2)");
-        let resolved = parse(&mut raw, &sql, &[oid, 1700]).expect("parse");
-        let items = [(1, sql.len() - 7), (2, sql.len() - 3)].map(|(n, start)| Item {
-            class: Class::Param(n),
-            start,
-            end: start + 2,
-        });
-        let classes = items.map(|item| item.class);
-        let plan = plan_params(
-            &facts,
-            &target(&table, &classes),
-            sql.as_bytes(),
-            &items,
-            &resolved,
-            Context::Pooled,
-        );
-        let plan = plan.expect("plan");
+        let plan = plan_of_two(&mut raw, &table, [oid, 1700]);
         for setting in
             ["SET DateStyle = 'German, DMY'", "SET DateStyle = 'SQL, MDY'; SET TimeZone = 'Asia/Kolkata'"]
         {

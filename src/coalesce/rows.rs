@@ -368,25 +368,13 @@ fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourabl
         }),
         Print::Text if memchr::memchr(0, value).is_some() => return Err(NotPourable::ZeroByte),
         Print::Text => copy::put_text(out, value),
-        Print::Uuid => copy::put_text_uuid(out, value.try_into().map_err(|_| NotPourable::Binary)?),
+        Print::Uuid => copy::put_text_uuid(out, bytes(value)?),
         Print::Bytea => copy::put_text_hex(out, value),
-        Print::Date
-            if copy::put_text_date(
-                out,
-                i32::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
-            ) => {}
+        Print::Date if copy::put_text_date(out, i32::from_be_bytes(bytes(value)?)) => {}
         Print::Timestamp if copy::put_text_timestamp(out, read_int(IntWidth::Eight, value)?) => {}
         Print::TimestampTz if copy::put_text_timestamptz(out, read_int(IntWidth::Eight, value)?) => {}
-        Print::Float4
-            if copy::put_text_float4(
-                out,
-                f32::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
-            ) => {}
-        Print::Float8
-            if copy::put_text_float8(
-                out,
-                f64::from_be_bytes(value.try_into().map_err(|_| NotPourable::Binary)?),
-            ) => {}
+        Print::Float4 if copy::put_text_float4(out, f32::from_be_bytes(bytes(value)?)) => {}
+        Print::Float8 if copy::put_text_float8(out, f64::from_be_bytes(bytes(value)?)) => {}
         Print::Numeric if copy::put_text_numeric(out, value) => {}
         // Beyond the calendar, or the numbers, that are written so.
         Print::Date
@@ -401,12 +389,16 @@ fn print(print: Print, value: &[u8], out: &mut Vec<u8>) -> Result<(), NotPourabl
 }
 
 fn read_int(width: IntWidth, value: &[u8]) -> Result<i64, NotPourable> {
-    let wrong = |_| NotPourable::Binary;
     Ok(match width {
-        IntWidth::Two => i16::from_be_bytes(value.try_into().map_err(wrong)?).into(),
-        IntWidth::Four => i32::from_be_bytes(value.try_into().map_err(wrong)?).into(),
-        IntWidth::Eight => i64::from_be_bytes(value.try_into().map_err(wrong)?),
+        IntWidth::Two => i16::from_be_bytes(bytes(value)?).into(),
+        IntWidth::Four => i32::from_be_bytes(bytes(value)?).into(),
+        IntWidth::Eight => i64::from_be_bytes(bytes(value)?),
     })
+}
+
+/// A value of a type that has this length.
+fn bytes<const N: usize>(value: &[u8]) -> Result<[u8; N], NotPourable> {
+    value.try_into().map_err(|_| NotPourable::Binary)
 }
 
 fn params_binary(

@@ -4,6 +4,7 @@
 //! See "COPY", sections "Text Format" and "Binary Format", in the manual; the text form is that of the defaults: TAB between
 //! fields, `\N` for NULL, LF at the end. No function here allocates but for growing `out`.
 
+use std::fmt::Arguments;
 use std::io::Write;
 use std::num::FpCategory;
 
@@ -161,24 +162,21 @@ pub fn put_text_timestamptz(out: &mut Vec<u8>, micros: i64) -> bool {
 /// Appends the text field of a number in the fewest digits that are read as it; `false`: it has no such digits (one that is
 /// no number has many forms, and a very small one is near what is refused as too small).
 pub fn put_text_float8(out: &mut Vec<u8>, number: f64) -> bool {
-    match number.classify() {
-        FpCategory::Nan | FpCategory::Subnormal => false,
-        FpCategory::Infinite => put_infinity(out, number < 0.0),
-        FpCategory::Zero | FpCategory::Normal => write!(out, "{number:e}").is_ok(),
-    }
+    put_float(out, number.classify(), number.is_sign_negative(), format_args!("{number:e}"))
 }
 
 /// The same of four bytes.
 pub fn put_text_float4(out: &mut Vec<u8>, number: f32) -> bool {
-    match number.classify() {
-        FpCategory::Nan | FpCategory::Subnormal => false,
-        FpCategory::Infinite => put_infinity(out, number < 0.0),
-        FpCategory::Zero | FpCategory::Normal => write!(out, "{number:e}").is_ok(),
-    }
+    put_float(out, number.classify(), number.is_sign_negative(), format_args!("{number:e}"))
 }
 
-fn put_infinity(out: &mut Vec<u8>, negative: bool) -> bool {
-    out.extend_from_slice(if negative { b"-Infinity" } else { b"Infinity" });
+fn put_float(out: &mut Vec<u8>, kind: FpCategory, negative: bool, digits: Arguments<'_>) -> bool {
+    match kind {
+        FpCategory::Nan | FpCategory::Subnormal => return false,
+        FpCategory::Infinite if negative => out.extend_from_slice(b"-Infinity"),
+        FpCategory::Infinite => out.extend_from_slice(b"Infinity"),
+        FpCategory::Zero | FpCategory::Normal => return out.write_fmt(digits).is_ok(),
+    }
     true
 }
 
