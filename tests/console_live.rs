@@ -755,3 +755,21 @@ fn the_sockets_file_has_the_group_and_mode_that_are_wanted() {
     let group = nix::unistd::Group::from_name(&name).expect("groups").expect("the group");
     assert_eq!((file.gid(), file.mode() & 0o777), (group.gid.as_raw(), 0o750));
 }
+
+#[test]
+fn the_socket_queues_as_many_connections_as_the_port() {
+    let proxy = proxy("unix_socket_dir = \"@DIR@\"\nlisten_backlog = 2", "");
+    let path = proxy.dir().join(format!(".s.PGSQL.{}", proxy.port()));
+    let address = socket2::SockAddr::unix(&path).expect("an address");
+    let connect = || {
+        let socket =
+            socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+        socket.set_nonblocking(true).expect("nonblocking");
+        socket.connect(&address).is_ok().then_some(socket)
+    };
+    // Nobody accepts meanwhile.
+    proxy.signal("STOP");
+    let queued: Vec<_> = (0..20).map_while(|_| connect()).collect();
+    proxy.signal("CONT");
+    assert!((2..=4).contains(&queued.len()), "{} of them", queued.len());
+}

@@ -155,6 +155,34 @@ fn on_a_shared_port_no_request_is_lost() {
     assert!(seen.iter().all(|n| *n > 0), "both processes had clients: {seen:?}");
 }
 
+#[test]
+fn a_process_that_waits_for_its_clients_leaves_the_port_to_the_other() {
+    let server = Postgres::shared();
+    let mut pair = Pair::start(server, "transaction");
+    let database = server.fresh_database("");
+    let user = [("user", "postgres"), ("database", database.as_str())];
+    let mut stays = pair.login_at(1, 0, &database);
+    // Some of these are the first one's, and have not said yet who they are.
+    let mut began: Vec<Raw> = (0..20).map(|_| Raw::connect(pair.port())).collect();
+    pair.login_at(1, 0, "pgsluice").rows("SHUTDOWN WAIT_FOR_CLIENTS");
+    pair.proxies[0].wait_for_log("left to others");
+    for _ in 0..20 {
+        assert_eq!(peer_of(&Raw::login(pair.port(), &database)), 2);
+    }
+    for raw in &mut began {
+        raw.startup(3 << 16, &user);
+        raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("{}", e.outline()));
+    }
+    assert!(began.iter().any(|raw| peer_of(raw) == 1), "one that came before");
+    // A request for whom it waits for still finds the way, by the other.
+    sleep(server, &mut stays, &database);
+    stays.cancel(pair.port());
+    cancelled(&mut stays);
+    stays.terminate();
+    began.into_iter().for_each(Raw::terminate);
+    assert!(pair.proxies[0].wait_end().success());
+}
+
 /// One process whose peer 2 is at `port`.
 fn with_peer(server: &Postgres, port: u16, general: &str, peer: &str) -> Proxy {
     let peers = format!(

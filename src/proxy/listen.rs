@@ -28,7 +28,7 @@ pub(super) fn listen(
             let bound = listener.local_addr().unwrap_or(addr);
             events::listening(&bound.to_string());
             addrs.push(bound);
-            tokio::spawn(Arc::clone(proxy).accept_tcp(listener));
+            tokio::spawn(Arc::clone(proxy).accept_tcp(listener, general.so_reuseport));
         }
     }
     let mut sockets = Vec::new();
@@ -73,8 +73,12 @@ fn bind(addr: SocketAddr, general: &General) -> std::io::Result<TcpListener> {
     socket.set_reuse_port(general.so_reuseport)?;
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
-    socket.listen(general.listen_backlog.min(i32::MAX as u32) as i32)?;
+    socket.listen(backlog(general))?;
     TcpListener::from_std(socket.into())
+}
+
+fn backlog(general: &General) -> i32 {
+    general.listen_backlog.min(i32::MAX as u32) as i32
 }
 
 fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
@@ -82,36 +86,57 @@ fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
         // Left behind by a process that is gone.
         std::fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
+    // Nobody can connect before it listens: its mode is there by then.
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
     if let Some(group) = &general.unix_socket_group {
         let group = nix::unistd::Group::from_name(group)?.ok_or(std::io::ErrorKind::NotFound)?;
         std::os::unix::fs::chown(path, None, Some(group.gid.as_raw()))?;
     }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(general.unix_socket_mode))?;
-    Ok(listener)
+    socket.listen(backlog(general))?;
+    UnixListener::from_std(socket.into())
 }
 
 impl Proxy {
-    async fn accept_tcp(self: Arc<Self>, listener: TcpListener) {
+    /// A port that others listen on (`so_reuseport`) is left to them once nobody is let in here.
+    async fn accept_tcp(self: Arc<Self>, listener: TcpListener, is_shared: bool) {
         let mut failed = 0;
         loop {
-            match listener.accept().await {
-                Ok((tcp, peer)) => {
-                    let Ok(tcp) = tcp.into_std() else { continue };
-                    let place = self.place(Peer::Tcp(peer)).await;
-                    self.give_to_worker(move |proxy| async move {
-                        let general = &proxy.cx.settings.load().general;
-                        let keepalive = Keepalive::from(general);
-                        let stream =
-                            tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
-                        if let Ok(stream) = stream {
-                            proxy.connection(stream, Peer::Tcp(peer), place).await;
-                        }
-                    });
-                }
-                Err(error) => self.pause_after(&error, &mut failed).await,
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((tcp, peer)) => {
+                        let Ok(tcp) = tcp.into_std() else { continue };
+                        self.take_tcp(tcp, peer).await;
+                    }
+                    Err(error) => self.pause_after(&error, &mut failed).await,
+                },
+                () = self.stopping.is_closing(), if is_shared => break,
             }
         }
+        let addr = listener.local_addr().map(|addr| addr.to_string()).unwrap_or_default();
+        // Who is in the queue has been given to this process.
+        let Ok(listener) = listener.into_std() else { return };
+        while let Ok((tcp, peer)) = listener.accept() {
+            if tcp.set_nonblocking(true).is_ok() {
+                self.take_tcp(tcp, peer).await;
+            }
+        }
+        drop(listener);
+        events::left_to_others(&addr);
+    }
+
+    async fn take_tcp(self: &Arc<Self>, tcp: std::net::TcpStream, peer: SocketAddr) {
+        let place = self.place(Peer::Tcp(peer)).await;
+        self.give_to_worker(move |proxy| async move {
+            let general = &proxy.cx.settings.load().general;
+            let keepalive = Keepalive::from(general);
+            let stream = tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
+            if let Ok(stream) = stream {
+                proxy.connection(stream, Peer::Tcp(peer), place).await;
+            }
+        });
     }
 
     async fn accept_unix(self: Arc<Self>, listener: UnixListener) {

@@ -300,7 +300,7 @@ impl Proxy {
         if is_console(client.startup()) {
             return None;
         }
-        if self.is_draining() {
+        if !self.lets_in(!client.stream().is_some_and(Stream::is_unix)) {
             return Some(Error::shutting_down());
         }
         let max = settings.general.max_client_conn;

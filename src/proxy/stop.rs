@@ -39,6 +39,7 @@ pub(super) enum Stage {
 pub(super) struct Stopping {
     stage: AtomicU8,
     changed: Notify,
+    closing: Notify,
 }
 
 impl Stopping {
@@ -46,7 +47,21 @@ impl Stopping {
     fn advance(&self, stage: Stage) -> bool {
         let before = self.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.changed.notify_one();
+        if stage >= Stage::LastClients {
+            self.closing.notify_waiters();
+        }
         before < stage as u8
+    }
+
+    /// Until nobody is let in any more.
+    ///
+    /// Cancel safety: nothing is lost.
+    pub(super) async fn is_closing(&self) {
+        // Asked for before the look, so that what happens between the two is heard.
+        let closing = self.closing.notified();
+        if self.stage() < Stage::LastClients {
+            closing.await;
+        }
     }
 
     fn stage(&self) -> Stage {
@@ -101,6 +116,16 @@ impl Proxy {
     /// True from the first of [`Proxy::drain`] and [`Proxy::wait_for_clients`] on.
     pub fn is_draining(&self) -> bool {
         self.stopping.stage() >= Stage::LastClients
+    }
+
+    /// Is a client that logs in let in? Whoever came by TCP before SHUTDOWN WAIT_FOR_CLIENTS left the port to the others
+    /// (`so_reuseport`) is one of those who are waited for.
+    pub(super) fn lets_in(&self, by_tcp: bool) -> bool {
+        match self.stopping.stage() {
+            Stage::Running | Stage::Leaving => true,
+            Stage::LastClients => by_tcp && self.cx.settings.load().general.so_reuseport,
+            Stage::Draining | Stage::Now => false,
+        }
     }
 
     /// Should clients be sent here? Not from SIGTERM on.

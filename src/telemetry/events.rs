@@ -130,6 +130,11 @@ pub fn listening(addr: &str) {
     tracing::info!(addr, "listening");
 }
 
+/// A port is no longer listened on here: new clients are the other processes' (`so_reuseport`).
+pub fn left_to_others(addr: &str) {
+    tracing::info!(addr, "left to others");
+}
+
 /// A reload succeeded or failed.
 pub fn reloaded(problems: &[String]) {
     if problems.is_empty() {
