@@ -68,6 +68,8 @@ kinds! {
     InvalidEncoding = "22021" Fatal,
     /// A startup setting without a usable name.
     UndefinedParameter = "42704" Fatal,
+    /// A value that the startup parameter does not have.
+    InvalidParameter = "22023" Fatal,
     /// `options` that can't be parsed.
     InvalidOptions = "42601" Fatal,
     /// Who asks may not come in this way (no rule, no TLS, no certificate, unknown to auth_file).
@@ -291,6 +293,11 @@ impl Error {
     pub fn server_unreachable(why: &str) -> Self {
         Self::new(Kind::ServerUnreachable, "no connection to the server within query_wait_timeout")
             .with_detail(why.to_owned())
+    }
+
+    /// `auth_query` could not be asked, and why.
+    pub fn lookup_unreachable(why: &str) -> Self {
+        Self::new(Kind::ServerUnreachable, "auth_query could not be asked").with_detail(why.to_owned())
     }
 
     /// No server as target_session_attrs wants it within query_wait_timeout, and what the hosts are.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::auth::Credential;
 use crate::client::login;
+use crate::net::Connector;
 use crate::policy::texts::{self, Readings};
 use crate::policy::{self, Lexing, Rejection, Rules, Verdict};
 use crate::pool::PoolKey;
@@ -357,7 +358,8 @@ async fn log_in(settings: &Settings, sender: &Sender) -> Result<ServerConn, Stri
     };
     let key = PoolKey { database: sender.database.clone(), user: sender.user.clone() };
     let credential = settings.userlist.get(&sender.user).map_or(Credential::None, Credential::from_secret);
-    let target = login::pool_target(settings, database, &key, credential).map_err(|e| e.to_string())?;
+    let tls = Connector::new(&settings.general.server_tls).map_err(|e| e.to_string())?;
+    let target = login::pool_target(settings, tls, database, &key, credential);
     let found = connect(&target, settings.general.server_connect_timeout).await.map_err(|e| e.to_string())?;
     let none = Vars::default().intern(std::iter::empty());
     Ok(ServerConn::new(found, Arc::new(target), Arc::clone(&none), none, 0))

@@ -1250,6 +1250,10 @@ fn startup_packets_that_lie() {
             ("length 2^32-1", vec![0xff; 4]),
             ("length beyond the bound", (STARTUP_BYTES_MAX as u32 + 1).to_be_bytes().to_vec()),
             ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+            ("a cancel request without a process id", with(80_877_102, b"")),
+            ("one without a key", with(80_877_102, &[7; 4])),
+            ("one with a short key", with(80_877_102, &[7; 7])),
+            ("one with too long a key", with(80_877_102, &[7; 4 + 257])),
         ] {
             let (heard, closed, seen) = heard(&door, bytes, Vec::new()).await;
             assert_eq!((heard.len(), closed), (0, true), "{what}");
@@ -1260,6 +1264,7 @@ fn startup_packets_that_lie() {
             ("nobody", with(3 << 16, b"\0"), "28000"),
             ("no terminator", with(3 << 16, b"user\0ann\0"), "08P01"),
             ("options", named(b"options", b"-c"), "42601"),
+            ("replication", named(b"replication", b"xx"), "22023"),
             ("option without a name", named(b"options", b"-c="), "42704"),
             ("not UTF-8", named(b"search_path", b"\xff"), "22021"),
         ] {

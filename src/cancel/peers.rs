@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::limits::CANCELS_MAX;
-use crate::net::{Connector, Keepalive, TlsError};
+use crate::net::{Connector, Keepalive};
 use crate::server::connect;
 use crate::settings::{Peer, Settings};
 use crate::telemetry::events;
@@ -109,19 +109,15 @@ pub struct Way {
 }
 
 impl Peers {
-    /// Those of `settings`; none, if we have no id ourselves. Reads files of `server_tls_*`.
-    ///
-    /// # Errors
-    /// One of these can't be used.
-    pub fn new(settings: &Settings) -> Result<Self, TlsError> {
+    /// Those of `settings`; none, if we have no id ourselves.
+    pub fn new(settings: &Settings, tls: Connector) -> Self {
         let general = &settings.general;
         let others = settings.peers.iter().filter(|(id, _)| general.peer_id != 0 && **id != general.peer_id);
         let ways: BTreeMap<_, _> =
             others.map(|(id, peer)| (*id, Way::new(*id, peer, general.default_pool_size))).collect();
-        let tls = if ways.is_empty() { Connector::default() } else { Connector::new(&general.server_tls)? };
         let (keepalive, connect_timeout) = (Keepalive::from(general), general.server_connect_timeout);
         let hosts_file = general.hosts_file.clone();
-        Ok(Self { ways, tls, keepalive, hosts_file, connect_timeout })
+        Self { ways, tls, keepalive, hosts_file, connect_timeout }
     }
 
     /// Each way, and whom it leads to.

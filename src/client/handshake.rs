@@ -31,12 +31,12 @@ use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::settings::{AuthType, Mapping, Secret, Settings};
-use crate::wire::CancelKey;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::frontend;
 use crate::wire::proxy;
 use crate::wire::startup::{self, ALPN, Startup, StartupPacket, authentication as code};
+use crate::wire::{CancelKey, DecodeError};
 
 /// Longest that telling a client why it is refused may take.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -174,7 +174,12 @@ async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
     let (mut ssl, mut gss) = (line.stream()?.is_tls(), line.stream()?.is_tls());
     loop {
         let packet = line.startup_packet().await?;
-        match StartupPacket::decode(&packet).map_err(startup::startup_error)? {
+        let packet_says = match StartupPacket::decode(&packet) {
+            // Nor is a cancel request ever answered.
+            Err(error) if startup::is_cancel_request(&packet) => return Err(line.in_silence(error)),
+            decoded => decoded.map_err(startup::startup_error)?,
+        };
+        match packet_says {
             StartupPacket::SslRequest if !std::mem::replace(&mut ssl, true) => {
                 gss |= ssl_request(line, tls).await?;
             }
@@ -294,15 +299,18 @@ impl Line {
         self.read(&mut word).await?;
         let len = match startup::length(word) {
             Ok(len) => len,
-            Err(error) => {
-                // PostgreSQL says nothing to who does not speak the protocol.
-                if let Some(stream) = self.stream.take() {
-                    take_what_came(&stream);
-                }
-                return Err(startup::startup_error(error).into());
-            }
+            // PostgreSQL says nothing to who does not speak the protocol.
+            Err(error) => return Err(self.in_silence(error)),
         };
         Ok(std::mem::take(&mut *self.take(len - word.len()).await?))
+    }
+
+    /// The end of a connection that is told nothing.
+    fn in_silence(&mut self, error: DecodeError) -> LoginError {
+        if let Some(stream) = self.stream.take() {
+            take_what_came(&stream);
+        }
+        startup::startup_error(error).into()
     }
 
     /// The next `len` bytes. They are held as they come: a length that is announced and not sent costs nothing.
@@ -442,6 +450,11 @@ impl Unauthenticated {
     /// The connection; `None`: it broke.
     pub fn stream(&self) -> Option<&Stream> {
         self.line.stream.as_ref()
+    }
+
+    /// When its login must be over; `None`: it has all the time.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.line.deadline
     }
 
     /// Sends AuthenticationOk to a client that need not prove who it is.

@@ -157,15 +157,13 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
 }
 
 /// Where a pool's connections log in, and as whom.
-///
-/// # Errors
-/// The TLS settings toward servers can't be used.
 pub fn pool_target(
     settings: &Settings,
+    tls: Connector,
     database: &Database,
     key: &PoolKey,
     credential: Credential,
-) -> Result<Target, Error> {
+) -> Target {
     let general = &settings.general;
     let credential = match &database.password {
         Some(secret) => Credential::from_secret(secret),
@@ -174,10 +172,7 @@ pub fn pool_target(
             None => credential,
         },
     };
-    let tls = Connector::new(&general.server_tls).map_err(|e| {
-        Error::internal("the TLS settings toward servers can't be used").with_log(e.to_string())
-    })?;
-    Ok(Target {
+    Target {
         hosts: database.host.clone(),
         port: database.port,
         hosts_file: general.hosts_file.clone(),
@@ -189,7 +184,7 @@ pub fn pool_target(
         keepalive: Keepalive::from(general),
         startup: startup_settings(database),
         minor: 2,
-    })
+    }
 }
 
 /// What the operator chose for clients that choose nothing.
@@ -298,7 +293,7 @@ fn open_pool(
     credential: Credential,
 ) -> Result<(Arc<Pool>, CountedIn), Error> {
     let database = settings.database(&key.database).ok_or_else(|| Error::unknown_database(&key.database))?;
-    let pool = pool_of(cx, settings, database, key, credential)?;
+    let pool = pool_of(cx, settings, database, key, credential);
     if pool.disabled.load(Ordering::Relaxed) {
         let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
         return Err(Error::new(Kind::DatabaseDisabled, what));
@@ -346,8 +341,8 @@ fn pool_of(
     database: &Database,
     key: &PoolKey,
     credential: Credential,
-) -> Result<Arc<Pool>, Error> {
-    let target = pool_target(settings, database, key, credential)?;
+) -> Arc<Pool> {
+    let target = pool_target(settings, (**cx.server_tls.load()).clone(), database, key, credential);
     let known = target.credential.clone();
     let pool = cx.pools.get(key, || (pool_settings(settings, database, key), target));
     let have = pool.target.load();
@@ -357,7 +352,7 @@ fn pool_of(
         pool.target.store(Arc::new(better));
     }
     drop(have);
-    Ok(pool)
+    pool
 }
 
 /// Which limit on clients is passed, with this one counted.

@@ -32,6 +32,7 @@ use arc_swap::ArcSwap;
 use crate::cancel::{ClientShared, Registry};
 use crate::coalesce::Lanes;
 use crate::learn::Learner;
+use crate::net::Connector;
 use crate::policy::Rejection;
 use crate::pool::Pools;
 use crate::settings::Settings;
@@ -44,6 +45,8 @@ pub(crate) use login::rules;
 pub struct Context {
     /// The operator's choices; a reload swaps them.
     pub settings: ArcSwap<Settings>,
+    /// TLS toward servers, by these.
+    pub server_tls: ArcSwap<Connector>,
     /// Counts reloads: a session takes its rules anew when it moved.
     pub generation: AtomicUsize,
     /// Server connections.

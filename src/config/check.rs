@@ -8,6 +8,7 @@ use super::value::shorten;
 use super::words::word;
 use super::{At, Draft, join};
 use crate::limits::NAME_BYTES_MAX;
+use crate::net::{Acceptor, Connector, TlsError};
 use crate::settings::{
     AllowListMode, AuthType, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
 };
@@ -142,7 +143,7 @@ fn auth(draft: &mut Draft) {
         AuthType::Cert if !verified => draft.object(
             "auth_type",
             "\"cert\" needs checked client certificates; \
-             set client_tls_sslmode to verify-full and client_tls_ca_file",
+             set client_tls_sslmode to verify-ca or verify-full, and client_tls_ca_file",
         ),
         AuthType::Peer if !has_socket => {
             draft.object("auth_type", "\"peer\" is for Unix sockets only; set unix_socket_dir");
@@ -243,6 +244,7 @@ fn client_tls(draft: &mut Draft) {
             ),
         );
     }
+    usable(draft, |draft| Acceptor::new(&draft.settings.general.client_tls).err());
 }
 
 fn server_tls(draft: &mut Draft) {
@@ -255,6 +257,22 @@ fn server_tls(draft: &mut Draft) {
             .object("server_tls_key_file", "is not set, but server_tls_cert_file is; set both or neither"),
         _ => {}
     }
+    usable(draft, |draft| Connector::new(&draft.settings.general.server_tls).err());
+}
+
+/// What can be opened may hold no certificate, or another's key: it is put to use, where nothing else is wrong.
+fn usable(draft: &mut Draft, built: impl Fn(&Draft) -> Option<TlsError>) {
+    if !draft.problems.is_empty() {
+        return;
+    }
+    let Some(TlsError { setting, file, what }) = built(draft) else { return };
+    let message = match file {
+        Some(file) => {
+            format!("{} cannot be used ({what}); name a PEM file that fits the others", file.display())
+        }
+        None => what,
+    };
+    draft.object(&setting, message);
 }
 
 /// Files are looked at even where the mode does not use them: a path that is there should be right.

@@ -26,7 +26,7 @@ use rustls::{
 use sha2::Digest;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use super::Stream;
 use crate::settings::{SslMode, Tls, TlsProtocols};
@@ -326,19 +326,29 @@ impl Connector {
 struct Verifier {
     provider: Arc<CryptoProvider>,
     /// `None`: the chain is not checked.
-    roots: Option<RootCertStore>,
+    trusted: Option<Trusted>,
     names: bool,
+}
+
+#[derive(Debug)]
+struct Trusted {
+    roots: RootCertStore,
+    /// `server_tls_ca_file` as it is: a server may show one of these itself, as one that signed its own certificate does.
+    shown: Vec<CertificateDer<'static>>,
 }
 
 impl Verifier {
     fn new(tls: &Tls) -> Result<Self, TlsError> {
         let names = tls.sslmode == SslMode::VerifyFull;
-        let roots = match (&tls.ca_file, names || tls.sslmode == SslMode::VerifyCa) {
+        let trusted = match (&tls.ca_file, names || tls.sslmode == SslMode::VerifyCa) {
             (_, false) => None,
-            (Some(file), true) => Some(TOWARD_SERVERS.roots(file)?),
-            (None, true) => Some(machine_roots()?),
+            (Some(file), true) => Some(Trusted {
+                roots: TOWARD_SERVERS.roots(file)?,
+                shown: TOWARD_SERVERS.certificates("ca_file", file)?,
+            }),
+            (None, true) => Some(Trusted { roots: machine_roots()?, shown: Vec::new() }),
         };
-        Ok(Self { provider: provider(), roots, names })
+        Ok(Self { provider: provider(), trusted, names })
     }
 }
 
@@ -364,14 +374,18 @@ impl ServerCertVerifier for Verifier {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.provider.signature_verification_algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
-        if self.names {
-            verify_server_name(&certificate, server_name).or_else(|error| {
-                if common_name_matches(end_entity, server_name) { Ok(()) } else { Err(error) }
-            })?;
+        let Some(Trusted { roots, shown }) = &self.trusted else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        if shown.contains(end_entity) {
+            is_current(end_entity, now)?;
+        } else {
+            let certificate = checkable(end_entity)?;
+            let algorithms = self.provider.signature_verification_algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+        }
+        if self.names && !common_name_matches(end_entity, server_name) {
+            verify_server_name(&checkable(end_entity)?, server_name)?;
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -392,10 +406,10 @@ impl ServerCertVerifier for Verifier {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        if self.roots.is_some() || ParsedCertificate::try_from(cert).is_ok() {
+        if ParsedCertificate::try_from(cert).is_ok() {
             return verify_tls13_signature(message, cert, dss, algorithms);
         }
-        // Unchecked modes meet self-made certificates of X.509 version 1, which webpki can't read.
+        // Self-made certificates of X.509 version 1, which webpki can't read: nothing is checked, or they are trusted themselves.
         let key = public_key(cert).ok_or(rustls::CertificateError::BadEncoding)?;
         verify_tls13_signature_with_raw_key(message, &key, dss, algorithms)
     }
@@ -409,6 +423,27 @@ impl ServerCertVerifier for Verifier {
 
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     X509Certificate::from_der(certificate.as_ref()).ok().map(|(_, parsed)| parsed)
+}
+
+/// In a form whose chain and names can be checked.
+fn checkable<'a>(certificate: &'a CertificateDer<'_>) -> Result<ParsedCertificate<'a>, rustls::Error> {
+    if parse(certificate).is_some_and(|parsed| parsed.version() != X509Version::V3) {
+        let what = "the certificate is not of X.509 version 3: sign it with an -extfile, or name it in server_tls_ca_file";
+        return Err(rustls::Error::General(what.into()));
+    }
+    ParsedCertificate::try_from(certificate)
+}
+
+/// What is trusted for itself has no chain that says whether its time is over.
+fn is_current(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::CertificateError> {
+    use rustls::CertificateError::{BadEncoding, Expired, NotValidYet};
+    let validity = parse(certificate).ok_or(BadEncoding)?.validity().clone();
+    let now = i64::try_from(now.as_secs()).map_err(|_| Expired)?;
+    match () {
+        () if now < validity.not_before.timestamp() => Err(NotValidYet),
+        () if now > validity.not_after.timestamp() => Err(Expired),
+        () => Ok(()),
+    }
 }
 
 fn public_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
@@ -623,6 +658,41 @@ mod tests {
             ] {
                 let met = meet(&acceptor(cn), &full, host).await;
                 assert_eq!(met.is_ok(), good, "{cn} for {host}: {:?}", met.err());
+            }
+        });
+    }
+
+    /// Certificates that signed themselves, as PostgreSQL's manual begins with, whether they may sign others or not.
+    #[test]
+    fn a_certificate_that_is_in_the_file_itself_is_trusted_while_it_is_valid() {
+        let ours = Authority::new();
+        let own = |name: &str, is_ca, until: i32| {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.is_ca = is_ca;
+            params.not_after = rcgen::date_time_ymd(until, 1, 1);
+            let certificate = params.self_signed(&key).unwrap();
+            let cert_file = Some(ours.write(&format!("{name}.crt"), &certificate.pem()));
+            let key_file = Some(ours.write(&format!("{name}.key"), &key.serialize_pem()));
+            Tls { sslmode: SslMode::Require, cert_file, key_file, ..Tls::default() }
+        };
+        let authority = || IsCa::Ca(BasicConstraints::Unconstrained);
+        let (signs, leaf) = (own("signs", authority(), 4096), own("leaf", IsCa::NoCa, 4096));
+        let (like_it, over) = (own("like_it", authority(), 4096), own("over", authority(), 2001));
+        block_on(async {
+            use SslMode::{VerifyCa, VerifyFull};
+            for (shown, trusted, sslmode, host, good) in [
+                (&signs, &signs, VerifyCa, "elsewhere", true),
+                (&signs, &signs, VerifyFull, "localhost", true),
+                (&signs, &signs, VerifyFull, "elsewhere", false),
+                (&leaf, &leaf, VerifyFull, "localhost", true),
+                (&leaf, &leaf, VerifyFull, "elsewhere", false),
+                (&like_it, &signs, VerifyCa, "localhost", false),
+                (&over, &over, VerifyCa, "localhost", false),
+            ] {
+                let connector = connector(sslmode, trusted.cert_file.clone());
+                let met = meet(&Acceptor::new(shown).unwrap(), &connector, host).await;
+                assert_eq!(met.is_ok(), good, "{shown:?} {sslmode:?} {host}: {:?}", met.err());
             }
         });
     }

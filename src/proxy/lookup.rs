@@ -15,6 +15,7 @@ use crate::client::handshake::Unauthenticated;
 use crate::client::login;
 use crate::config;
 use crate::error::Error;
+use crate::net::Connector;
 use crate::pool::{self, CheckoutError, PoolKey, Pools};
 use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
@@ -59,7 +60,7 @@ struct Lookup {
 
 impl Lookup {
     /// `None`: nobody is to ask for this client.
-    fn of(settings: &Settings, startup: &Startup) -> Option<Self> {
+    fn of(settings: &Settings, tls: &Connector, startup: &Startup) -> Option<Self> {
         let general = &settings.general;
         let own =
             (!CONSOLES.contains(&&*startup.database)).then(|| settings.database(&startup.database)).flatten();
@@ -75,7 +76,7 @@ impl Lookup {
         (entry.user, entry.password, entry.connect_query) = (None, None, None);
         let key = PoolKey { database, user };
         let credential = settings.userlist.get(&key.user).map_or(Credential::None, Credential::from_secret);
-        let mut target = login::pool_target(settings, &entry, &key, credential).ok()?;
+        let mut target = login::pool_target(settings, tls.clone(), &entry, &key, credential);
         target.startup = [
             ("search_path", "pg_catalog, pg_temp"),
             ("client_encoding", "UTF8"),
@@ -114,11 +115,10 @@ impl Proxy {
         if settings.userlist.contains_key(&startup.user) || client.method(settings).is_err() {
             return Ok(None);
         }
-        let Some(lookup) = Lookup::of(settings, startup) else { return Ok(None) };
+        let Some(lookup) = Lookup::of(settings, &self.cx.server_tls.load(), startup) else { return Ok(None) };
         let (database, user) = (lookup.key.database.clone(), startup.user.clone());
-        let limit = settings.general.client_login_timeout;
-        let limit = if limit.is_zero() { FOREVER } else { limit };
-        let asked = tokio::time::timeout(limit, self.ask(lookup, &user)).await;
+        let deadline = client.deadline().unwrap_or_else(|| tokio::time::Instant::now() + FOREVER);
+        let asked = tokio::time::timeout_at(deadline, self.ask(lookup, &user)).await;
         match asked
             .unwrap_or_else(|_| Err(Failed::Unreachable("no answer within client_login_timeout".into())))
         {
@@ -129,7 +129,7 @@ impl Proxy {
                 }
                 Ok(secret.ok().flatten())
             }
-            Err(Failed::Unreachable(why)) => Err(Error::server_unreachable(&why)),
+            Err(Failed::Unreachable(why)) => Err(Error::lookup_unreachable(&why)),
             Err(Failed::Refused(why)) => {
                 events::lookup_failed(&database, &why);
                 Ok(None)

@@ -42,7 +42,7 @@ use crate::client::{Context, login};
 use crate::coalesce::Lanes;
 use crate::error::{Error, Kind};
 use crate::learn::Learner;
-use crate::net::{Acceptor, Peer, Stream};
+use crate::net::{Acceptor, Connector, Peer, Stream};
 use crate::pool::Pools;
 use crate::settings::{Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
@@ -119,7 +119,8 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
     let files = raise_file_limit();
     let general = settings.general.clone();
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
-    let peers = Peers::new(&settings).map_err(|e| ServeError(e.to_string()))?;
+    let server_tls = Connector::new(&general.server_tls).map_err(|e| ServeError(e.to_string()))?;
+    let peers = Peers::new(&settings, server_tls.clone());
     let (workers, threads) = start_workers(&general)?;
     let pools = Pools::default();
     let audit = Sink::open(general.audit_file.as_deref())
@@ -130,6 +131,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         lanes: Arc::new(Lanes::new()),
         learner: Arc::new(Learner::default()),
         settings: ArcSwap::from_pointee(settings.clone()),
+        server_tls: ArcSwap::from_pointee(server_tls),
         generation: AtomicUsize::new(0),
         pools,
         clients: Registry::default(),

@@ -13,7 +13,7 @@ use crate::auth::Credential;
 use crate::cancel::{Peers, Signal};
 use crate::client::login;
 use crate::config::{self, SetError};
-use crate::net::Acceptor;
+use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
 use crate::settings::{AllowList, FileState, General, Settings};
@@ -121,13 +121,14 @@ impl Proxy {
 
     fn apply(&self, settings: Settings) -> Result<(), String> {
         let tls = Acceptor::new(&settings.general.client_tls).map_err(|e| e.to_string())?;
-        let peers = Peers::new(&settings).map_err(|e| e.to_string())?;
+        let server_tls = Connector::new(&settings.general.server_tls).map_err(|e| e.to_string())?;
         let audit = Sink::open(settings.general.audit_file.as_deref())
             .map_err(|e| format!("audit_file can't be opened: {e}"))?;
-        let (changes, removed) = self.changes(&settings)?;
+        let (changes, removed) = self.changes(&settings, &server_tls);
         // From here on nothing fails.
         self.tls.store(Arc::new(tls));
-        self.peers.store(Arc::new(peers));
+        self.peers.store(Arc::new(Peers::new(&settings, server_tls.clone())));
+        self.cx.server_tls.store(Arc::new(server_tls));
         self.cx.audit.switch(audit);
         self.auth.reload(&settings);
         self.lookups.forget();
@@ -151,7 +152,7 @@ impl Proxy {
     }
 
     /// What each pool gets, and the pools whose database is no more.
-    fn changes(&self, settings: &Settings) -> Result<(Vec<Change>, Vec<Arc<Pool>>), String> {
+    fn changes(&self, settings: &Settings, tls: &Connector) -> (Vec<Change>, Vec<Arc<Pool>>) {
         let running = self.cx.settings.load();
         let (mut changes, mut removed) = (Vec::new(), Vec::new());
         for pool in self.cx.pools.all() {
@@ -161,8 +162,7 @@ impl Proxy {
             };
             let old = pool.target.load_full();
             let credential = credential_now(settings, &pool.key.user, &old.credential);
-            let target = login::pool_target(settings, database, &pool.key, credential)
-                .map_err(|e| format!("{e}: {}", e.log().unwrap_or_default()))?;
+            let target = login::pool_target(settings, tls.clone(), database, &pool.key, credential);
             let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
                 != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)
                 || running.general.server_tls != settings.general.server_tls;
@@ -170,7 +170,7 @@ impl Proxy {
             let moved = moved || settings.connect_query != pool.settings.load().connect_query;
             changes.push(Change { pool, settings, target, moved });
         }
-        Ok((changes, removed))
+        (changes, removed)
     }
 }
 

@@ -128,6 +128,11 @@ impl<'a> StartupPacket<'a> {
     }
 }
 
+/// Is it one by its code, whatever its length? From what follows the length word.
+pub fn is_cancel_request(packet: &[u8]) -> bool {
+    packet.starts_with(&CANCEL_REQUEST.to_be_bytes())
+}
+
 fn cancel_request(mut fields: Fields<'_>) -> Result<StartupPacket<'_>, DecodeError> {
     let pid = fields.i32("process id")?;
     let key = fields.rest();
@@ -289,7 +294,7 @@ fn asks_for_replication(value: &str) -> Result<bool, Error> {
         return Ok(true);
     }
     let what = format!("invalid value for parameter \"replication\": \"{}\"", name_for_message(value));
-    Err(Error::new(Kind::InvalidOptions, what)
+    Err(Error::new(Kind::InvalidParameter, what)
         .with_hint("Valid values are: \"false\", 0, \"true\", 1, \"database\"."))
 }
 
@@ -751,7 +756,7 @@ mod tests {
             }
         }
         for value in ["", "o", "2", "databases", "tru e"] {
-            assert_eq!(told(read(0, &[("user", "a"), ("replication", value)])).0, "42601", "{value:?}");
+            assert_eq!(told(read(0, &[("user", "a"), ("replication", value)])).0, "22023", "{value:?}");
         }
     }
 

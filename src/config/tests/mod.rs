@@ -251,7 +251,7 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
     let types: &[(&str, &str, &str)] = &[
         ("auth_type = \"scram-sha-256\"", "auth_type", "set auth_file to a userlist"),
         ("auth_type = \"md5\"", "auth_type", "set auth_file to a userlist"),
-        ("auth_type = \"cert\"", "auth_type", "set client_tls_sslmode to verify-full and client_tls_ca_file"),
+        ("auth_type = \"cert\"", "auth_type", "set client_tls_sslmode to verify-ca or verify-full"),
         ("auth_type = \"hba\"", "auth_type", "set auth_hba_file"),
         ("auth_type = \"pam\"", "auth_type", "expected one of trust"),
     ];
@@ -382,6 +382,41 @@ fn tls_needs_its_files() {
     assert!(
         problems[0].message.contains("client_tls_sslmode \"verify-full\" needs it; set it to a PEM file")
     );
+}
+
+#[test]
+fn files_of_tls_that_cannot_be_used_are_said_with_the_reason() {
+    let certificate = || {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    };
+    let ((ours, key), (others, _)) = (certificate(), certificate());
+    let users = ("userlist.txt", "\"app\" \"secret\"\n");
+    let pem = [users, ("a.crt", &*ours), ("a.key", &*key), ("b.crt", &*others), ("text", "no certificate")];
+    let client = |cert: &str| {
+        format!(
+            "client_tls_sslmode = \"require\"\nclient_tls_cert_file = \"{cert}\"\nclient_tls_key_file = \"a.key\"\n"
+        )
+    };
+    let server = |cert: &str| format!("server_tls_cert_file = \"{cert}\"\nserver_tls_key_file = \"a.key\"\n");
+    let verify = |ca: &str| format!("server_tls_sslmode = \"verify-ca\"\nserver_tls_ca_file = \"{ca}\"\n");
+    for (lines, key) in [
+        (client("b.crt"), "client_tls_key_file"),
+        (client("text"), "client_tls_cert_file"),
+        (server("b.crt"), "server_tls_key_file"),
+        (verify("text"), "server_tls_ca_file"),
+    ] {
+        let problems = refused("a.toml", &format!("{BASE}{lines}{DATABASE}"), &pem);
+        let [problem] = &problems[..] else { panic!("{lines}: {problems:?}") };
+        assert!(problem.key == key && problem.message.contains("cannot be used ("), "{lines}: {problem:?}");
+        assert!(problem.line.is_some(), "{problem:?}");
+    }
+    for lines in [client("a.crt"), server("a.crt"), verify("a.crt")] {
+        let text = format!("{BASE}{lines}{DATABASE}");
+        let dir = files(&[&pem[..], &[("a.toml", &*text)]].concat());
+        assert!(read_in(&dir, "a.toml").is_ok(), "{lines}");
+    }
 }
 
 #[test]
