@@ -580,7 +580,7 @@ impl State {
             Settled::Failed(count) => self.names.fail(count, names),
         }
         match tag {
-            b::ERROR_RESPONSE => self.recv_error(body, asked, shared, pipeline)?,
+            b::ERROR_RESPONSE => self.recv_error(body, (asked, answer), shared, pipeline)?,
             b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
                 self.recv_shape(asked, (rest == 0).then_some(body), answer);
             }
