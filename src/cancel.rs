@@ -123,7 +123,6 @@ pub struct ClientShared {
     gone: AtomicBool,
     waker: Mutex<Option<Waker>>,
     link: Mutex<Option<Arc<ServerShared>>>,
-    struck: AtomicBool,
 }
 
 /// What the janitor saw last, and when it saw it first.
@@ -254,14 +253,7 @@ impl ClientShared {
     /// Hot path. From here on a cancel request goes to `server`.
     pub fn link(&self, server: &Arc<ServerShared>) {
         server.client.store(self.id, Ordering::Relaxed);
-        let mut link = lock(&self.link);
-        self.struck.store(false, Ordering::Relaxed);
-        *link = Some(Arc::clone(server));
-    }
-
-    /// A cancel request was sent to the server since that was linked.
-    pub fn is_struck(&self) -> bool {
-        self.struck.load(Ordering::Relaxed)
+        *lock(&self.link) = Some(Arc::clone(server));
     }
 
     /// Hot path. From here on no cancel request reaches the server that was linked.
@@ -278,7 +270,6 @@ impl ClientShared {
     fn linked_for_cancel(&self) -> Linked {
         let link = lock(&self.link);
         let Some(server) = link.as_ref() else { return Linked::None };
-        self.struck.store(true, Ordering::Relaxed);
         if server.cancels.load(Ordering::Acquire) >= CANCELS_PER_SERVER_MAX {
             return Linked::Enough;
         }
@@ -384,7 +375,6 @@ impl Registry {
             gone: AtomicBool::new(false),
             waker: Mutex::new(None),
             link: Mutex::new(None),
-            struck: AtomicBool::new(false),
         });
         clients.insert((pid, key), Arc::clone(&client));
         self.consoles.fetch_add(usize::from(client.console), Ordering::Relaxed);

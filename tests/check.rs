@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{PgOptions, Postgres};
+use support::{PgOptions, Postgres, Proxy};
 
 fn pgsluice(arguments: &[&str], file: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(arguments).arg(file).output().expect("pgsluice starts")
@@ -50,6 +50,12 @@ fn a_bad_file_is_refused_by_check_and_by_serve_with_every_mistake() {
         assert!(second.contains("pgsluice.toml:6: databases.app.port: found 0; expected"), "{second}");
         assert_eq!(last, "pgsluice: 2 problems in the configuration");
     }
+}
+
+#[test]
+fn who_runs_it_as_root_is_told() {
+    let proxy = Proxy::to(Postgres::shared(), "", "", "");
+    assert_eq!(proxy.log().contains("runs as root"), support::child::is_root(), "{}", proxy.log());
 }
 
 #[test]

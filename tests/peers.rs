@@ -4,15 +4,16 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, show, until};
-use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, poll, relay};
+use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, client_program, poll, relay};
 
 /// Sends a request; it is done with when the connection closes. Nothing is ever answered.
 fn request(port: u16, pid: i32, key: &[u8]) {
@@ -181,6 +182,46 @@ fn a_process_that_waits_for_its_clients_leaves_the_port_to_the_other() {
     stays.terminate();
     began.into_iter().for_each(Raw::terminate);
     assert!(pair.proxies[0].wait_end().success());
+}
+
+/// As a service manager restarts it.
+#[test]
+fn the_queue_of_a_port_that_was_handed_over_is_the_next_process_s() {
+    let server = Postgres::shared();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    // Where it is told to listen does not count.
+    let config = Proxy::config(server, "listen_addr = \"192.0.2.1\"", "", "");
+    let start = || Proxy::start_handed(port, listener.try_clone().expect("clone").into(), &config);
+    let mut first = start();
+    let mut inside = Raw::login(port, "postgres");
+    inside.rows("BEGIN");
+    first.terminate();
+    first.wait_for_log("left to others");
+    let mut waits = Raw::connect(port);
+    waits.startup(3 << 16, &[("user", "postgres"), ("database", "postgres")]);
+    let mut commit = Vec::new();
+    f::put_query(&mut commit, b"COMMIT");
+    inside.send(&commit);
+    assert!(inside.read_until_closed().iter().any(|m| m.command() == "COMMIT"));
+    assert!(first.wait_end().success());
+    let _next = start();
+    waits.authenticate("postgres", "").unwrap_or_else(|e| panic!("{}", e.outline()));
+    assert_eq!(waits.value("SELECT 1").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_socket_that_was_handed_over_keeps_its_file() {
+    let server = Postgres::shared();
+    let dir = tempfile::Builder::new().prefix("pgsluice-handed-").tempdir().expect("directory");
+    let path = dir.path().join(".s.PGSQL.5432");
+    let listener = UnixListener::bind(&path).expect("bind");
+    let mut proxy = Proxy::start_handed(5432, listener.into(), &Proxy::config(server, "", "", ""));
+    let dsn = format!("host={} user=postgres dbname=postgres", dir.path().display());
+    let mut psql = Command::new(client_program("psql"));
+    assert_eq!(support::child::run(psql.args(["-XAtc", "SELECT 1", &dsn])).trim(), "1");
+    proxy.terminate();
+    assert!(proxy.wait_end().success() && path.exists());
 }
 
 /// One process whose peer 2 is at `port`.

@@ -61,6 +61,10 @@ fn listening(draft: &mut Draft) {
         draft.object("listen_addr", format!("\"{addr}\" is no address; write an address, a host name, or *"));
     }
     if let Some(dir) = &general.unix_socket_dir {
+        if !dir.is_dir() && dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"@")) {
+            let message = "sockets without a file (@) are not offered; name a directory";
+            return draft.object("unix_socket_dir", message);
+        }
         directory(draft, "unix_socket_dir", dir);
         let bytes = dir.join(format!(".s.PGSQL.{}", general.listen_port)).as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
@@ -182,6 +186,8 @@ fn hba(draft: &mut Draft) {
     if general.auth_type != AuthType::Hba {
         return;
     }
+    let looked_up = general.auth_user.is_some() || draft.databases.iter().any(|d| d.auth_user.is_some());
+    let has_secrets = general.auth_file.is_some() || looked_up;
     let Some(file) = general.auth_hba_file else { return };
     let verified = verifies_clients(&general.client_tls);
     for rule in draft.settings.hba.clone() {
@@ -195,7 +201,7 @@ fn hba(draft: &mut Draft) {
             Some(AuthType::Cert) if rule.transport != HbaTransport::HostSsl => {
                 draft.problem(&at, "auth_hba_file", "method cert needs TLS; make the rule a hostssl rule");
             }
-            Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256) if general.auth_file.is_none() => {
+            Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256) if !has_secrets => {
                 let message = "this method needs the users' secrets; set auth_file to a userlist";
                 draft.problem(&at, "auth_hba_file", message);
             }

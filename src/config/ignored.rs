@@ -25,7 +25,7 @@ const GENERAL: &[(&str, &str)] = &[
     ("autodb_idle_timeout", "the fallback database costs nothing while unused"),
     ("pool_idle_timeout", "a pool without connections costs next to nothing"),
     ("login_notify_message", "clients get no notice at login"),
-    ("suspend_timeout", "SUSPEND has no time limit of its own"),
+    ("suspend_timeout", "there is no SUSPEND"),
     ("dns_nxdomain_ttl", DNS),
     ("dns_zone_check_period", DNS),
     ("resolv_conf", DNS),

@@ -585,6 +585,39 @@ pub(super) const TLS13_CIPHERS: Ciphers = Ciphers(&[
 /// PgBouncer's words for what is the default, and for every cipher: all that there are here are safe.
 const EVERY_CIPHER: [&str; 5] = ["default", "secure", "fast", "normal", "all"];
 
+/// OpenSSL's words for sets that hold every suite of TLS 1.2 that there is here.
+const ALL_OF_OURS: [&str; 7] = ["HIGH", "DEFAULT", "ALL", "ECDHE", "EECDH", "KECDHE", "KEECDH"];
+
+/// Its words for sets that hold none of them: to leave those out changes nothing.
+const NONE_OF_OURS: [&str; 33] = [
+    "ANULL", "ENULL", "NULL", "LOW", "MEDIUM", "EXP", "EXPORT", "EXPORT40", "EXPORT56", "ADH", "AECDH", "DH",
+    "DHE", "EDH", "KDHE", "KEDH", "KRSA", "DSS", "ADSS", "PSK", "SRP", "MD5", "SHA", "SHA1", "DES", "3DES",
+    "RC2", "RC4", "IDEA", "SEED", "CAMELLIA", "SSLV2", "SSLV3",
+];
+
+/// Its names of suites that there are not here, by the hash or the tag at their end.
+const ENDS_OF_SUITES: [&str; 6] = ["-SHA", "-SHA256", "-SHA384", "-POLY1305", "-CCM", "-CCM8"];
+
+impl Ciphers {
+    /// Adds what one word of OpenSSL's language names. `None`: it is not understood, and may forbid something.
+    fn add(&self, word: &str, kept: &mut Vec<&'static str>) -> Option<()> {
+        let upper = word.to_ascii_uppercase();
+        let known =
+            self.0.iter().find(|(ours, theirs)| [*ours, *theirs].contains(&&*upper)).map(|(_, name)| *name);
+        match (known, upper.strip_prefix(['!', '-'])) {
+            (Some(name), _) => kept.push(name),
+            (None, Some(set)) if NONE_OF_OURS.contains(&set) => {}
+            (None, None) if ALL_OF_OURS.contains(&&*upper) => {
+                kept.extend(self.0.iter().map(|(_, name)| *name))
+            }
+            (None, None) if ENDS_OF_SUITES.iter().any(|end| upper.ends_with(end)) => {}
+            (None, None) if upper == "@STRENGTH" || upper.starts_with("@SECLEVEL=") => {}
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
 impl Kind for Ciphers {
     type Value = Vec<&'static str>;
     fn takes(&self) -> String {
@@ -599,13 +632,15 @@ impl Kind for Ciphers {
         if matches!(&words[..], [word] if EVERY_CIPHER.contains(&word.to_ascii_lowercase().as_str())) {
             return Some(Vec::new());
         }
-        let known = |word: &String| {
-            let is = |(ours, theirs): &&(&str, &str)| {
-                [*ours, *theirs].iter().any(|n| n.eq_ignore_ascii_case(word))
-            };
-            self.0.iter().find(is).map(|(_, kept)| *kept)
-        };
-        words.iter().map(known).collect()
+        let mut named = Vec::new();
+        words.iter().try_for_each(|word| self.add(word, &mut named))?;
+        let mut kept: Vec<&'static str> = Vec::new();
+        named.into_iter().for_each(|name| {
+            if !kept.contains(&name) {
+                kept.push(name)
+            }
+        });
+        (words.is_empty() || !kept.is_empty()).then_some(kept)
     }
     fn show(&self, value: &Vec<&'static str>) -> String {
         let name = |kept: &&str| self.0.iter().find(|(_, known)| known == kept).map(|(name, _)| *name);

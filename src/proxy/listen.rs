@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use listenfd::ListenFd;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::logins::Place;
@@ -14,11 +15,25 @@ use crate::net::{Keepalive, Peer, Stream};
 use crate::settings::General;
 use crate::telemetry::events;
 
-/// Opens everything that is to be listened on; what was bound comes back.
+/// Who has a listener, too, and gets what is not accepted here any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heir {
+    Nobody,
+    /// Other processes (`so_reuseport`): each has a queue of its own.
+    Peers,
+    /// The service manager, who opened it: its queue is the next process's.
+    Manager,
+}
+
+/// Opens everything that is to be listened on, unless it was `handed` over; what was bound comes back.
 pub(super) fn listen(
     proxy: &Arc<Proxy>,
     general: &General,
+    handed: ListenFd,
 ) -> Result<(Vec<SocketAddr>, Vec<PathBuf>), ServeError> {
+    if handed.len() > 0 {
+        return Ok((take_over(proxy, handed)?, Vec::new()));
+    }
     let mut addrs = Vec::new();
     for addr in &general.listen_addr {
         for addr in resolve(addr, general.listen_port)? {
@@ -28,7 +43,8 @@ pub(super) fn listen(
             let bound = listener.local_addr().unwrap_or(addr);
             events::listening(&bound.to_string());
             addrs.push(bound);
-            tokio::spawn(Arc::clone(proxy).accept_tcp(listener, general.so_reuseport));
+            let heir = if general.so_reuseport { Heir::Peers } else { Heir::Nobody };
+            tokio::spawn(Arc::clone(proxy).accept_tcp(listener, heir));
         }
     }
     let mut sockets = Vec::new();
@@ -42,12 +58,39 @@ pub(super) fn listen(
         })?;
         events::listening(&path.display().to_string());
         sockets.push(path);
-        tokio::spawn(Arc::clone(proxy).accept_unix(listener));
+        tokio::spawn(Arc::clone(proxy).accept_unix(listener, Heir::Nobody));
     }
     if addrs.is_empty() && sockets.is_empty() {
         return Err(ServeError("nothing to listen on: set listen_addr or unix_socket_dir".into()));
     }
     Ok((addrs, sockets))
+}
+
+/// The service manager's sockets, in place of `listen_addr` and `unix_socket_dir`. Their files are its own.
+fn take_over(proxy: &Arc<Proxy>, mut handed: ListenFd) -> Result<Vec<SocketAddr>, ServeError> {
+    let unusable = |i: usize, why: &dyn std::fmt::Display| {
+        ServeError(format!("cannot listen on socket {i} of the service manager (LISTEN_FDS): {why}"))
+    };
+    let mut addrs = Vec::new();
+    for i in 0..handed.len() {
+        if let Ok(Some(listener)) = handed.take_tcp_listener(i) {
+            listener.set_nonblocking(true).map_err(|e| unusable(i, &e))?;
+            let listener = TcpListener::from_std(listener).map_err(|e| unusable(i, &e))?;
+            let addr = listener.local_addr().map_err(|e| unusable(i, &e))?;
+            events::listening(&addr.to_string());
+            addrs.push(addr);
+            tokio::spawn(Arc::clone(proxy).accept_tcp(listener, Heir::Manager));
+        } else if let Ok(Some(listener)) = handed.take_unix_listener(i) {
+            listener.set_nonblocking(true).map_err(|e| unusable(i, &e))?;
+            let listener = UnixListener::from_std(listener).map_err(|e| unusable(i, &e))?;
+            let path = listener.local_addr().ok().and_then(|addr| addr.as_pathname().map(Path::to_owned));
+            events::listening(&path.unwrap_or_default().display().to_string());
+            tokio::spawn(Arc::clone(proxy).accept_unix(listener, Heir::Manager));
+        } else {
+            return Err(unusable(i, &"it is neither a TCP nor a Unix socket that listens"));
+        }
+    }
+    Ok(addrs)
 }
 
 fn resolve(addr: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
@@ -100,8 +143,8 @@ fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
 }
 
 impl Proxy {
-    /// A port that others listen on (`so_reuseport`) is left to them once nobody is let in here.
-    async fn accept_tcp(self: Arc<Self>, listener: TcpListener, is_shared: bool) {
+    /// A port that others have, too, is left to them once nobody is let in here.
+    async fn accept_tcp(self: Arc<Self>, listener: TcpListener, heir: Heir) {
         let mut failed = 0;
         loop {
             tokio::select! {
@@ -112,19 +155,24 @@ impl Proxy {
                     }
                     Err(error) => self.pause_after(&error, &mut failed).await,
                 },
-                () = self.stopping.is_closing(), if is_shared => break,
+                () = self.stopping.is_closing(), if heir != Heir::Nobody => break,
             }
         }
         let addr = listener.local_addr().map(|addr| addr.to_string()).unwrap_or_default();
-        // Who is in the queue has been given to this process.
+        if heir == Heir::Peers {
+            self.empty_queue(listener).await;
+        }
+        events::left_to_others(&addr);
+    }
+
+    /// Who is in a queue of our own has been given to this process.
+    async fn empty_queue(self: &Arc<Self>, listener: TcpListener) {
         let Ok(listener) = listener.into_std() else { return };
         while let Ok((tcp, peer)) = listener.accept() {
             if tcp.set_nonblocking(true).is_ok() {
                 self.take_tcp(tcp, peer).await;
             }
         }
-        drop(listener);
-        events::left_to_others(&addr);
     }
 
     async fn take_tcp(self: &Arc<Self>, tcp: std::net::TcpStream, peer: SocketAddr) {
@@ -139,22 +187,29 @@ impl Proxy {
         });
     }
 
-    async fn accept_unix(self: Arc<Self>, listener: UnixListener) {
+    async fn accept_unix(self: Arc<Self>, listener: UnixListener, heir: Heir) {
         let mut failed = 0;
         loop {
-            match listener.accept().await {
-                Ok((unix, _)) => {
-                    let Ok(unix) = unix.into_std() else { continue };
-                    let place = self.place(Peer::Unix).await;
-                    self.give_to_worker(move |proxy| async move {
-                        if let Ok(unix) = tokio::net::UnixStream::from_std(unix) {
-                            proxy.connection(Stream::Unix(unix), Peer::Unix, place).await;
-                        }
-                    });
-                }
-                Err(error) => self.pause_after(&error, &mut failed).await,
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((unix, _)) => {
+                        let Ok(unix) = unix.into_std() else { continue };
+                        self.take_unix(unix).await;
+                    }
+                    Err(error) => self.pause_after(&error, &mut failed).await,
+                },
+                () = self.stopping.is_closing(), if heir != Heir::Nobody => break,
             }
         }
+    }
+
+    async fn take_unix(self: &Arc<Self>, unix: std::os::unix::net::UnixStream) {
+        let place = self.place(Peer::Unix).await;
+        self.give_to_worker(move |proxy| async move {
+            if let Ok(unix) = tokio::net::UnixStream::from_std(unix) {
+                proxy.connection(Stream::Unix(unix), Peer::Unix, place).await;
+            }
+        });
     }
 
     /// A place among those that have not logged in, once there is one.

@@ -34,6 +34,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use listenfd::ListenFd;
 
 use crate::auth::Auth;
 use crate::cancel::{ClientState, Peers, Registry, Signal};
@@ -102,20 +103,25 @@ impl std::error::Error for ServeError {}
 /// # Errors
 /// An address can't be listened on, a TLS file can't be used, a thread can't be started.
 pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
+    if nix::unistd::geteuid().is_root() {
+        events::runs_as_root();
+    }
+    // Before there are other threads: it takes them out of the environment.
+    let handed = ListenFd::from_env();
     let runtime = runtime().map_err(|e| ServeError(format!("cannot start a runtime: {e}")))?;
     runtime.block_on(async {
         let signals = Signals::catch();
-        let running = start(settings, path).await?;
+        let running = start(settings, path, handed).await?;
         running.until_stopped(signals).await;
         Ok(())
     })
 }
 
-/// Opens the listeners and starts the workers; call inside a runtime with time and I/O.
+/// Opens the listeners, or takes those that were `handed` over, and starts the workers; call inside a runtime with time and I/O.
 ///
 /// # Errors
 /// As [`serve`].
-pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeError> {
+async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Running, ServeError> {
     let files = raise_file_limit();
     let general = settings.general.clone();
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
@@ -151,7 +157,7 @@ pub async fn start(settings: Settings, path: PathBuf) -> Result<Running, ServeEr
         reloading: Mutex::default(),
         averages: Averages::default(),
     });
-    let (addrs, sockets) = listen::listen(&proxy, &general)?;
+    let (addrs, sockets) = listen::listen(&proxy, &general, handed)?;
     if let Some(addr) = general.http_addr {
         http::listen(&proxy, addr).await?;
     }

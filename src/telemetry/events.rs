@@ -130,6 +130,11 @@ pub fn listening(addr: &str) {
     tracing::info!(addr, "listening");
 }
 
+/// Whoever got the better of the process would have the machine.
+pub fn runs_as_root() {
+    tracing::warn!("runs as root, which nothing here needs: give it an account of its own");
+}
+
 /// A port is no longer listened on here: new clients are the other processes' (`so_reuseport`).
 pub fn left_to_others(addr: &str) {
     tracing::info!(addr, "left to others");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -36,6 +37,15 @@ impl Proxy {
         let proxy = Self::launch(port, &[], config, &[]);
         // Its port answers anyway.
         proxy.wait_for_log(".s.PGSQL.");
+        proxy
+    }
+
+    /// As [`Self::start`], with a listener that was opened by somebody else, as a service manager does it (LISTEN_FDS).
+    pub fn start_handed(port: u16, listener: OwnedFd, config: &str) -> Self {
+        let script = r#"exec 3>&1 >&2; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@""#;
+        let below = ["/bin/sh", "-c", script, "handed"].map(str::to_owned);
+        let proxy = Self::launch_with(port, &below, config, &[], Stdio::from(listener));
+        proxy.wait_for_log("listening");
         proxy
     }
 
@@ -81,6 +91,10 @@ impl Proxy {
     }
 
     fn launch(port: u16, below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
+        Self::launch_with(port, below, config, files, Stdio::piped())
+    }
+
+    fn launch_with(port: u16, below: &[String], config: &str, files: &[(&str, &str)], stdout: Stdio) -> Self {
         let dir = tempfile::Builder::new().prefix("pgsluice-proxy-").tempdir().expect("temporary directory");
         for (name, text) in files {
             fs::write(dir.path().join(name), text).expect("write a file of the proxy");
@@ -91,12 +105,14 @@ impl Proxy {
             [env!("CARGO_BIN_EXE_pgsluice"), "serve", "-c", &path.display().to_string()].map(str::to_owned);
         let argv = [below, &own].concat();
         let mut process = Guarded::start(&argv, None, "KILL", &dir.path().to_string_lossy(), |command| {
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).env("RUST_BACKTRACE", "1");
+            command.stdout(stdout).stderr(Stdio::piped()).env("RUST_BACKTRACE", "1");
         });
         let log = Arc::new(Mutex::new(String::new()));
         let child = process.child();
         collect(child.stderr.take().expect("stderr is piped"), Arc::clone(&log));
-        collect(child.stdout.take().expect("stdout is piped"), Arc::clone(&log));
+        if let Some(stdout) = child.stdout.take() {
+            collect(stdout, Arc::clone(&log));
+        }
         Self { process, port, log, dir }
     }
 

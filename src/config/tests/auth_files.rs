@@ -185,4 +185,8 @@ fn hba_rules_need_what_their_methods_need() {
         let problems = refused("a.toml", text, &[("hba", hba), ("ident", "ops root app\n")]);
         assert_one(&problems, ("hba", Some(1), "auth_hba_file", says));
     }
+    // A lookup is as good as a userlist.
+    let text = text.replace("[databases.app]", "auth_user=\"lookup\"\n[databases.app]");
+    let dir = files(&[("a.toml", &*text), ("hba", "host all all all md5\n"), ("ident", "ops root app\n")]);
+    assert!(read_in(&dir, "a.toml").is_ok());
 }

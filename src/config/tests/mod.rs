@@ -224,6 +224,7 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("listen_addr = \"127.0.0.300\"", "listen_addr", "write an address, a host name, or *"),
         ("listen_addr = \"\"", "listen_addr", "set listen_addr, or unix_socket_dir"),
         ("unix_socket_group = \"no such group\"", "unix_socket_group", "create it or name another"),
+        ("unix_socket_dir = \"@here\"", "unix_socket_dir", "sockets without a file (@) are not offered"),
         ("unix_socket_dir = \"nowhere\"", "unix_socket_dir", "create it or name another"),
         ("min_pool_size = 30", "min_pool_size", "lower min_pool_size or raise default_pool_size"),
         ("auth_file = \"missing.txt\"", "auth_file", "check the path and its permissions"),
@@ -237,7 +238,9 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             "server_tls_protocols",
             "expected tlsv1.2, tlsv1.3, or both",
         ),
-        ("client_tls_ciphers = \"HIGH\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"HIGH:!AES\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"!aNULL:!MD5\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"DHE-RSA-AES256-SHA\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"TLS_AES_256_GCM_SHA384\"", "client_tls_ciphers", "ECDHE-RSA-AES256"),
         ("server_tls13_ciphers = \"AES\"", "server_tls13_ciphers", "TLS_CHACHA20_POLY1305_SHA256"),
     ];
@@ -359,6 +362,28 @@ fn versions_and_ciphers_of_tls_are_understood_in_pgbouncers_words() {
         assert_eq!(general.server_tls.ciphers, chosen);
         assert_eq!(general.server_tls.tls13_ciphers, ["TLS13_AES_256_GCM_SHA384"]);
     }
+}
+
+/// As pgbouncer.ini files have it; what cannot be left out is an error, see above.
+#[test]
+fn openssls_words_for_ciphers_are_understood_where_they_change_nothing() {
+    let chosen = |words: &str| {
+        let ini = format!(
+            "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nserver_tls_ciphers = {words}\n"
+        );
+        loaded("a.ini", &ini).settings.general.server_tls.ciphers
+    };
+    let all: Vec<_> = value::CIPHERS.0.iter().map(|(_, kept)| *kept).collect();
+    for words in [
+        "HIGH:!ADH:!AECDH:!LOW:!EXP:!MD5:!3DES:!SRP:!PSK:@STRENGTH",
+        "HIGH:!aNULL:!MD5",
+        "HIGH:MEDIUM-SHA:!RC4",
+        "kEECDH:-kRSA:@SECLEVEL=2",
+    ] {
+        assert_eq!(chosen(words), all, "{words}");
+    }
+    let some = "ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-RSA-AES128-GCM-SHA256";
+    assert_eq!(chosen(some), ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
 }
 
 /// What the settings may name is what there is.
