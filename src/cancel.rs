@@ -123,6 +123,7 @@ pub struct ClientShared {
     gone: AtomicBool,
     waker: Mutex<Option<Waker>>,
     link: Mutex<Option<Arc<ServerShared>>>,
+    struck: AtomicBool,
 }
 
 /// What the janitor saw last, and when it saw it first.
@@ -253,7 +254,14 @@ impl ClientShared {
     /// Hot path. From here on a cancel request goes to `server`.
     pub fn link(&self, server: &Arc<ServerShared>) {
         server.client.store(self.id, Ordering::Relaxed);
-        *lock(&self.link) = Some(Arc::clone(server));
+        let mut link = lock(&self.link);
+        self.struck.store(false, Ordering::Relaxed);
+        *link = Some(Arc::clone(server));
+    }
+
+    /// A cancel request was sent to the server since that was linked.
+    pub fn is_struck(&self) -> bool {
+        self.struck.load(Ordering::Relaxed)
     }
 
     /// Hot path. From here on no cancel request reaches the server that was linked.
@@ -270,6 +278,7 @@ impl ClientShared {
     fn linked_for_cancel(&self) -> Linked {
         let link = lock(&self.link);
         let Some(server) = link.as_ref() else { return Linked::None };
+        self.struck.store(true, Ordering::Relaxed);
         if server.cancels.load(Ordering::Acquire) >= CANCELS_PER_SERVER_MAX {
             return Linked::Enough;
         }
@@ -375,6 +384,7 @@ impl Registry {
             gone: AtomicBool::new(false),
             waker: Mutex::new(None),
             link: Mutex::new(None),
+            struck: AtomicBool::new(false),
         });
         clients.insert((pid, key), Arc::clone(&client));
         self.consoles.fetch_add(usize::from(client.console), Ordering::Relaxed);

@@ -5,7 +5,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use pgsluice::wire::{backend as b, frame};
@@ -22,6 +22,8 @@ struct Herald {
     /// It goes behind it, in the same write.
     behind: AtomicBool,
     told: AtomicUsize,
+    /// Who notifies.
+    pid: AtomicI32,
     holds_cancels: Mutex<bool>,
     cancels_changed: Condvar,
     cancels_held: AtomicUsize,
@@ -82,9 +84,11 @@ impl Herald {
                 let mut told = Vec::new();
                 if head.tag == b::READY_FOR_QUERY && self.tells.load(Ordering::Acquire) {
                     let payload = self.told.fetch_add(1, Ordering::AcqRel);
-                    let body = format!("\0\0\0\u{1}news\0{payload}\0");
+                    let pid = self.pid.load(Ordering::Acquire).to_be_bytes();
+                    let body = format!("news\0{payload}\0");
                     frame::put(&mut told, b::NOTIFICATION_RESPONSE, |out| {
-                        out.extend_from_slice(body.as_bytes())
+                        out.extend_from_slice(&pid);
+                        out.extend_from_slice(body.as_bytes());
                     });
                 }
                 let ready = held.drain(..head.total());
@@ -157,6 +161,33 @@ fn what_comes_in_round_trips_of_ours_is_the_listening_clients() {
     all.extend(heard(&raw.query("SELECT 1")));
     assert!(herald.told() > texts.len(), "round trips of ours were told something");
     hear_all(&mut raw, &herald, all);
+}
+
+/// Who notified, of these messages.
+fn notifiers(messages: &[Message]) -> Vec<i32> {
+    let pid = |m: &Message| m.body.first_chunk().map(|pid| i32::from_be_bytes(*pid)).expect("a process id");
+    messages.iter().filter(|m| m.tag == b::NOTIFICATION_RESPONSE).map(pid).collect()
+}
+
+/// In round trips of ours and in the client's own.
+#[test]
+fn a_client_takes_its_own_notifications_for_its_own_and_no_others() {
+    let (herald, proxy, database) = start();
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("LISTEN news");
+    let server: i32 = raw.value("SELECT pg_backend_pid()").expect("a process id").parse().expect("a number");
+    assert_ne!(server, raw.pid);
+    for (notifier, known_as) in [(server, raw.pid), (raw.pid, server), (7_654_321, 7_654_321)] {
+        herald.pid.store(notifier, Ordering::Release);
+        herald.tell(true);
+        // The probe behind the first comes before the answer to the second.
+        let mut all = notifiers(&raw.query("UNLISTEN other"));
+        all.extend(notifiers(&raw.query("UNLISTEN other")));
+        herald.tell(false);
+        all.extend(notifiers(&raw.query("SELECT 1")));
+        assert!(all.len() > 2, "no round trip of ours was told anything: {all:?}");
+        assert!(all.iter().all(|pid| *pid == known_as), "{notifier}: {all:?}");
+    }
 }
 
 /// A client that waits for a notification sends nothing meanwhile.

@@ -646,6 +646,21 @@ fn refusals_of_ours_behind_an_error_are_not_told_later() {
 }
 
 #[test]
+fn the_first_of_several_refusals_is_the_one_that_is_told() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    prepare(&mut raw, "first", "SELECT 1");
+    prepare(&mut raw, "second", "SELECT 2");
+    let messages = ask(&mut raw, |o| {
+        put_parse(o, "first", "SELECT 3");
+        put_run(o, "third", &[]);
+        put_parse(o, "second", "SELECT 4");
+    });
+    assert_eq!(messages[0].field(b'M'), "prepared statement \"first\" already exists");
+    assert_eq!(failure(&mut raw, |o| put_run(o, "fourth", &[])), "26000", "its own refusal");
+}
+
+#[test]
 fn a_parse_in_a_failed_block_is_refused_by_the_server() {
     let (_, proxy, database) = rotating("");
     let mut raw = Raw::login(proxy.port(), &database);

@@ -8,7 +8,9 @@
 //! `make regress` brings the suite (it is not ours to keep), builds what it needs and runs this; with another server where
 //! `PGSLUICE_TEST_PG_BIN` says so. By hand: `PGSLUICE_REGRESS` is a directory with the suite (`src/test/regress` of
 //! PostgreSQL's sources), the directory `specs` of `src/test/isolation`, `pg_regress`, and the shared libraries;
-//! `PGSLUICE_REGRESS_FILES` chooses files. What was answered is kept under the target directory (`tmp/regress`).
+//! `PGSLUICE_REGRESS_FILES` chooses files, `PGSLUICE_REGRESS_WAY` ways through ("allow", "single session"), and
+//! `PGSLUICE_REGRESS_GENERAL` and `PGSLUICE_REGRESS_COALESCE` are lines for these tables of the configuration
+//! (`session_state = "reject"`, `deferred = true`). What was answered is kept under the target directory (`tmp/regress`).
 
 mod support;
 
@@ -43,7 +45,7 @@ const fn known(file: &'static str, level: &'static str, mode: &'static str, why:
 
 #[rustfmt::skip]
 const KNOWN: &[Known] = &[
-    known("isolation-async-notify", "", "transaction", "the process id in a notification is the server's"),
+    known("isolation-async-notify", "", "transaction", "the process id in another's notification is the server's"),
     known("event_trigger_login", "", "", "a login is the server connection's, made before the client came"),
     known("guc", "", "", "a server process that served others has PL/pgSQL loaded; pg_prepared_statements shows the pool's"),
     known("stats", "", "", "reconnecting starts no new session on the server"),
@@ -83,6 +85,18 @@ struct Way {
 const THROUGH: [(&str, &str); 4] =
     [("allow", "session"), ("allow", "transaction"), ("single", "session"), ("single", "transaction")];
 
+fn asked(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// Those of them that were asked for.
+fn through() -> Vec<(&'static str, &'static str)> {
+    let asked = asked("PGSLUICE_REGRESS_WAY");
+    let mut through = THROUGH.to_vec();
+    through.retain(|(level, mode)| format!("{level} {mode}").contains(&asked));
+    through
+}
+
 /// What came of it: the outputs by file, and how many statements the proxy passed.
 struct Outcome {
     outputs: BTreeMap<String, String>,
@@ -121,8 +135,10 @@ impl Site {
         let proxy = (way.level != "direct").then(|| {
             let quiet = "log_connections = false\nlog_disconnections = false";
             let general = format!("pool_mode = \"{}\"\n{quiet}\n{general}", way.mode);
+            let general = format!("{general}\n{}", asked("PGSLUICE_REGRESS_GENERAL"));
             let policy = format!("[policy]\nsimple_query = \"{}\"\nfunction_call = \"allow\"", way.level);
-            Proxy::to(&pg, &general, "", &policy)
+            let coalesce = format!("[coalesce]\n{}", asked("PGSLUICE_REGRESS_COALESCE"));
+            Proxy::to(&pg, &general, "", &format!("{policy}\n{coalesce}"))
         });
         pg.psql("postgres", &format!("CREATE DATABASE {database} TEMPLATE template0"));
         Self { pg, proxy, place }
@@ -261,7 +277,7 @@ fn the_regression_suite_cannot_tell() {
     let regress = suite();
     let files = files(&regress);
     assert!(!files.is_empty(), "no statements in {}", regress.display());
-    compare(&files, &THROUGH, |way| run(way, &regress, &files));
+    compare(&files, &through(), |way| run(way, &regress, &files));
 }
 
 /// `pg_regress` runs the files as their schedule says, many at a time, and compares with the expected outputs. Returns
@@ -329,7 +345,7 @@ fn pg_regress_cannot_tell() {
     assert!(count > 100, "pg_regress did not run: see tmp/regress");
     println!("pg_regress: {count} files, {} of them fail direct: {direct:?}", direct.len());
     let mut surprises = Vec::new();
-    for (level, mode) in THROUGH {
+    for (level, mode) in through() {
         let (failed, ran) = pg_regress(&way(level, mode), &regress);
         assert_eq!(ran, count);
         let failed: Vec<_> = failed.into_iter().filter(|file| !direct.contains(file)).collect();

@@ -534,8 +534,11 @@ fn notifications_reach_a_listener_in_session_and_transaction_mode() {
         let message = listener.read();
         assert_eq!(message.tag, b::NOTIFICATION_RESPONSE);
         assert!(message.outline().contains("news") && message.outline().contains("one"));
+        assert_ne!(message.body[..4], listener.pid.to_be_bytes());
         // To itself, within its own transaction.
-        assert_eq!(tags(&listener.query("NOTIFY news, 'self'")), "CAZ");
+        let own = listener.query("NOTIFY news, 'self'");
+        assert_eq!(tags(&own), "CAZ");
+        assert_eq!(own[1].body[..4], listener.pid.to_be_bytes());
         listener.rows("UNLISTEN *");
         sender.rows("NOTIFY news, 'two'");
         assert_eq!(tags(&listener.query("SELECT 1")), "TDCZ");

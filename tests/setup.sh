@@ -91,19 +91,20 @@ setup_seeds() {
     install_missing
 }
 
-# PostgreSQL's own regression and isolation suites, from the source package of the server that is installed here, with what
-# is built of the first: psql, pg_regress and the suite's C functions. Nothing of it is installed, and apt's own lists are
-# left alone. The last line says where it is.
+# PostgreSQL's own regression and isolation suites in the version of the server that is installed here, or that
+# PGSLUICE_TEST_PG_BIN names, with what is built of the first: psql, pg_regress and the suite's C functions. Nothing of it
+# is installed, and apt's own lists are left alone. The last line says where it is.
 setup_regress() {
     need build-essential has cc
     need dpkg-dev has dpkg-source
+    need curl has curl
     need bzip2 has bzip2
     need bison has bison
     need flex has flex
     need perl has perl
     install_missing
-    major=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -printf '%f\n' | sort -n | tail -n1)
-    version=$(dpkg-query -W -f '${Version}' "postgresql-$major")
+    bin=${PGSLUICE_TEST_PG_BIN:-$(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin | sort -V | tail -n1)}
+    version=$("$bin/postgres" --version | cut -d' ' -f3)
     target=${CARGO_TARGET_DIR:-$(cd "$(dirname "$0")/.." && pwd)/target}
     mkdir -p "$target"
     out=$(cd "$target" && pwd)/regress
@@ -111,7 +112,8 @@ setup_regress() {
         rm -rf "$out"
         mkdir -p "$out/source" "$out/regress"
         regress_source || {
-            echo "setup: no source package of PostgreSQL $version to be had; unpack one and set PGSLUICE_REGRESS" >&2
+            echo "setup: no source of PostgreSQL $version to be had from Debian or $archive (see $out/fetch.log)" >&2
+            echo "setup: build its src/test/regress by hand and set PGSLUICE_REGRESS: see tests/regress.rs" >&2
             exit 1
         }
         regress_build >"$out/build.log" 2>&1 || { echo "setup: see $out/build.log" >&2; exit 1; }
@@ -121,16 +123,55 @@ setup_regress() {
     echo "$out/regress"
 }
 
+archive=https://ftp.postgresql.org/pub/source
+
+# Debian keeps one source of each of its suites: one that a security update has just replaced, or that a mirror has not got
+# yet, is not there. PostgreSQL's archive keeps all of them. Another minor release is better than none: what its
+# suite expects and this server does not do fails direct, too.
 regress_source() {
     apt=$out/apt
+    debian_lists >"$out/fetch.log" 2>&1 || true
+    known=$(debian showsrc "postgresql-${version%%.*}" 2>/dev/null | sed -n 's/^Version: //p' | sort -Vru)
+    same="^$version([^0-9]|$)"
+    debian_source "$(echo "$known" | grep -E "$same")" || archive_source ||
+        debian_source "$(echo "$known" | grep -Ev "$same")" || return 1
+    tar xf "$found" -C "$out/source" --strip-components=1
+    rm -rf "$apt"
+}
+
+debian_lists() {
     mkdir -p "$apt/parts" "$apt/lists/partial" "$apt/cache/archives/partial"
     cat /etc/apt/sources.list.d/debian*.sources 2>/dev/null | sed 's/^Types:.*/Types: deb-src/' >"$apt/parts/src.sources"
     sed -n 's/^deb /deb-src /p' /etc/apt/sources.list 2>/dev/null >"$apt/parts/src.list" || true
-    set -- -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/parts" \
-        -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=
-    (cd "$apt" && apt-get "$@" update && apt-get "$@" source --download-only "postgresql-$major=$version") || return 1
-    tar xf "$apt"/*.orig.tar.* -C "$out/source" --strip-components=1
-    rm -rf "$apt"
+    debian update
+}
+
+debian() { # debian COMMAND...: apt with these sources and lists of its own; what is asked is asked of apt-cache
+    tool=apt-get
+    [ "$1" != showsrc ] || tool=apt-cache
+    "$tool" -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$apt/parts" \
+        -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User= "$@"
+}
+
+debian_source() { # debian_source VERSIONS: the first of them that can be had
+    for package in $1; do
+        (cd "$apt" && debian source --download-only "postgresql-${version%%.*}=$package") >>"$out/fetch.log" 2>&1 || continue
+        case "$package" in
+        "$version"[!0-9]*) ;;
+        *) echo "setup: the suite is that of $package, the server is $version: some files may fail direct, too" >&2 ;;
+        esac
+        found=$(find "$apt" -maxdepth 1 -name '*.orig.tar.*' ! -name '*.asc')
+        return 0
+    done
+    return 1
+}
+
+archive_source() {
+    found=$apt/postgresql-$version.tar.bz2
+    for file in "$found" "$found.sha256"; do
+        curl --proto '=https' -sSfL --max-time 600 -o "$file" "$archive/v$version/${file##*/}" >>"$out/fetch.log" 2>&1 || return 1
+    done
+    (cd "$apt" && sha256sum -c "$found.sha256") >>"$out/fetch.log" 2>&1
 }
 
 regress_build() (

@@ -65,7 +65,13 @@ impl Session {
             return Ok(());
         }
         self.client.prepare_out();
-        self.client.out.append(&mut server.heard);
+        let heard = std::mem::take(&mut server.heard);
+        let mut rest = &heard[..];
+        while let Ok(Some(head)) = header(rest, usize::MAX) {
+            let (frame, behind) = rest.split_at(head.total());
+            self.state.put_notification(frame, &server.shared, &mut self.client.out);
+            rest = behind;
+        }
         pump_down(server, &mut self.state, &mut self.client)
     }
 
@@ -465,7 +471,12 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             // is not what it is taken for, which does not matter to this client.
             shared.close_needed.store(true, Ordering::Relaxed);
         }
-        state.put_answer(answer, head.tag, frame, rest, walk);
+        if head.tag == b::NOTIFICATION_RESPONSE && answer == Answer::Forward && rest == 0 {
+            walk.skip(frame.len());
+            state.put_notification(frame, shared, walk.out);
+        } else {
+            state.put_answer(answer, head.tag, frame, rest, walk);
+        }
         *streaming = rest;
         state.part.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);
         if rest == 0 && !pipeline.is_empty() {
@@ -580,7 +591,7 @@ impl State {
             Settled::Failed(count) => self.names.fail(count, names),
         }
         match tag {
-            b::ERROR_RESPONSE => self.recv_error(body, asked, shared, pipeline)?,
+            b::ERROR_RESPONSE => self.recv_error(body, (asked, answer), shared, pipeline)?,
             b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
                 self.recv_shape(asked, (rest == 0).then_some(body), answer);
             }
@@ -593,6 +604,12 @@ impl State {
             _ => {}
         }
         Ok(answer)
+    }
+
+    /// Clients know their own notifications by the process id that they were told, and those of others by any other: the
+    /// server's own stands for that one here, and the other way round, should another session of the server's have it.
+    fn put_notification(&self, frame: &[u8], server: &ServerShared, out: &mut Vec<u8>) {
+        b::put_notification(out, frame, server.pid, self.pid);
     }
 
     /// What was kept back goes out before this message, or nowhere if it is an error.

@@ -22,7 +22,7 @@ use crate::wire::{DecodeError, TransactionStatus, frontend as f};
 /// As far as is looked for a second INSERT (messages).
 const LOOKED_AT: usize = 10;
 
-/// A client cancels what puts its block back no more often than this.
+/// A cancel or a timeout strikes what puts a block back no more often than this.
 const UNDO_TRIES: usize = 3;
 
 /// What stands at the front of the buffer.
@@ -172,22 +172,33 @@ impl Session {
         let Some(error) = &reply.error else {
             return Err(Fault::ServerViolation("COPY stored another number of rows".into()));
         };
-        if is_cancel(error) && self.fails_here(opening, error) {
+        if self.is_cancelled(error) && self.fails_here(opening, error) {
             return Ok(());
         }
+        let mut struck = None;
         for _ in 0..UNDO_TRIES {
             let undone = server.simple(opening.undo()).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
             match undone.error {
                 None => return Ok(()),
-                Some(error) if is_cancel(&error) => {
-                    if self.fails_here(opening, &error) {
-                        return Ok(());
-                    }
+                Some(error) if self.is_cancelled(&error) && self.fails_here(opening, &error) => {
+                    return Ok(());
                 }
+                Some(error) if is_cut_short(&error) => struck = Some(error),
                 Some(_) => break,
             }
         }
-        Err(Fault::ServerViolation("a savepoint is gone".into()))
+        match struck {
+            // The client's own timeout, each time.
+            Some(error) if self.fails_here(opening, &error) => Ok(()),
+            _ => Err(Fault::ServerViolation("a savepoint is gone".into())),
+        }
+    }
+
+    /// By the client, or by an administrator, who is known by his words alone; a timeout has the same SQLSTATE.
+    fn is_cancelled(&self, error: &[u8]) -> bool {
+        let told = ErrorFields::new(error).field(b'M');
+        let by_user = || told.is_some_and(|text| memchr::memmem::find(text, b"user request").is_some());
+        is_cut_short(error) && (self.me.is_struck() || by_user())
     }
 
     /// The client cancelled: the block fails where the run stands. False: first it has to be opened again.
@@ -203,12 +214,9 @@ impl Session {
     }
 }
 
-/// By the client, or an administrator; a timeout has the same SQLSTATE.
-fn is_cancel(error: &[u8]) -> bool {
-    let fields = ErrorFields::new(error);
-    let by_user =
-        fields.field(b'M').is_some_and(|text| memchr::memmem::find(text, b"user request").is_some());
-    fields.sqlstate() == b"57014" && by_user
+/// By a cancel or a timeout.
+fn is_cut_short(error: &[u8]) -> bool {
+    ErrorFields::new(error).sqlstate() == b"57014"
 }
 
 /// The error without the lines that say where in a COPY it came up.

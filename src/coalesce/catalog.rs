@@ -73,6 +73,7 @@ macro_rules! versions {
 /// The fingerprint: changes with any DDL that could change an answer of [`ELIGIBILITY_SQL`], and not with ANALYZE,
 /// VACUUM or a storage parameter. Two 64-bit hashes, since `md5()` fails where the server's OpenSSL runs in FIPS mode.
 /// The same text in both queries; `pg_class.xmin` alone would miss SET DEFAULT, a second trigger and others.
+/// A schema that is renamed and renamed back has another version, too: between the two the name meant another table.
 macro_rules! fingerprint_query {
     () => {
         concat!(
@@ -80,7 +81,7 @@ macro_rules! fingerprint_query {
   pg_catalog.to_hex(pg_catalog.hashtextextended(z.t COLLATE pg_catalog.\"C\", 0)), '-',
   pg_catalog.to_hex(pg_catalog.hashtextextended(z.t COLLATE pg_catalog.\"C\", 1))) AS f
   FROM (SELECT pg_catalog.concat_ws('|', r.relname, r.relnamespace,
-    (SELECT n.nspname FROM pg_catalog.pg_namespace n WHERE n.oid OPERATOR(pg_catalog.=) r.relnamespace), r.relkind, r.relpersistence, r.relam, r.relowner,
+    (SELECT pg_catalog.concat_ws(':', n.nspname, n.xmin, n.ctid) FROM pg_catalog.pg_namespace n WHERE n.oid OPERATOR(pg_catalog.=) r.relnamespace), r.relkind, r.relpersistence, r.relam, r.relowner,
     r.relacl, r.relhasrules, r.relhastriggers, r.relrowsecurity, r.relforcerowsecurity, r.relispartition,
     (SELECT pg_catalog.string_agg(l.relid::pg_catalog.text, ',' ORDER BY l.relid) FROM keyed l), '#',\n    ",
             versions!(
@@ -266,7 +267,8 @@ SELECT pg_catalog.json_build_object(
 ///
 /// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
-/// transaction cannot commit. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a
+/// transaction cannot commit. Also where its isolation level came to be another one (ALTER ROLE, ALTER SYSTEM): what is looked at
+/// then is older than COPY's lock. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a
 /// qualified name.
 pub fn guard_sql() -> &'static str {
     // The text under the cast is never a constant, so it is not folded (and raised) while planning; and it is int4's input
@@ -278,6 +280,7 @@ pub fn guard_sql() -> &'static str {
         fingerprint_query!(),
         ") q) AS f) SELECT CASE WHEN found.f OPERATOR(pg_catalog.=) $3::pg_catalog.text
    AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid
+   AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
   THEN pg_catalog.pg_current_xact_id()::pg_catalog.text
   ELSE pg_catalog.concat('pgsluice: the table changed ', found.f)::pg_catalog.int4::pg_catalog.text END FROM found"
     );

@@ -4,7 +4,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::frame::{Fields, put, put_cstr};
+use super::frame::{Fields, HEADER_BYTES, put, put_cstr};
 use super::{DecodeError, TransactionStatus};
 
 /// Authentication...
@@ -244,6 +244,23 @@ pub fn put_backend_key_data(out: &mut Vec<u8>, pid: i32, key: &[u8]) {
     });
 }
 
+/// Appends a NotificationResponse in which two process ids change places.
+pub fn put_notification(out: &mut Vec<u8>, frame: &[u8], one: i32, other: i32) {
+    let body = out.len() + HEADER_BYTES;
+    out.extend_from_slice(frame);
+    // Whoever gets one without a process id is to see it for itself.
+    let Some(pid) = out.get_mut(body..).and_then(|body| body.first_chunk_mut()) else { return };
+    let said = i32::from_be_bytes(*pid);
+    let shown = if said == one {
+        other
+    } else if said == other {
+        one
+    } else {
+        said
+    };
+    *pid = shown.to_be_bytes();
+}
+
 /// Appends ParameterDescription of a statement without parameters.
 pub fn put_no_parameters(out: &mut Vec<u8>) {
     out.extend_from_slice(&[PARAMETER_DESCRIPTION, 0, 0, 0, 6, 0, 0]);
@@ -321,7 +338,7 @@ mod tests {
 
     use super::*;
     use crate::limits::{CANCEL_KEY_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
-    use crate::wire::frame::{HEADER_BYTES, whole};
+    use crate::wire::frame::whole;
 
     #[test]
     fn the_shape_of_rows_is_names_and_types() {
@@ -387,6 +404,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn two_process_ids_of_notifications_change_places_and_no_other_does() {
+        let notification = |pid: i32| {
+            let mut out = Vec::new();
+            put(&mut out, NOTIFICATION_RESPONSE, |out| {
+                out.extend_from_slice(&pid.to_be_bytes());
+                out.extend_from_slice(b"channel\0payload\0");
+            });
+            out
+        };
+        for (said, shown) in [(7, 9), (9, 7), (8, 8), (-1, -1)] {
+            let mut out = b"before".to_vec();
+            put_notification(&mut out, &notification(said), 7, 9);
+            assert_eq!(out, [b"before".to_vec(), notification(shown)].concat());
+        }
+        let short = [NOTIFICATION_RESPONSE, 0, 0, 0, 7, 0, 0, 0];
+        let mut out = Vec::new();
+        put_notification(&mut out, &short, 0, 1);
+        assert_eq!(out, short);
     }
 
     #[test]

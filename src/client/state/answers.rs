@@ -63,20 +63,21 @@ impl State {
         }
     }
 
-    /// An ErrorResponse was taken in; `asked`: the statement it is about.
+    /// An ErrorResponse was taken in; `asked`: the statement it is about, `answer`: what the client is given of it.
     ///
     /// # Errors
     /// The client sent to a COPY what that does not take, and PostgreSQL would have closed the connection.
     pub fn recv_error(
         &mut self,
         body: &[u8],
-        asked: u32,
+        (asked, answer): (u32, Answer),
         server: &ServerShared,
         pipeline: &mut Pipeline,
     ) -> Result<(), Fault> {
-        for _ in 0..pipeline.take_struck_refusals() {
-            self.refusals.pop_front();
-        }
+        // Those that were struck stand behind the one that is told, if one is.
+        let first = usize::from(answer == Answer::Refuse).min(self.refusals.len());
+        let end = (first + pipeline.take_struck_refusals()).min(self.refusals.len());
+        self.refusals.drain(first..end);
         let fields = b::ErrorFields::new(body);
         if fields.sqlstate() == QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
             let error = "unexpected message during COPY from stdin";

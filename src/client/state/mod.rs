@@ -151,6 +151,8 @@ impl Counts {
 /// One session's memory.
 #[derive(Debug)]
 pub struct State {
+    /// The process id that it was told.
+    pub pid: i32,
     /// When its server goes back.
     pub mode: PoolMode,
     /// What may pass.
@@ -294,6 +296,8 @@ pub enum Reporting {
 /// What is a client's own when it has logged in.
 #[derive(Debug)]
 pub struct Own {
+    /// See [`State::pid`].
+    pub pid: i32,
     /// See [`State::mode`].
     pub mode: PoolMode,
     /// See [`State::rules`].
@@ -311,8 +315,9 @@ pub struct Own {
 impl State {
     /// Of a client that has just logged in.
     pub fn new(cx: &super::Context, general: &General, governs: &pool::Settings, own: Own) -> Self {
-        let Own { mode, rules, base, since, reported, audit } = own;
+        let Own { pid, mode, rules, base, since, reported, audit } = own;
         let mut state = Self {
+            pid,
             mode,
             rules,
             session_state: governs.session_state,

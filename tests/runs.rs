@@ -1,0 +1,220 @@
+//! Runs of INSERTs inside a client's own block that are struck: by a cancel told in other words, by a timeout while the block is put
+//! back, by schemas that change their names while the rows wait.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pgsluice::wire::{TransactionStatus, backend as b, frame, frontend as f};
+use support::console::{show, tell};
+use support::relay::listen;
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, poll};
+
+const ROWS: usize = 20;
+
+/// INSERTs of `first` and the numbers behind it before one Sync.
+fn run(table: &str, first: usize) -> Vec<u8> {
+    let sql = format!("INSERT INTO {table} (id, v) VALUES ($1, $2)");
+    let mut out = Vec::new();
+    f::put_parse(&mut out, b"", sql.as_bytes(), &[]);
+    for id in first..first + ROWS {
+        f::put_bind_text(&mut out, b"", &[Some(id.to_string().as_bytes()), Some(b"x")]);
+        f::put_execute(&mut out, b"", 0);
+    }
+    f::put_empty(&mut out, f::SYNC);
+    out
+}
+
+/// A session whose runs into the table are poured.
+fn learnt(proxy: &Proxy, db: &str, table: &str) -> Raw {
+    let (mut client, mut console) = (Raw::login(proxy.port(), db), Raw::login(proxy.port(), "pgsluice"));
+    let poured = poll(PATIENCE, || {
+        client.rows("BEGIN");
+        client.send(&run(table, 1000));
+        client.read_until_ready();
+        client.query("ROLLBACK");
+        let shown = show(&mut console, "SHOW COALESCE");
+        shown.iter().any(|row| row["rows"] != "0").then_some(())
+    });
+    assert!(poured.is_some(), "never poured");
+    client
+}
+
+fn waits_for_a_lock(pg: &Postgres, db: &str) {
+    let waits = "datname = current_database() AND wait_event_type = 'Lock'";
+    pg.wait_until(db, &format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE {waits}"));
+}
+
+fn states(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|m| m.tag == b::ERROR_RESPONSE).map(Message::sqlstate).collect()
+}
+
+/// Passes on what either side sends, `change` what the server does.
+fn listen_and_change(target: u16, change: fn(&mut [u8])) -> u16 {
+    listen(target, move |client, server| {
+        let (mut down, mut to_client) =
+            (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+        let (mut up, mut to_server) = (client, server);
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut up, &mut to_server);
+            let _ = to_server.shutdown(std::net::Shutdown::Both);
+        });
+        std::thread::spawn(move || pass(&mut down, &mut to_client, change));
+    })
+}
+
+fn pass(from: &mut TcpStream, to: &mut TcpStream, mut each: impl FnMut(&mut [u8])) {
+    let mut piece = vec![0; 1 << 16];
+    while let Ok(n) = from.read(&mut piece)
+        && n > 0
+    {
+        each(&mut piece[..n]);
+        if to.write_all(&piece[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// `lc_messages` of another language.
+fn in_other_words(piece: &mut [u8]) {
+    let words = b"user request";
+    while let Some(at) = piece.windows(words.len()).position(|w| w == words) {
+        piece[at..at + words.len()].copy_from_slice(b"Nutzerwunsch");
+    }
+}
+
+#[test]
+fn a_run_that_is_cancelled_fails_in_any_language() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
+    let relay = listen_and_change(pg.port(), in_other_words);
+    let proxy = Proxy::to(pg, "", &format!("port = {relay}"), "");
+    let mut client = learnt(&proxy, &db, "t");
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN; LOCK TABLE t");
+    client.rows("BEGIN");
+    client.send(&run("t", 0));
+    waits_for_a_lock(pg, &db);
+    client.cancel(proxy.port());
+    assert_eq!(states(&client.read_until_ready()), ["57014"]);
+    assert_eq!(client.error("SELECT 1").sqlstate(), "25P02");
+    client.query("ROLLBACK");
+    holder.rows("ROLLBACK");
+    assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some("0"));
+}
+
+/// What puts a block back under a savepoint is answered, so many times, as if the client's `statement_timeout` had struck it.
+fn listen_and_strike(target: u16, left: Arc<AtomicUsize>) -> u16 {
+    listen(target, move |client, server| {
+        let left = Arc::clone(&left);
+        let (mut down, mut to_client) =
+            (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+        std::thread::spawn(move || pass(&mut down, &mut to_client, |_| ()));
+        let (mut up, mut to_server) = (client, server);
+        std::thread::spawn(move || {
+            let undo = b"ROLLBACK TO SAVEPOINT";
+            let mut piece = vec![0; 1 << 16];
+            while let Ok(n) = up.read(&mut piece)
+                && n > 0
+            {
+                let undoes = piece[..n].windows(undo.len()).any(|w| w == undo);
+                let one_less = |left: usize| left.checked_sub(1);
+                let strikes =
+                    undoes && left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok();
+                let mut struck = Vec::new();
+                frame::put(&mut struck, b::ERROR_RESPONSE, |out| {
+                    out.extend_from_slice(
+                        b"SERROR\0VERROR\0C57014\0Mcanceling statement due to statement timeout\0\0",
+                    );
+                });
+                b::put_ready_for_query(&mut struck, TransactionStatus::Failed);
+                let passed = if strikes { up.write_all(&struck) } else { to_server.write_all(&piece[..n]) };
+                if passed.is_err() {
+                    break;
+                }
+            }
+            let _ = to_server.shutdown(std::net::Shutdown::Both);
+        });
+    })
+}
+
+#[test]
+fn a_timeout_that_strikes_while_a_block_is_put_back_closes_nobody() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int UNIQUE, v text); INSERT INTO t VALUES (7, 'taken')");
+    let left = Arc::new(AtomicUsize::new(0));
+    let relay = listen_and_strike(pg.port(), Arc::clone(&left));
+    let proxy = Proxy::to(pg, "", &format!("port = {relay}"), "");
+    let mut client = learnt(&proxy, &db, "t");
+    // Twice: then the row's own error is heard. Always: what struck is.
+    for (strikes, heard) in [(2, "23505"), (usize::MAX, "57014")] {
+        left.store(strikes, Ordering::Release);
+        // A run that failed keeps the next transactions from being looked at.
+        let seen = poll(PATIENCE, || {
+            client.rows("BEGIN");
+            client.send(&run("t", 0));
+            let seen = states(&client.read_until_ready());
+            assert_eq!(client.error("SELECT 1").sqlstate(), "25P02");
+            client.query("ROLLBACK");
+            (left.load(Ordering::Acquire) != strikes).then_some(seen)
+        });
+        assert_eq!(seen.as_deref(), Some(&[heard.to_owned()][..]), "struck {strikes} times");
+    }
+    left.store(0, Ordering::Release);
+    assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some("1"));
+}
+
+/// While the COPY waits, the schema that its name meant gets its old name back, and the one that was planned for, too.
+#[test]
+fn schemas_that_are_renamed_there_and_back_while_a_copy_waits_are_seen() {
+    let pg = Postgres::shared();
+    // A column of a domain has the full guard look each time.
+    let db = pg.fresh_database(
+        "CREATE SCHEMA one; CREATE SCHEMA two; CREATE DOMAIN public.word AS text;
+         CREATE TABLE one.t (id int, v public.word);
+         CREATE TABLE two.t (id int GENERATED ALWAYS AS IDENTITY UNIQUE, v text)",
+    );
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = learnt(&proxy, &db, "one.t");
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN; INSERT INTO two.t OVERRIDING SYSTEM VALUE VALUES (3, 'x')");
+    pg.psql(&db, "ALTER SCHEMA one RENAME TO other; ALTER SCHEMA two RENAME TO one");
+    client.rows("BEGIN");
+    client.send(&run("one.t", 0));
+    waits_for_a_lock(pg, &db);
+    pg.psql(&db, "ALTER SCHEMA one RENAME TO two; ALTER SCHEMA other RENAME TO one");
+    holder.rows("ROLLBACK");
+    assert_eq!(states(&client.read_until_ready()), [""; 0]);
+    client.rows("COMMIT");
+    // `two.t` refuses a value for its column, and a COPY does not ask.
+    let sql = "SELECT (SELECT count(*) FROM one.t) || ' ' || (SELECT count(*) FROM two.t)";
+    assert_eq!(client.value(sql), Some(format!("{ROWS} 0")));
+}
+
+/// A default that came with ALTER ROLE: the snapshot is older than the lock that the COPY waited for.
+#[test]
+fn a_table_that_changes_while_a_copy_of_an_older_snapshot_waits_is_seen() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE DOMAIN word AS text; CREATE TABLE t (id int NOT NULL, v word)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = learnt(&proxy, &db, "t");
+    pg.psql(&db, &format!("ALTER DATABASE {db} SET default_transaction_isolation = 'repeatable read'"));
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "RECONNECT");
+    let mut holder = Raw::login(pg.port(), &db);
+    holder.rows("BEGIN; ALTER TABLE t ALTER id ADD GENERATED ALWAYS AS IDENTITY");
+    let mut opened = Vec::new();
+    f::put_parse(&mut opened, b"", b"BEGIN", &[]);
+    f::put_bind_text(&mut opened, b"", &[]);
+    f::put_execute(&mut opened, b"", 0);
+    opened.extend_from_slice(&run("t", 0));
+    client.send(&opened);
+    waits_for_a_lock(pg, &db);
+    holder.rows("COMMIT");
+    assert_eq!(states(&client.read_until_ready()), ["428C9"]);
+    client.query("ROLLBACK");
+    assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some("0"));
+}
