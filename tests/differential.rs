@@ -169,23 +169,25 @@ enum Form {
     Pipeline,
     SyncEach,
     Mixed,
+    Parsed,
     InBlock,
     ManyRows,
     ManyParams,
     Tagged,
     Returning,
     ReturningParams,
+    ReturningParsed,
     Nothing,
 }
 
 impl Form {
     /// Not a COPY at best, but a transaction with others' statements.
     fn is_together(self) -> bool {
-        matches!(self, Self::Returning | Self::ReturningParams | Self::Nothing)
+        matches!(self, Self::Returning | Self::ReturningParams | Self::ReturningParsed | Self::Nothing)
     }
 }
 
-const FORMS: [Form; 17] = [
+const FORMS: [Form; 19] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
@@ -196,12 +198,14 @@ const FORMS: [Form; 17] = [
     Form::Pipeline,
     Form::SyncEach,
     Form::Mixed,
+    Form::Parsed,
     Form::InBlock,
     Form::ManyRows,
     Form::ManyParams,
     Form::Tagged,
     Form::Returning,
     Form::ReturningParams,
+    Form::ReturningParsed,
     Form::Nothing,
 ];
 
@@ -325,16 +329,25 @@ impl Case {
                 .collect(),
             Form::Extended => with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v])),
             Form::Cast => {
-                let sql = format!("INSERT INTO {t} (id, v) VALUES ($1::INTEGER, $2 :: {})", self.cast);
+                let sql = match c % 2 {
+                    0 => format!("INSERT INTO {t} (id, v) VALUES ($1::INTEGER, $2 :: {})", self.cast),
+                    _ => format!("INSERT INTO {t} (id, v) VALUES (($1), CAST($2 AS {}))", self.cast),
+                };
                 with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v]))
             }
-            // As psycopg writes what it binds itself; only strings have types.
+            // As psycopg writes what it binds itself, and pgjdbc in parentheses; only strings have types.
             Form::CastLiteral => values
                 .iter()
                 .map(|&(i, v)| {
-                    let cast = if v.starts_with('\'') { format!("::{}", self.cast) } else { String::new() };
+                    let v = match (v.starts_with('\''), c % 4) {
+                        (true, 0 | 1) => format!("{v}::{}", self.cast),
+                        (true, 2) => format!("CAST({v} AS {})", self.cast),
+                        (true, _) => format!("({v}::{})", self.cast),
+                        (false, 3) => format!("({v})"),
+                        (false, _) => v.to_owned(),
+                    };
                     let tail = if c.is_multiple_of(3) { " ON CONFLICT DO NOTHING" } else { "" };
-                    Step::query(&format!("INSERT INTO {t} (id, v) VALUES ({}, {v}{cast}){tail}", id(i)))
+                    Step::query(&format!("INSERT INTO {t} (id, v) VALUES ({}, {v}){tail}", id(i)))
                 })
                 .collect(),
             Form::Named => {
@@ -361,6 +374,23 @@ impl Case {
                     false => Step::extended(&sql, &[Some(id), v]),
                 }));
                 steps
+            }
+            // Each is another text, read at Parse.
+            Form::Parsed | Form::ReturningParsed => {
+                let tail = match self.form {
+                    Form::Parsed => String::new(),
+                    _ => format!(" ON CONFLICT DO NOTHING RETURNING {}", self.returned),
+                };
+                let step = |i: usize, v: &str| {
+                    let sql = format!("INSERT INTO {t} (id, v) VALUES ({}, {v}){tail}", id(i));
+                    if c % 4 < 3 {
+                        return vec![Step::extended(&sql, &[])];
+                    }
+                    // A name for each text, and what came of it if it could not be parsed.
+                    let name = format!("{t}_{r}_{i}");
+                    vec![Step::prepare(&name, &sql), Step::execute(&name, &[])]
+                };
+                values.iter().flat_map(|&(i, v)| step(i, v)).collect()
             }
             Form::Nothing => values
                 .iter()

@@ -4,7 +4,7 @@
 mod support;
 
 use pgsluice::wire::{backend, frontend};
-use support::crowd::{self, comparable, put_bind_binary};
+use support::crowd::{self, comparable, put_bind_binary, to_portal};
 use support::pouring::{
     CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
     warmed,
@@ -31,7 +31,10 @@ fn simple_literals_of_many_clients_leave_as_copy() {
     assert_eq!(wrong.trim(), "0");
 }
 
-/// How an application may send one INSERT with parameters.
+/// Rounds that must not be poured: more than are needed to learn.
+const NEVER: usize = 6;
+
+/// How an application may send one INSERT with Parse and Bind.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Reparsed,
@@ -40,38 +43,78 @@ enum Form {
     NamedBinary,
     DescribesStatement,
     RowLimit,
+    /// As r2dbc-postgresql does.
+    NamedPortal,
+    NamedPortalLeft,
+    PortalClosed,
+    /// As libpq's PQexecParams does without parameters.
+    Literals,
+    LiteralsDescribed,
+    /// A name for each text, as pgx does.
+    LiteralsNamed,
 }
 
-fn insert_step(form: Form, table: &str, a: usize, b: &str) -> Step {
-    let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2)");
+impl Form {
+    fn is_prepared(self) -> bool {
+        matches!(self, Self::Named | Self::NamedBinary | Self::NamedPortal | Self::NamedPortalLeft)
+    }
+
+    fn is_of_literals(self) -> bool {
+        matches!(self, Self::Literals | Self::LiteralsDescribed | Self::LiteralsNamed)
+    }
+}
+
+fn insert_steps(form: Form, table: &str, a: usize, b: &str) -> Vec<Step> {
+    let sql = match form.is_of_literals() {
+        true => format!("INSERT INTO {table} (a, b) VALUES ({a}, '{b}')"),
+        false => format!("INSERT INTO {table} (a, b) VALUES ($1, $2)"),
+    };
     let text = a.to_string();
-    let params = [Some(text.as_bytes()), Some(b.as_bytes())];
-    let mut bytes = Vec::new();
-    let mut limit = 0;
+    let mut params = vec![Some(text.as_bytes()), Some(b.as_bytes())];
+    params.truncate(if form.is_of_literals() { 0 } else { 2 });
+    let of_its_own = format!("s{a}");
     let name: &[u8] = match form {
-        Form::Named | Form::NamedBinary => b"s",
+        Form::LiteralsNamed => of_its_own.as_bytes(),
+        _ if form.is_prepared() => b"s",
         _ => b"",
     };
-    if matches!(form, Form::Reparsed | Form::DescribesStatement | Form::RowLimit) {
-        frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+    let portal: &[u8] = if matches!(form, Form::NamedPortal | Form::NamedPortalLeft) { b"B_1" } else { b"" };
+    let mut bytes = Vec::new();
+    if !form.is_prepared() && !matches!(form, Form::UnnamedOnce) {
+        frontend::put_parse(&mut bytes, name, sql.as_bytes(), &[]);
     }
-    match form {
-        Form::DescribesStatement => frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', b""),
-        Form::RowLimit => limit = 1,
-        _ => {}
+    let mut steps = Vec::new();
+    if matches!(form, Form::LiteralsNamed) {
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', name);
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        steps.push(Step { bytes: std::mem::take(&mut bytes), ready: 1 });
     }
+    if matches!(form, Form::DescribesStatement | Form::LiteralsDescribed) {
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', b"");
+    }
+    let mut bind = Vec::new();
     if matches!(form, Form::NamedBinary) {
         let a = (a as i32).to_be_bytes();
-        put_bind_binary(&mut bytes, name, &[Some(&a), Some(b.as_bytes())]);
+        put_bind_binary(&mut bind, name, &[Some(&a), Some(b.as_bytes())]);
     } else {
-        frontend::put_bind_text(&mut bytes, name, &params);
+        frontend::put_bind_text(&mut bind, name, &params);
     }
-    if matches!(form, Form::Reparsed) {
-        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
+    bytes.extend_from_slice(&to_portal(&bind, portal));
+    if matches!(form, Form::Reparsed | Form::NamedPortal | Form::Literals) {
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', portal);
     }
-    frontend::put_execute(&mut bytes, b"", limit);
+    frontend::put_execute(&mut bytes, portal, i32::from(matches!(form, Form::RowLimit)));
+    if matches!(form, Form::NamedPortal | Form::PortalClosed) {
+        frontend::put_target(&mut bytes, frontend::CLOSE, b'P', portal);
+    }
     frontend::put_empty(&mut bytes, frontend::SYNC);
-    Step { bytes, ready: 1 }
+    steps.push(Step { bytes, ready: 1 });
+    steps
+}
+
+/// Of a form that is one unit.
+fn insert_step(form: Form, table: &str, a: usize, b: &str) -> Step {
+    insert_steps(form, table, a, b).remove(0)
 }
 
 fn parse_step(name: &str, sql: &str) -> Step {
@@ -92,37 +135,47 @@ fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
         Form::NamedBinary,
         Form::DescribesStatement,
         Form::RowLimit,
+        Form::NamedPortal,
+        Form::NamedPortalLeft,
+        Form::PortalClosed,
+        Form::Literals,
+        Form::LiteralsDescribed,
+        Form::LiteralsNamed,
     ] {
         let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE TABLE other (a int, b text)");
-        let name = if matches!(form, Form::Named | Form::NamedBinary) { "s" } else { "" };
+        let name = if form.is_prepared() { "s" } else { "" };
         let sql = "INSERT INTO t (a, b) VALUES ($1, $2)";
         let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         for client in &mut clients {
-            if matches!(form, Form::Named | Form::NamedBinary | Form::UnnamedOnce) {
+            if form.is_prepared() || matches!(form, Form::UnnamedOnce) {
                 client.send(&parse_step(name, sql).bytes);
                 client.read_until_ready();
             }
         }
         until_poured(pg, &mut clients, &db, "t", |c, r| {
-            (0..4).map(|i| insert_step(form, "t", number(c, r, i), "x\\.\ty")).collect()
+            (0..4).flat_map(|i| insert_steps(form, "t", number(c, r, i), "x\\.\ty")).collect()
         });
         // The same bytes direct: the same answers, byte for byte.
         let mut direct = Raw::login(pg.port(), &db);
-        if matches!(form, Form::Named | Form::NamedBinary | Form::UnnamedOnce) {
+        if form.is_prepared() || matches!(form, Form::UnnamedOnce) {
             direct.send(&parse_step(name, "INSERT INTO other (a, b) VALUES ($1, $2)").bytes);
             direct.read_until_ready();
         }
-        direct.send(&insert_step(form, "other", 1, "x").bytes);
-        let expected = comparable(&direct.read_until_ready());
+        let steps = [insert_steps(form, "other", 1, "x")];
+        let expected = comparable(&crowd::run(std::slice::from_mut(&mut direct), &steps, true)[0]);
         let scripts: Vec<_> =
-            (0..CLIENTS).map(|c| vec![insert_step(form, "t", number(c, ROUNDS, 0), "x")]).collect();
+            (0..CLIENTS).map(|c| insert_steps(form, "t", number(c, ROUNDS, 0), "x")).collect();
         for seen in crowd::run(&mut clients, &scripts, true) {
             assert_eq!(comparable(&seen), expected, "{form:?}");
         }
         assert_eq!(pg.psql(&db, "SELECT count(*) FROM t WHERE b NOT IN (E'x\\\\.\\ty', 'x')").trim(), "0");
         // What the client prepared is there, on whatever connection it comes to.
+        if matches!(form, Form::LiteralsNamed) {
+            continue;
+        }
+        let params: &[Option<&str>] = if form.is_of_literals() { &[] } else { &[Some("-1"), None] };
         for client in &mut clients {
-            client.send(&Step::execute(name, &[Some("-1"), None]).bytes);
+            client.send(&Step::execute(name, params).bytes);
             assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"], "{form:?}");
         }
     }
@@ -239,6 +292,79 @@ fn dates_in_prepared_statements_are_read_as_at_parse() {
         }
         let (rows, commands) = rows_and_commands(pg, &db, "t");
         assert_eq!(rows, commands, "{other} was poured");
+    }
+}
+
+/// A statement of literals is parsed anew for each row, mostly; but it may be bound again, when other settings hold.
+#[test]
+fn literals_that_are_parsed_are_read_once() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TYPE mood AS ENUM ('ok');
+        CREATE TABLE t (a int, b text, c numeric(5,1), d date, e timestamptz, f mood, g int[], h \"char\", i bool)";
+    let last = "1.25, '2024-03-02', '2024-03-02 12:00:00+00', NULL, '{1,2}', NULL, TRUE";
+    let (db, alone) = (pg.fresh_database(setup), pg.fresh_database(setup));
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let row = |a: usize, rest: &str| Step::extended(&format!("INSERT INTO t VALUES ({a}, 'x', {rest})"), &[]);
+    until_poured(pg, &mut clients, &db, "t", |c, r| (0..4).map(|i| row(number(c, r, i), last)).collect());
+    // Bound again by itself, in other units and under other settings.
+    let again = |first: &str| -> Vec<Step> {
+        let set = Step::prepare("set", "SET DateStyle = 'SQL, DMY'");
+        vec![set, row(0, first), Step::execute("", &[]), Step::execute("set", &[]), Step::execute("", &[])]
+    };
+    let others = [
+        "1, '02/03/2024', NULL, NULL, NULL, NULL, NULL",
+        "1, 'today', NULL, NULL, NULL, NULL, NULL",
+        "1, NULL, '2024-03-02 12:00:00', NULL, NULL, NULL, NULL",
+        "1, NULL, 'now', NULL, NULL, NULL, NULL",
+        "1, NULL, NULL, 'ok', NULL, NULL, NULL",
+        "1, NULL, NULL, NULL, '{1,Null}', NULL, NULL",
+        "1, NULL, NULL, NULL, NULL, 'x', NULL",
+    ];
+    for other in others {
+        pg.psql(&db, "TRUNCATE t");
+        for r in 0..NEVER {
+            let scripts: Vec<Vec<Step>> =
+                (0..CLIENTS).map(|c| (0..4).map(|i| row(number(c, r, i), other)).collect()).collect();
+            crowd::run(&mut clients, &scripts, false);
+        }
+        let (rows, commands) = rows_and_commands(pg, &db, "t");
+        assert_eq!((rows, commands), (NEVER * CLIENTS * 4, rows), "{other} was poured");
+    }
+    pg.psql(&db, "TRUNCATE t");
+    let scripts: Vec<_> = (0..CLIENTS).map(|_| again(last)).collect();
+    let seen = crowd::run(&mut clients, &scripts, true);
+    let expected = crowd::run(&mut crowd_of(pg.port(), &alone, CLIENTS), &scripts, true);
+    for (seen, expected) in seen.iter().zip(&expected) {
+        assert_eq!(comparable(seen), comparable(expected));
+    }
+    let content = "SELECT *, count(*) FROM t GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9";
+    assert_eq!(pg.psql(&db, content), pg.psql(&alone, content));
+    // Parameters that there are none for, types that nothing has: the server's to judge.
+    let wrong = |kind: usize| {
+        let mut bytes = Vec::new();
+        let types: &[u8] = if kind == 0 { &[0, 0, 0, 23] } else { &[] };
+        frontend::put_parse(
+            &mut bytes,
+            b"",
+            format!("INSERT INTO t VALUES (7, 'x', {last})").as_bytes(),
+            types,
+        );
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', b"");
+        let params: &[Option<&[u8]>] = if kind == 2 { &[Some(b"1")] } else { &[] };
+        frontend::put_bind_text(&mut bytes, b"", params);
+        frontend::put_execute(&mut bytes, b"", 0);
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Step { bytes, ready: 1 }
+    };
+    for kind in 0..3 {
+        let mut direct = Raw::login(pg.port(), &alone);
+        direct.send(&wrong(kind).bytes);
+        let expected = comparable(&direct.read_until_ready());
+        let scripts: Vec<_> = (0..CLIENTS).map(|_| vec![wrong(kind); 3]).collect();
+        for seen in crowd::run(&mut clients, &scripts, true) {
+            assert_eq!(comparable(&seen), expected.repeat(3), "{kind}");
+        }
     }
 }
 
@@ -368,15 +494,16 @@ fn tags_and_row_counts_make_no_other_shape() {
     let proxy = Proxy::to(pg, "", "", "");
     let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     until_poured(pg, &mut clients, &db, "t", |c, r| {
-        (0..4)
+        (0..5)
             .map(|i| {
                 let (a, tag) = (number(c, r, i * 10), format!("traceparent='00-{c}-{r}-{i}'"));
-                match i % 4 {
+                match i % 5 {
                     0 => Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x') /*{tag}*/")),
                     1 => Step::query(&format!(
                         "/*{tag}*/ INSERT INTO t (a, b) VALUES ({a}, 'x'), (0{a}1, 'y')"
                     )),
                     2 => many_rows("t", a, 1 + (c + r) % 8, "", &tag),
+                    3 => Step::extended(&format!("INSERT INTO t (a, b) VALUES ({a}, 'p') /*{tag}*/"), &[]),
                     _ => Step::extended(
                         &format!("INSERT INTO t (a, b) VALUES ($1, $2) /*{tag}*/"),
                         &[Some(&a.to_string()), Some("x")],
@@ -442,7 +569,7 @@ const NOT_POURED: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int CHECK (current_setting('application_name') <> 'x'))", "INSERT INTO t VALUES (1)"),
     ("CREATE TABLE t (a int, b text DEFAULT current_query())", "INSERT INTO t (a) VALUES (1)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)"),
-    ("CREATE TABLE t (a int)", "INSERT INTO t AS x VALUES (1)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t AS new VALUES (1)"),
     ("CREATE TABLE t (a int)", "WITH x AS (SELECT 1) INSERT INTO t VALUES (1)"),
 ];
 
@@ -1142,7 +1269,15 @@ fn errors_of_odd_rows<R: Copy>(
 #[test]
 fn parameters_with_the_names_of_their_types_are_poured() {
     let setup = "CREATE TABLE t (a int, b varchar(5), c timestamptz, d numeric(6,2), e bigint)";
-    let sql = "INSERT INTO t (a, b, c, d, e) VALUES ($1::INTEGER, $2::VARCHAR, $3::TIMESTAMP WITH TIME ZONE, $4::NUMERIC(6, 2), $5::BIGINT)";
+    let behind = "$1::INTEGER, $2::VARCHAR, $3::TIMESTAMP WITH TIME ZONE, $4::NUMERIC(6, 2), $5::BIGINT";
+    // As jOOQ writes it; and in parentheses.
+    let cast = "CAST($1 AS INTEGER), cast($2 as varchar), cast($3 as timestamp with time zone), (CAST($4 AS NUMERIC(6, 2))), ($5)";
+    for values in [behind, cast] {
+        names_of_types_are_poured(setup, &format!("INSERT INTO t (a, b, c, d, e) VALUES ({values})"));
+    }
+}
+
+fn names_of_types_are_poured(setup: &str, sql: &str) {
     let row = |a: usize, [b, c, d]: [&str; 3]| {
         Step::extended(sql, &[Some(&a.to_string()), Some(b), Some(c), Some(d), Some("7")])
     };
@@ -1164,10 +1299,21 @@ fn strings_with_the_names_of_their_columns_types_are_poured() {
         CREATE TABLE t (a int, b timestamptz, c uuid, d jsonb, e varchar(3), f day, g interval, h timestamp)";
     let row = |a: usize, [b, c, e, f]: [&str; 4]| {
         let c = format!("'{c}2e6b9d2-4f0a-4b7e-9c55-0c9d6d0f3e11'::uuid");
-        Step::query(&format!(
-            "INSERT INTO t VALUES ({a}, '{b}'::timestamptz, {c}, '{{\"a\": \"it''s\"}}'::jsonb, '{e}'::text,
-                '{f}'::date, '1 day'::interval, '2024-02-29 12:00'::timestamp without time zone)"
-        ))
+        // Each is written in three ways: the second as jOOQ does, the third as pgjdbc with preferQueryMode=simple.
+        Step::query(&match a % 3 {
+            0 => format!(
+                "INSERT INTO t VALUES ({a}, '{b}'::timestamptz, {c}, '{{\"a\": \"it''s\"}}'::jsonb, '{e}'::text,
+                    '{f}'::date, '1 day'::interval, '2024-02-29 12:00'::timestamp without time zone)"
+            ),
+            1 => format!(
+                "INSERT INTO t VALUES ({a}, CAST('{b}' AS timestamptz), {c}, cast('{{\"a\": \"it''s\"}}' as jsonb), CAST('{e}' AS text),
+                    CAST('{f}' AS date), CAST('1 day' AS interval), cast('2024-02-29 12:00' as timestamp without time zone))"
+            ),
+            _ => format!(
+                "INSERT INTO t VALUES (('{a}'::int4), ('{b}'::timestamptz), ({c}), ('{{\"a\": \"it''s\"}}'::jsonb), ('{e}'),
+                    ('{f}'::date), ('1 day'::interval), ('2024-02-29 12:00'))"
+            ),
+        })
     };
     let usual =
         [["2024-02-29 12:00:00+02", "a", "abc ", "2024-01-01"], ["2024-01-01", "a", "x", "2024-01-01"]];

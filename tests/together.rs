@@ -4,7 +4,7 @@
 mod support;
 
 use pgsluice::wire::{backend, frame, frontend};
-use support::crowd::{self, comparable};
+use support::crowd::{self, comparable, to_portal};
 use support::pouring::{CLIENTS, ROUNDS, crowd_of, errors, number, tags};
 use support::{Message, Postgres, Proxy, Raw, Step};
 
@@ -52,15 +52,21 @@ enum Form {
     DescribesStatement,
     BinaryResult,
     NoDescribe,
+    NamedPortal,
+    Literals,
+    LiteralsDescribed,
 }
 
-const FORMS: [Form; 6] = [
+const FORMS: [Form; 9] = [
     Form::Simple,
     Form::Unnamed,
     Form::Named,
     Form::DescribesStatement,
     Form::BinaryResult,
     Form::NoDescribe,
+    Form::NamedPortal,
+    Form::Literals,
+    Form::LiteralsDescribed,
 ];
 
 fn put_bind(out: &mut Vec<u8>, name: &[u8], params: &[&str], binary_result: bool) {
@@ -82,21 +88,36 @@ fn step(form: Form, table: &str, a: usize, b: &str, tail: &str, first: bool) -> 
     if form == Form::Simple {
         return Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({a}, '{b}') /* no. {a} */ {tail}"));
     }
-    let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}");
-    let name: &[u8] = if form == Form::Named { b"s" } else { b"" };
+    let of_literals = matches!(form, Form::Literals | Form::LiteralsDescribed);
+    let sql = match of_literals {
+        true => format!("INSERT INTO {table} (a, b) VALUES ({a}, '{b}') {tail}"),
+        false => format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}"),
+    };
+    let params = [a.to_string(), b.to_owned()];
+    let params: Vec<&str> = params.iter().map(String::as_str).take(if of_literals { 0 } else { 2 }).collect();
+    let (name, portal): (&[u8], &[u8]) = match form {
+        Form::Named => (b"s", b""),
+        Form::NamedPortal => (b"", b"B_1"),
+        _ => (b"", b""),
+    };
     let mut bytes = Vec::new();
     if form != Form::Named || first {
         let tag = if form == Form::Unnamed { format!(" -- no. {a}") } else { String::new() };
         frontend::put_parse(&mut bytes, name, (sql + &tag).as_bytes(), &[]);
     }
-    if form == Form::DescribesStatement {
+    if matches!(form, Form::DescribesStatement | Form::LiteralsDescribed) {
         frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', name);
     }
-    put_bind(&mut bytes, name, &[&a.to_string(), b], form == Form::BinaryResult);
+    let mut bind = Vec::new();
+    put_bind(&mut bind, name, &params, matches!(form, Form::BinaryResult | Form::Literals));
+    bytes.extend_from_slice(&to_portal(&bind, portal));
     if form != Form::NoDescribe {
-        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', portal);
     }
-    frontend::put_execute(&mut bytes, b"", 0);
+    frontend::put_execute(&mut bytes, portal, 0);
+    if form == Form::NamedPortal {
+        frontend::put_target(&mut bytes, frontend::CLOSE, b'P', portal);
+    }
     frontend::put_empty(&mut bytes, frontend::SYNC);
     Step { bytes, ready: 1 }
 }
@@ -126,7 +147,7 @@ fn each_client_gets_its_own_row() {
                 for (i, message) in seen.iter().filter(|m| m.tag == backend::DATA_ROW).enumerate() {
                     let row = backend::data_row(&message.body).expect("a row");
                     let number_of = |at: usize| match (row[at], form) {
-                        (Some(bytes), Form::BinaryResult) => {
+                        (Some(bytes), Form::BinaryResult | Form::Literals) => {
                             i32::from_be_bytes(bytes.try_into().expect("an int4")) as usize
                         }
                         (Some(bytes), _) => String::from_utf8_lossy(bytes).parse().expect("a number"),
@@ -209,6 +230,58 @@ fn pipelines_and_star() {
         }
     }
     panic!("nothing shared a transaction");
+}
+
+/// As bun writes what has an ON CONFLICT, and Sequel what has no primary key.
+#[test]
+fn tables_by_another_name_and_null_are_returned() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup = "CREATE TABLE \"T\" (a int UNIQUE, b text); CREATE TABLE t (a int UNIQUE, b text)";
+    let db = pg.fresh_database(setup);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let insert = |table: &str, form: usize, a: usize| {
+        let into = format!("INSERT INTO {table}");
+        match form {
+            0 => Step::query(&format!(
+                "{into} AS \"T\" (a, b) VALUES ({a}, 'x') ON CONFLICT (a) DO NOTHING RETURNING \"T\".b, NULL"
+            )),
+            1 => Step::query(&format!("{into} VALUES ({a}, 'x') RETURNING NULL")),
+            2 => Step::query(&format!("{into} AS \"T\" VALUES ({a}, 'x')")),
+            3 => Step::extended(
+                &format!("{into} AS x VALUES ($1, 'x') RETURNING NULL AS n, *"),
+                &[Some(&a.to_string())],
+            ),
+            4 => Step::extended(&format!("{into} AS x VALUES ($1, 'x')"), &[Some(&a.to_string())]),
+            // The name that it is called by no more, and one that hides it.
+            5 => Step::query(&format!("{into} AS x VALUES ({a}, 'x') RETURNING {table}.a")),
+            6 => Step::query(&format!("{into} AS old VALUES ({a}, 'x') RETURNING old.a")),
+            _ => Step::query(&format!("{into} AS old VALUES ({a}, 'x')")),
+        }
+    };
+    let outline = |seen: &[Message], a: usize| match errors(seen).first() {
+        Some(error) => error.sqlstate(),
+        None => comparable(seen).replace(&format!("\"{a}\""), "a"),
+    };
+    let mut direct = Raw::login(pg.port(), &db);
+    for form in 0..8 {
+        direct.send(&insert("\"T\"", form, form).bytes);
+        let expected = outline(&direct.read_until_ready(), form);
+        let mut together = false;
+        for r in 0..ROUNDS {
+            let scripts: Vec<Vec<Step>> =
+                (0..CLIENTS).map(|c| vec![insert("t", form, number(c, r, form))]).collect();
+            for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+                assert_eq!(outline(seen, number(c, r, form)), expected, "{form}");
+            }
+            together = shared(pg, &db, "t", 1);
+            if together || (form > 4 && r > NEVER) {
+                break;
+            }
+        }
+        assert_eq!(together, form <= 4, "{form}");
+        pg.psql(&db, "TRUNCATE t");
+    }
 }
 
 /// Whoever comes first has the key; two in one transaction are no exception.
@@ -648,6 +721,104 @@ fn odd_conversations_go_as_they_are() {
             let one = rows("other").trim().to_owned();
             let many = one.strip_suffix("|1").map(|row| format!("{row}|24")).unwrap_or_default();
             assert_eq!(rows("t").trim(), many, "{kind} {tail}");
+            pg.psql(&db, "TRUNCATE t, other");
+        }
+    }
+}
+
+/// One conversation, sent in one write: what the messages do to portals is the server's to judge.
+fn about_portals(table: &str, tail: &str, kind: usize) -> Step {
+    let sql = format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}");
+    let mut bytes = Vec::new();
+    let mut ready = 1;
+    let long = "p".repeat(64);
+    if kind >= 9 {
+        frontend::put_query(&mut bytes, b"BEGIN");
+        frontend::put_query(&mut bytes, b"DECLARE \"B_1\" CURSOR FOR SELECT 1");
+        ready = 3;
+    }
+    frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+    let bind = |bytes: &mut Vec<u8>, portal: &[u8], a: &str| {
+        let mut bind = Vec::new();
+        put_bind(&mut bind, b"", &[a, "x"], false);
+        bytes.extend_from_slice(&to_portal(&bind, portal));
+    };
+    let run = |bytes: &mut Vec<u8>, portal: &[u8]| frontend::put_execute(bytes, portal, 0);
+    let close =
+        |bytes: &mut Vec<u8>, portal: &[u8]| frontend::put_target(bytes, frontend::CLOSE, b'P', portal);
+    let plan: &[(u8, &[u8])] = match kind {
+        // Bound anew while it is there; closed before; run twice; two at a time; another one is closed; one that is gone is run.
+        0 => &[(b'B', b"B_1"), (b'E', b"B_1"), (b'B', b"B_1"), (b'E', b"B_1")],
+        1 => &[(b'B', b"B_1"), (b'C', b"B_1"), (b'E', b"B_1")],
+        2 => &[(b'B', b"B_1"), (b'E', b"B_1"), (b'E', b"B_1"), (b'C', b"B_1")],
+        3 => &[(b'B', b"B_1"), (b'B', b"B_2"), (b'E', b"B_1"), (b'E', b"B_2")],
+        4 => &[(b'B', b"B_1"), (b'E', b"B_1"), (b'C', b"B_2"), (b'B', b"B_2"), (b'E', b"B_2"), (b'C', b"")],
+        5 => &[(b'B', b"B_1"), (b'E', b"B_1"), (b'C', b"B_1"), (b'E', b"B_1")],
+        // Two names that the server takes for one; no characters; what is closed twice.
+        6 => &[(b'B', b"L1"), (b'E', b"L1"), (b'B', b"L2"), (b'E', b"L2")],
+        7 => &[(b'B', b"\xff\xfe"), (b'E', b"\xff\xfe"), (b'C', b"\xff\xfe")],
+        8 => &[
+            (b'B', b"B_1"),
+            (b'E', b"B_1"),
+            (b'C', b"B_1"),
+            (b'C', b"B_1"),
+            (b'B', b""),
+            (b'E', b""),
+            (b'C', b""),
+        ],
+        // A cursor of the block is called so.
+        _ => {
+            &[(b'B', b"B_1"), (b'E', b"B_1"), (b'C', b"B_1"), (b'B', b"B_2"), (b'E', b"B_2"), (b'C', b"B_2")]
+        }
+    };
+    for (at, (what, portal)) in plan.iter().enumerate() {
+        let portal = match *portal {
+            b"L1" => [long.as_bytes(), b"1"].concat(),
+            b"L2" => [long.as_bytes(), b"2"].concat(),
+            other => other.to_vec(),
+        };
+        match what {
+            b'B' => bind(&mut bytes, &portal, &at.to_string()),
+            b'E' => run(&mut bytes, &portal),
+            _ => close(&mut bytes, &portal),
+        }
+    }
+    frontend::put_empty(&mut bytes, frontend::SYNC);
+    if kind >= 9 {
+        frontend::put_query(&mut bytes, b"COMMIT");
+        ready += 1;
+    }
+    Step { bytes, ready }
+}
+
+#[test]
+fn portals_with_names_are_as_directly() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let table = "(a int, b text)";
+    let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
+    for tail in ["", "RETURNING a"] {
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        for r in 0..NEVER {
+            let step = |c: usize, i: usize| step(Form::NamedPortal, "t", number(c, r, i), "x", tail, false);
+            let scripts: Vec<Vec<Step>> =
+                (0..CLIENTS).map(|c| (0..4).map(|i| step(c, i)).collect()).collect();
+            crowd::run(&mut clients, &scripts, false);
+        }
+        pg.psql(&db, "TRUNCATE t");
+        for kind in 0..10 {
+            let mut direct = Raw::login(pg.port(), &db);
+            let scripts = [vec![about_portals("other", tail, kind)]];
+            let expected = comparable(&crowd::run(std::slice::from_mut(&mut direct), &scripts, true)[0]);
+            let scripts: Vec<_> = (0..CLIENTS).map(|_| vec![about_portals("t", tail, kind); 3]).collect();
+            for seen in crowd::run(&mut clients, &scripts, true) {
+                assert_eq!(comparable(&seen), expected.repeat(3), "{kind} {tail}");
+            }
+            let rows = |table: &str, times: usize| {
+                let sql = format!("SELECT a, b, count(*) / {times} FROM {table} GROUP BY 1, 2 ORDER BY 1");
+                pg.psql(&db, &sql)
+            };
+            assert_eq!(rows("t", CLIENTS * 3), rows("other", 1), "{kind} {tail}");
             pg.psql(&db, "TRUNCATE t, other");
         }
     }

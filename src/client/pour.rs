@@ -9,8 +9,8 @@
 //!
 //! ```text
 //! taken:   Query(INSERT ... literals)            one row, a transaction of its own
-//!          ([Parse] Bind [Describe] Execute)+ Sync   one transaction, of one table or several; several such units of one
-//!                                                table if nobody can tell them apart
+//!          ([Parse] Bind [Describe] Execute [Close])+ Sync   one transaction, of one table or several; several such units of
+//!                                                one table if nobody can tell them apart
 //!          BEGIN, such messages, COMMIT          one transaction, when all of it is here
 //! ```
 
@@ -27,6 +27,7 @@ use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, Single, Ticket, Wor
 use crate::error::Error;
 use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
+use crate::sql::insert::IDENTIFIER_BYTES_MAX;
 use crate::wire::frame::{self, HEADER_BYTES, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
@@ -206,11 +207,11 @@ impl Session {
             // Of the unnamed statement.
             Some(&f::PARSE) if buf.get(HEADER_BYTES) == Some(&0) => by_text(buf.get(HEADER_BYTES + 1..)),
             Some(&f::PARSE) => true,
-            // To the unnamed portal.
-            Some(&f::BIND) if buf.get(HEADER_BYTES) == Some(&0) => {
-                !self.state.names.begins_with_unpoured(&buf[HEADER_BYTES + 1..])
+            Some(&f::BIND) => {
+                let names = &buf[HEADER_BYTES.min(buf.len())..];
+                let portal = memchr::memchr(0, &names[..names.len().min(IDENTIFIER_BYTES_MAX + 1)]);
+                portal.is_none_or(|end| !self.state.names.begins_with_unpoured(&names[end + 1..]))
             }
-            Some(&f::BIND) => true,
             _ => false,
         }
     }

@@ -11,16 +11,17 @@ use crate::coalesce::batch::put_row_description;
 use crate::coalesce::lane::{Lane, STATEMENTS_MAX, Work};
 use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{
-    RowInfo, encode_literals, encode_params, format_of, put_bound, put_literals_bound,
+    RowInfo, are_lasting, encode_literals, encode_params, format_of, put_bound, put_literals_bound,
 };
 use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::{ShortName, Statement};
 use crate::sql::block::{self, Word};
-use crate::sql::insert::{Lifted, NotPourable, lift, quick_reject};
+use crate::sql::insert::{IDENTIFIER_BYTES_MAX, Item, Lifted, NotPourable, lift, quick_reject};
 use crate::wire::copy::CopyFormat;
 use crate::wire::frame::{self, HEADER_BYTES, header};
+use crate::wire::frontend::Bind;
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
 /// Scratch of one thread: nothing is allocated for a message.
@@ -158,6 +159,8 @@ struct Bound {
     ready: Arc<Ready>,
     /// Rows of its VALUES.
     rows: usize,
+    /// It has literals and no parameters.
+    of_literals: Option<Arc<Statement>>,
 }
 
 /// What a walk is for.
@@ -197,7 +200,11 @@ pub(super) struct Walk<'a> {
 
 /// A stretch of extended messages, from one rest to the next.
 #[derive(Default)]
-struct Stretch {
+struct Stretch<'a> {
+    /// The portal that was bound last.
+    portal: &'a [u8],
+    /// It has a name and is not closed.
+    named: bool,
     /// The portal is bound and not executed.
     open: bool,
     /// To this, not to an INSERT.
@@ -264,7 +271,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The plan of a statement, when it is known to be harmless.
-    fn ready(&mut self, statement: &Arc<Statement>, recent: &mut Recent) -> Option<Arc<Ready>> {
+    fn ready(&mut self, statement: &Arc<Statement>, scratch: &mut Scratch) -> Option<Arc<Ready>> {
         if let Some(bound) = &self.bound
             && bound.id == statement.id
         {
@@ -279,13 +286,19 @@ impl<'a> Walk<'a> {
                 return None;
             }
         };
-        let source = Source::Prepared(insert.one_row().unwrap_or(statement));
-        let ready = session.cx.lanes.find_and_keep(recent, &session.pool, &session.state.want, source)?;
+        let ready = if insert.of_literals {
+            session.ready_for_literals(&statement.query, scratch)?
+        } else {
+            let source = Source::Prepared(insert.one_row().unwrap_or(statement));
+            let (recent, vars) = (&mut scratch.recent, &session.state.want);
+            session.cx.lanes.find_and_keep(recent, &session.pool, vars, source)?
+        };
         if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
             return None;
         }
-        (self.bound, self.named) =
-            (Some(Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows }), None);
+        let of_literals = insert.of_literals.then(|| Arc::clone(statement));
+        let bound = Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows, of_literals };
+        (self.bound, self.named) = (Some(bound), None);
         Some(ready)
     }
 
@@ -311,7 +324,8 @@ impl<'a> Walk<'a> {
             if head.total() > HELD_BYTES_MAX {
                 return Ok(Rest::Other);
             }
-            let known = matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::QUERY);
+            let known =
+                matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::CLOSE | f::QUERY);
             let Some(body) = rest.get(HEADER_BYTES..head.total()) else {
                 return Ok(if known { Rest::Cut } else { Rest::Other });
             };
@@ -333,6 +347,7 @@ impl<'a> Walk<'a> {
                 f::BIND if !stretch.open => self.bind(body, &mut stretch, scratch)?,
                 f::DESCRIBE => self.describe(body, &stretch, scratch)?,
                 f::EXECUTE if stretch.open => self.execute(body, &mut stretch, scratch)?,
+                f::CLOSE if !stretch.open => self.close(body, &mut stretch, scratch)?,
                 _ => false,
             };
             if !taken {
@@ -408,7 +423,7 @@ impl<'a> Walk<'a> {
         let class = self.session.state.want.pour_class;
         let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
         let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
-        if self.ready(&statement, &mut scratch.recent).is_none() && Self::word(&statement).is_none() {
+        if self.ready(&statement, scratch).is_none() && Self::word(&statement).is_none() {
             return Ok(false);
         }
         self.unnamed = Unnamed::Set(statement);
@@ -421,18 +436,18 @@ impl<'a> Walk<'a> {
     fn bind(
         &mut self,
         body: &'a [u8],
-        stretch: &mut Stretch,
+        stretch: &mut Stretch<'a>,
         scratch: &mut Scratch,
     ) -> Result<bool, DecodeError> {
         let bind = f::Bind::decode(body)?;
-        if !bind.portal.is_empty() || stretch.open {
+        if stretch.named || !self.may_be_portal(bind.portal) {
             return Ok(false);
         }
-        stretch.word = None;
+        (stretch.portal, stretch.word) = (bind.portal, None);
         if self.named != Some(bind.statement) {
             let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
             stretch.word = Self::word(&statement);
-            if stretch.word.is_none() && self.ready(&statement, &mut scratch.recent).is_none() {
+            if stretch.word.is_none() && self.ready(&statement, scratch).is_none() {
                 let is_insert = !matches!(statement.as_insert(), Err(NotPourable::NotInsert));
                 scratch.unpoured = (self.pos == 0 && !is_insert).then(|| ShortName::new(bind.statement));
                 return Ok(false);
@@ -440,27 +455,74 @@ impl<'a> Walk<'a> {
             self.named = Some(bind.statement).filter(|_| stretch.word.is_none());
         }
         stretch.open = match stretch.word {
-            Some(_) => bind.params_len == 0 && bind.formats.len() <= 2,
+            Some(_) => bind.portal.is_empty() && bind.params_len == 0 && bind.formats.len() <= 2,
             None => {
-                let rows = self.bind_insert(body, &bind, scratch);
+                let literals = self.bound.as_ref().and_then(|bound| bound.of_literals.clone());
+                let rows = match literals {
+                    Some(statement) => self.bind_literals(&statement.query, &bind, scratch),
+                    None => self.bind_insert(body, &bind, scratch),
+                };
                 stretch.rows = rows.unwrap_or_default();
                 rows.is_some()
             }
         };
         if stretch.open {
+            stretch.named = !bind.portal.is_empty();
             self.binds += 1;
             b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
         }
         Ok(stretch.open)
     }
 
+    /// A portal with a name lives until it is closed or the transaction ends, and nothing else may be called so: inside a block
+    /// a cursor could be. The server cuts and converts names, but not such.
+    fn may_be_portal(&self, name: &[u8]) -> bool {
+        name.is_empty() || (!self.in_block && name.len() <= IDENTIFIER_BYTES_MAX && name.is_ascii())
+    }
+
+    /// Of the portal that was executed.
+    fn close(
+        &self,
+        body: &[u8],
+        stretch: &mut Stretch<'a>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
+        let of_portal = f::target(f::CLOSE, body)? == (b'P', stretch.portal);
+        if !of_portal || !stretch.executed || self.tier != Tier::Pipeline {
+            return Ok(false);
+        }
+        stretch.named = false;
+        b::put_empty(&mut scratch.answers, b::CLOSE_COMPLETE);
+        Ok(true)
+    }
+
+    /// In a block its client may wait for the answer, and what it meets there is nobody else's.
+    fn may_share(&self) -> bool {
+        !self.had_block && !self.in_block && self.tier == Tier::Pipeline
+    }
+
+    /// Of a statement of literals. The rows that were taken.
+    fn bind_literals(&mut self, text: &[u8], bind: &Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
+        if bind.params_len > 0 || bind.formats.len() > 2 {
+            return None;
+        }
+        self.result_formats = bind.result_formats;
+        let formats = self.may_share().then_some(bind.result_formats);
+        let taken = self.session.literal_rows(text, Sent::Parsed(formats), scratch)?;
+        // What is described is what answers: it may have been looked at anew in between.
+        let bound = &self.bound.as_ref()?.ready;
+        if taken.ready.together().is_some() && !Arc::ptr_eq(bound, &taken.ready) {
+            return None;
+        }
+        self.takes(&taken.ready, taken.own_time).then_some(taken.rows)
+    }
+
     /// Of the statement looked at last. The rows that were taken.
-    fn bind_insert(&mut self, body: &[u8], bind: &f::Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
+    fn bind_insert(&mut self, body: &[u8], bind: &Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
         let ready = Arc::clone(&self.bound.as_ref()?.ready);
         let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
         if let Some(together) = ready.together() {
-            // In a block its client may wait for the answer, and what it meets there is nobody else's.
-            if self.had_block || self.in_block || self.tier != Tier::Pipeline {
+            if !self.may_share() {
                 return None;
             }
             self.result_formats = bind.result_formats;
@@ -480,11 +542,11 @@ impl<'a> Walk<'a> {
     fn execute(
         &mut self,
         body: &[u8],
-        stretch: &mut Stretch,
+        stretch: &mut Stretch<'a>,
         scratch: &mut Scratch,
     ) -> Result<bool, DecodeError> {
         let (portal, limit) = f::execute(body)?;
-        if !portal.is_empty() {
+        if portal != stretch.portal {
             return Ok(false);
         }
         self.queries += 1;
@@ -510,14 +572,14 @@ impl<'a> Walk<'a> {
     fn describe(
         &mut self,
         body: &[u8],
-        stretch: &Stretch,
+        stretch: &Stretch<'a>,
         scratch: &mut Scratch,
     ) -> Result<bool, DecodeError> {
         let (kind, name) = f::target(f::DESCRIBE, body)?;
         if kind != b'S' {
             let insert = self.bound.as_ref().filter(|_| stretch.word.is_none());
             let together = insert.and_then(|bound| bound.ready.together());
-            let known = stretch.open && name.is_empty();
+            let known = stretch.open && name == stretch.portal;
             return Ok(known && put_rows_described(&mut scratch.answers, together, self.result_formats));
         }
         let Some(statement) = self.statement(name) else { return Ok(false) };
@@ -526,11 +588,18 @@ impl<'a> Walk<'a> {
             b::put_empty(&mut scratch.answers, b::NO_DATA);
             return Ok(true);
         }
-        let Some(ready) = self.ready(&statement, &mut scratch.recent) else { return Ok(false) };
-        let Some(description) = &ready.param_description else { return Ok(false) };
-        // That of one row, when the statement is known by it.
-        let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
-        put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
+        let Some(ready) = self.ready(&statement, scratch) else { return Ok(false) };
+        match &ready.param_description {
+            Some(description) => {
+                // That of one row, when the statement is known by it.
+                let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
+                put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
+            }
+            None if statement.as_insert().is_ok_and(|insert| insert.of_literals) => {
+                b::put_no_parameters(&mut scratch.answers);
+            }
+            None => return Ok(false),
+        }
         let together = ready.together();
         let told = together.is_none_or(|together| together.tell(&statement));
         Ok(told && put_rows_described(&mut scratch.answers, together, &[]))
@@ -548,6 +617,33 @@ fn put_rows_described(out: &mut Vec<u8>, together: Option<&Together>, formats: &
     put.is_some()
 }
 
+/// How a text of literals came.
+#[derive(Debug, Clone, Copy)]
+enum Sent<'a> {
+    /// In a Query: it is read as it is run.
+    Query { in_block: bool },
+    /// In a Parse, and bound with these formats for its results; `None`: what answers rows is not taken.
+    Parsed(Option<&'a [u8]>),
+}
+
+impl<'a> Sent<'a> {
+    /// The formats in which rows are answered; `None`: it must not be a statement that does.
+    fn result_formats(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Query { in_block: true } => None,
+            Self::Query { in_block: false } => Some(&[]),
+            Self::Parsed(formats) => formats,
+        }
+    }
+}
+
+/// Rows of literals that were appended.
+struct LiteralRows {
+    ready: Arc<Ready>,
+    own_time: OwnTime,
+    rows: usize,
+}
+
 impl Session {
     /// Appends the rows of an INSERT of literals, and its answers up to CommandComplete.
     pub(super) fn take_literals(
@@ -559,26 +655,48 @@ impl Session {
         if !self.state.rules.passes_all_queries() || quick_reject(text) || !self.state.passes(text) {
             return None;
         }
+        let taken = self.literal_rows(text, Sent::Query { in_block }, scratch)?;
+        if taken.ready.together().is_none() {
+            put_inserted(&mut scratch.answers, taken.rows);
+        }
+        Some((taken.ready, taken.own_time))
+    }
+
+    /// The plan of a text of literals, as far as its first row says.
+    fn ready_for_literals(&self, text: &[u8], scratch: &mut Scratch) -> Option<Arc<Ready>> {
+        let Scratch { recent, lifted, .. } = scratch;
+        match recent.find(&self.pool, &self.state.want, text) {
+            Some(Lately::Ready(ready, _)) => return Some(ready),
+            Some(Lately::Refused) => return None,
+            None => {}
+        }
+        lift(text, lifted).ok()?;
+        let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
+        self.cx.lanes.find_and_keep(recent, &self.pool, &self.state.want, source)
+    }
+
+    /// Appends the rows of an INSERT of literals.
+    fn literal_rows(&self, text: &[u8], sent: Sent<'_>, scratch: &mut Scratch) -> Option<LiteralRows> {
         // What `lift` and `find` would come to, if it came by lately.
         let lately = scratch.recent.find(&self.pool, &self.state.want, text);
         if let Some(Lately::Refused) = lately {
             return None;
         }
         if let Some(Lately::Ready(ready, items)) = lately {
+            if !self.may_be_read(sent, &ready.plan, text, items) {
+                return None;
+            }
             let info = encode_literals(&ready.plan, text, items, &mut scratch.rows).ok()?;
-            put_inserted(&mut scratch.answers, 1);
             let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, 1);
             let own_time = OwnTime::of(&ready.plan, info);
-            return pushed.then_some((ready, own_time));
+            return pushed.then_some(LiteralRows { ready, own_time, rows: 1 });
         }
         let lifted = lift(text, &mut scratch.lifted).map(|()| scratch.lifted.tail.plain());
         match lifted {
-            Ok(Ok(())) => {
-                let taken = self.encode_rows(text, scratch)?;
-                put_inserted(&mut scratch.answers, scratch.lifted.rows);
-                Some(taken)
+            Ok(Ok(())) => self.encode_rows(text, sent, scratch),
+            Ok(Err(_)) if scratch.lifted.rows == 1 && sent.result_formats().is_some() => {
+                self.bind_row(text, sent, scratch)
             }
-            Ok(Err(_)) if !in_block && scratch.lifted.rows == 1 => self.bind_row(text, scratch),
             Ok(Err(why)) | Err(why) => {
                 self.cx.lanes.note_refused(&self.pool, text, why);
                 None
@@ -586,25 +704,40 @@ impl Session {
         }
     }
 
+    /// Do these literals mean now what they meant when the server read them, or would have?
+    fn may_be_read(&self, sent: Sent<'_>, plan: &InsertPlan, text: &[u8], items: &[Item]) -> bool {
+        let may = matches!(sent, Sent::Query { .. }) || are_lasting(plan, text, items);
+        if !may {
+            self.cx.lanes.note_refused(&self.pool, text, NotPourable::ReadAtParse);
+        }
+        may
+    }
+
     /// The one row of a text of literals that is not a COPY's.
-    fn bind_row(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
+    fn bind_row(&self, text: &[u8], sent: Sent<'_>, scratch: &mut Scratch) -> Option<LiteralRows> {
         let Scratch { lifted, rows, answers, places, .. } = scratch;
         let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
         let ready = self.cx.lanes.find(&self.pool, &self.state.want, source)?;
         let together = ready.together()?;
-        let name = &together.statement.server_name;
-        let info = put_literals_bound(&ready.plan, name, text, lifted.row(0), rows).ok()?;
-        if let Some(described) = &together.row_description {
-            frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
+        if !self.may_be_read(sent, &ready.plan, text, lifted.row(0)) {
+            return None;
         }
-        places.push(answers.len());
+        let name = &together.statement.server_name;
+        let formats = sent.result_formats()?;
+        let info = put_literals_bound(&ready.plan, name, text, lifted.row(0), formats, rows).ok()?;
+        if let Sent::Query { .. } = sent {
+            if let Some(described) = &together.row_description {
+                frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
+            }
+            places.push(answers.len());
+        }
         let pushed = scratch.push_rows(&together.lane, 1);
         let own_time = OwnTime::of(&ready.plan, info);
-        pushed.then_some((ready, own_time))
+        pushed.then_some(LiteralRows { ready, own_time, rows: 1 })
     }
 
     /// All rows of a text of literals, when one lane takes them.
-    fn encode_rows(&self, text: &[u8], scratch: &mut Scratch) -> Option<(Arc<Ready>, OwnTime)> {
+    fn encode_rows(&self, text: &[u8], sent: Sent<'_>, scratch: &mut Scratch) -> Option<LiteralRows> {
         let Scratch { recent, lifted, shape, rows, .. } = scratch;
         let (mut ready, mut own_time) = (None::<Arc<Ready>>, OwnTime::No);
         for row in 0..lifted.rows {
@@ -626,12 +759,15 @@ impl Session {
                 }
             }
             let plan = &ready.as_ref()?.plan;
+            if !self.may_be_read(sent, plan, text, lifted.row(row)) {
+                return None;
+            }
             let info = encode_literals(plan, text, lifted.row(row), rows).ok()?;
             own_time = own_time.max(OwnTime::of(plan, info));
         }
         let (ready, rows) = (ready?, lifted.rows);
         let pushed = scratch.push_rows(ready.lane(CopyFormat::Text)?, rows);
-        pushed.then_some((ready, own_time))
+        pushed.then_some(LiteralRows { ready, own_time, rows })
     }
 }
 

@@ -143,12 +143,55 @@ pub struct LiteralRule {
     pub float: bool,
     /// Does a string mean the transaction's time?
     pub temporal: Temporal,
+    /// What means the same at any time?
+    pub lasting: Lasting,
 }
 
 impl LiteralRule {
     /// Is `class` proven for the column?
     pub fn takes(self, class: Class) -> bool {
         self.accept.has(class) && (class.cast().is_none() || class.cast() == self.cast)
+    }
+
+    /// Does this item mean the same at any time, whatever the settings are and whatever is defined?
+    pub fn is_lasting(self, class: Class, item: &[u8]) -> bool {
+        match (class, self.lasting) {
+            (Class::Null, _) | (_, Lasting::All) => true,
+            (Class::String, Lasting::Iso(oid)) => iso(oid, item),
+            (Class::CastString(_), Lasting::Iso(oid)) => iso(oid, without_cast(item)),
+            // What NULL means in an array is a setting.
+            (Class::String, Lasting::Array) => {
+                !item.windows(4).any(|word| word.eq_ignore_ascii_case(b"null"))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Which literals of a column's type mean the same at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lasting {
+    /// All: the type's input depends on nothing.
+    All,
+    /// Those written as ISO 8601 has them, of this type.
+    Iso(Oid),
+    /// An array's without a NULL: its elements' input depends on nothing.
+    Array,
+    /// None, as far as is proven.
+    Null,
+}
+
+impl Lasting {
+    fn of(column: &Column) -> Self {
+        match (column.base_oid, column.elem_oid) {
+            // A domain's checks may be others then.
+            (base, _) if column.type_oid != base => Self::Null,
+            (base, 0) if immutable_input(base) => Self::All,
+            (base @ (oid::DATE | oid::TIMESTAMP | oid::TIMESTAMPTZ), 0) => Self::Iso(base),
+            (_, 0) => Self::Null,
+            (_, elem) if immutable_input(elem) => Self::Array,
+            _ => Self::Null,
+        }
     }
 }
 
@@ -475,6 +518,7 @@ fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, R
 fn may_be_returned(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
     for returned in target.returning.iter().flatten() {
         match returned {
+            Returned::Null => {}
             Returned::All => table.columns.iter().try_for_each(output_is_proven)?,
             Returned::Column(name) => {
                 let column = table.column(name).ok_or_else(|| Reason::NoSuchColumn(name.clone()))?;
@@ -843,6 +887,7 @@ fn literal_rule(class: Class, column: &Column) -> Result<LiteralRule, Reason> {
         cast: class.cast(),
         float: matches!(column.base_oid, oid::FLOAT4 | oid::FLOAT8),
         temporal: temporal(column),
+        lasting: Lasting::of(column),
     })
 }
 
@@ -871,15 +916,8 @@ fn class_name(class: Class) -> &'static str {
 /// A literal of a prepared statement: the server read it at Parse, so it must mean the same at any time.
 fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Result<ItemRule, Reason> {
     let rule = literal_rule(class, column)?;
-    let own_type = column.type_oid == column.base_oid && column.elem_oid == 0;
     let text = text.get(item.start..item.end).ok_or(Reason::ParameterList)?;
-    let iso = match class {
-        Class::String => iso(column.base_oid, text),
-        Class::CastString(_) => iso(column.base_oid, without_cast(text)),
-        _ => false,
-    };
-    let means_one_thing = || own_type && (immutable_input(column.base_oid) || iso);
-    if class != Class::Null && !means_one_thing() {
+    if !rule.is_lasting(class, text) {
         return Err(Reason::FrozenLiteral(column.name.clone()));
     }
     Ok(ItemRule::Fixed { class, text: text.into(), rule })

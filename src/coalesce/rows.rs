@@ -82,6 +82,15 @@ pub fn encode_literals(
     row.inspect_err(|_| out.truncate(begin))
 }
 
+/// Do these items mean the same at any time? What a prepared statement has was read when it was parsed, and a COPY reads it again.
+pub fn are_lasting(plan: &InsertPlan, text: &[u8], items: &[Item]) -> bool {
+    items.iter().zip(&plan.items).all(|(item, rule)| match rule {
+        ItemRule::Literal(rule) => rule.is_lasting(item.class, item.bytes(text)),
+        ItemRule::LeftOut => true,
+        ItemRule::Fixed { .. } | ItemRule::Param(_) => false,
+    })
+}
+
 /// Appends the `rows` rows of the text or binary COPY from a Bind's parameters, or leaves `out` as it was. `format` is what
 /// [`format_of`] chose for this Bind. The plan is that of one row.
 pub fn encode_params(
@@ -440,14 +449,17 @@ fn put_param_binary(rule: ParamRule, value: Option<&[u8]>, out: &mut Vec<u8>) ->
 }
 
 /// Hot path. Appends Bind of the prepared statement `name`, with a row of literals (`text[item]`, quotes included) as text
-/// parameters of their columns' types, and Execute; or leaves `out` as it was.
+/// parameters of their columns' types and the codes of the formats that its results are asked for in, and Execute; or leaves `out`
+/// as it was.
 pub fn put_literals_bound(
     plan: &InsertPlan,
     name: &str,
     text: &[u8],
     items: &[Item],
+    result_formats: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<RowInfo, NotPourable> {
+    let codes = u16::try_from(result_formats.len() / 2).map_err(|_| NotPourable::FormatCode)?;
     if items.len() != plan.items.len() {
         return Err(NotPourable::Count);
     }
@@ -462,7 +474,8 @@ pub fn put_literals_bound(
             let own_time = put_literal_bound(rule, *item, text, plan.max_value_bytes, out)?;
             Ok(RowInfo { own_time: info.own_time | own_time })
         });
-        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&codes.to_be_bytes());
+        out.extend_from_slice(result_formats);
     });
     frontend::put_execute(out, b"", 0);
     info.inspect_err(|_| out.truncate(begin))
@@ -506,7 +519,7 @@ fn put_literal_bound(
 }
 
 /// Hot path. Appends a client's Bind for the prepared statement `name` in the place of the client's own, values and formats as
-/// sent. `body` is the body that `bind` was read from; its portal is the unnamed one.
+/// sent, to the unnamed portal. `body` is the body that `bind` was read from.
 pub fn put_bound(
     plan: &InsertPlan,
     name: &str,
@@ -544,7 +557,7 @@ pub fn put_bound(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coalesce::plan::ClassSet;
+    use crate::coalesce::plan::{ClassSet, Lasting};
     use crate::sql::cast::Cast;
     use proptest::prelude::*;
 
@@ -575,7 +588,13 @@ mod tests {
     }
 
     fn literal(classes: &[Class]) -> LiteralRule {
-        LiteralRule { accept: ClassSet::of(classes), cast: None, float: false, temporal: Temporal::No }
+        LiteralRule {
+            accept: ClassSet::of(classes),
+            cast: None,
+            float: false,
+            temporal: Temporal::No,
+            lasting: Lasting::Null,
+        }
     }
 
     fn any_literal() -> ItemRule {
@@ -758,15 +777,16 @@ mod tests {
         let mut lifted = crate::sql::insert::Lifted::new();
         crate::sql::insert::lift(text.as_bytes(), &mut lifted).unwrap();
         let mut out = b"x".to_vec();
-        put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &mut out).unwrap();
+        put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &[0, 1, 0, 0], &mut out).unwrap();
         let (head, body) = frame::whole(&out[1..], usize::MAX).unwrap().unwrap();
         let bind = Bind::decode(body).unwrap();
         assert_eq!((bind.portal, bind.statement), (&b""[..], &b"s"[..]));
+        assert_eq!(bind.result_formats, [0, 1, 0, 0]);
         let values: Vec<_> = bind.values().collect();
         assert_eq!(values, [Some(&b"a'b"[..]), None, Some(b"-1.5")]);
         assert_eq!(out[1 + head.total()], frontend::EXECUTE);
         let plan = InsertPlan { max_value_bytes: 2, ..plan };
-        assert!(put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &mut out).is_err());
+        assert!(put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &[], &mut out).is_err());
         assert_eq!(out.len(), 1 + head.total() + 10);
     }
 

@@ -52,6 +52,8 @@ pub struct PreparedInsert {
     pub rows: usize,
     /// What stands behind them.
     pub tail: Tail,
+    /// Its values are literals, all of them: each time others, mostly, so it is recognised without them.
+    pub of_literals: bool,
     row: Option<Arc<Statement>>,
 }
 
@@ -68,16 +70,18 @@ impl PreparedInsert {
         }
         let types = types_of_one_row(&statement.types, rows, usize::from(lifted.params()))
             .ok_or(NotPourable::ManyRows)?;
-        let row = (!statement.is_shared()).then(|| {
+        let of_literals = lifted.params() == 0 && types.is_empty();
+        let row = (!statement.is_shared() && !of_literals).then(|| {
             let mut text = Vec::with_capacity(statement.query.len() / rows.max(1) + 64);
             lifted.put_statement(&statement.query, 0, &mut text);
             Statement::under(&text, types, statement.class, statement.effects)
         });
-        Ok(Box::new(Self { rows, tail, row }))
+        Ok(Box::new(Self { rows, tail, of_literals, row }))
     }
 
     /// The same INSERT with one row and without comments, in the place of one that is parsed anew each time: neither its
-    /// tags nor the number of its rows make it another one. `None`: a named statement, which is remembered as it is.
+    /// tags nor the number of its rows make it another one. `None`: a named statement, which is remembered as it is, or one of
+    /// literals.
     pub fn one_row(&self) -> Option<&Arc<Statement>> {
         self.row.as_ref()
     }

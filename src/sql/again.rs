@@ -8,7 +8,8 @@
 //! INSERT INTO t (a, b) VALUES ( -7 , 'it''s' ) ;
 //! '------- the head ---------''---- the row ---'
 //!  byte for byte that of a      numbers, plain strings, NULL, TRUE, FALSE, DEFAULT, with commas and blanks between them,
-//!  text that was lifted         of the classes of a row that was lifted behind this head; `)`; blanks and `;` up to the end
+//!  text that was lifted         each perhaps in parentheses, of the classes of a row that was lifted behind this head; `)`; blanks
+//!                               and `;` up to the end
 //! ```
 //!
 //! Why that is enough: no token of a head looks behind its `(`, and the lexer keeps nothing but its place, so whatever follows
@@ -135,9 +136,8 @@ fn follows_values(head: &[u8]) -> bool {
 fn read_row(text: &[u8], mut at: usize, items: &mut Vec<Item>) -> bool {
     items.clear();
     loop {
-        let start = skip_blanks(text, at);
-        let Some((class, end)) = plain_item(text, start) else { return false };
-        items.push(Item { class, start, end });
+        let Some((item, end)) = item(text, skip_blanks(text, at)) else { return false };
+        items.push(item);
         at = skip_blanks(text, end);
         match text.get(at) {
             Some(b',') if items.len() < ITEMS_MAX => at += 1,
@@ -145,6 +145,19 @@ fn read_row(text: &[u8], mut at: usize, items: &mut Vec<Item>) -> bool {
             _ => return false,
         }
     }
+}
+
+/// The item at `start`, bare or in parentheses, and the byte behind them.
+#[inline]
+fn item(text: &[u8], start: usize) -> Option<(Item, usize)> {
+    if text.get(start) != Some(&b'(') {
+        let (class, end) = plain_item(text, start)?;
+        return Some((Item { class, start, end }, end));
+    }
+    let start = skip_blanks(text, start + 1);
+    let (class, end) = plain_item(text, start).filter(|(class, _)| *class != Class::Default)?;
+    let close = skip_blanks(text, end);
+    (text.get(close) == Some(&b')')).then_some((Item { class, start, end }, close + 1))
 }
 
 /// The item at `start`, and where it ends if nothing that it could go on with follows.
@@ -261,6 +274,9 @@ mod tests {
         let next = "INSERT INTO t VALUES ( 007 ,\t-0.0,\n'it''s (\\)',null,TRUE\x0c,Default\r) ; ;";
         let mut lifted = Lifted::new();
         lift(next.as_bytes(), &mut lifted).unwrap();
+        assert_eq!(found(first, next), Some(lifted.items.clone()));
+        let next = "INSERT INTO t VALUES ((7),( -0.0 ),('a' ),\t(NULL)\n, ( true), DEFAULT)";
+        lift(next.as_bytes(), &mut lifted).unwrap();
         assert_eq!(found(first, next), Some(lifted.items));
     }
 
@@ -295,6 +311,14 @@ mod tests {
             "INSERT INTO t VALUES (2, 'b' --\n)",
             "INSERT INTO t VALUES (2, 'b'\n'c')",
             "INSERT INTO t VALUES (2, 'b'::text)",
+            "INSERT INTO t VALUES ((2, 'b'))",
+            "INSERT INTO t VALUES (((2)), 'b')",
+            "INSERT INTO t VALUES ((2), ('b')",
+            "INSERT INTO t VALUES ((2), ('b'",
+            "INSERT INTO t VALUES ((2), ('b'\n'c'))",
+            "INSERT INTO t VALUES ((2), ('b')::text)",
+            "INSERT INTO t VALUES ((2), (DEFAULT))",
+            "INSERT INTO t VALUES ((2), CAST('b' AS text))",
             "INSERT INTO t VALUES (2, 'b' || 'c')",
             "INSERT INTO t VALUES (2, E'b')",
             "INSERT INTO t VALUES (2, N'b')",

@@ -1,4 +1,4 @@
-//! `$1::integer`, `'2026-01-01'::date`: the name of a type behind a parameter or a string, as generators of SQL write it.
+//! `$1::integer`, `'2026-01-01'::date`, `CAST($1 AS integer)`: the name of a type behind a parameter or a string, as generators of SQL write it.
 //!
 //! To a parameter whose type was not declared and to a string, the name gives its type, and computes nothing; so it may be passed
 //! over where the server resolved the parameter to that type ([`Cast::is_plain`]), and where it is that of the string's column

@@ -5,9 +5,9 @@
 //! the table is like, whether a literal fits its column, a parse tree ([`super::meaning`] checks each shape
 //! once). On any doubt the answer is [`NotPourable`].
 //!
-//! Taken: `INSERT INTO [schema.]table [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
-//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type` or `'...'::type` ([`super::cast`]), with
-//! `standard_conforming_strings` on.
+//! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
+//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type` or `'...'::type` ([`super::cast`]), also written as `CAST(... AS
+//! type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
 
 use std::ops::Range;
 
@@ -46,11 +46,11 @@ pub enum Class {
     False,
     /// A plain quoted string, in one piece.
     String,
-    /// `'...'::type`: such a string, with the name of a type behind it.
+    /// `'...'::type` or `CAST('...' AS type)`: such a string, with the name of a type behind it.
     CastString(Cast),
     /// `$n`.
     Param(u16),
-    /// `$n::type`.
+    /// `$n::type` or `CAST($n AS type)`.
     CastParam(u16, Cast),
 }
 
@@ -91,7 +91,7 @@ impl Class {
     }
 }
 
-/// One item: its class and where it stands in the text, quotes included.
+/// One item: its class and where it stands in the text, quotes included and parentheses round it left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
     /// What it is.
@@ -114,7 +114,7 @@ impl Item {
 pub struct Tail {
     /// ON CONFLICT [(columns) | ON CONSTRAINT name] DO NOTHING.
     pub conflict: bool,
-    /// RETURNING, of names and `*`.
+    /// RETURNING, of names, `*` and NULL.
     pub returning: bool,
 }
 
@@ -243,7 +243,7 @@ pub enum NotPourable {
     DefaultValues,
     /// OVERRIDING ... VALUE.
     Overriding,
-    /// `INSERT INTO t AS a`.
+    /// `INSERT INTO t AS old`, `new` or `excluded`.
     Alias,
     /// `INSERT INTO t (a.b)` or `(a[1])`.
     Subscript,
@@ -270,6 +270,8 @@ pub enum NotPourable {
     /// A comment with bytes outside ASCII. Comments do not leave with what is poured, and the server refuses a text for bytes that
     /// are no characters of the client's encoding, wherever they stand.
     Comment,
+    /// A literal that the server read when the statement was parsed, and that might mean something else now.
+    ReadAtParse,
     /// The text does not follow the syntax; the server will say how.
     Syntax,
     /// PostgreSQL's own parser saw something else than this scan.
@@ -297,6 +299,7 @@ impl NotPourable {
             Self::Count => "count",
             Self::StringsNotStandard => "strings_not_standard",
             Self::Comment => "comment",
+            Self::ReadAtParse => "literal read at parse",
             Self::Syntax => "syntax",
             Self::Disagreement => "disagreement",
         }
@@ -365,9 +368,10 @@ pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     lift.statement()
 }
 
-/// The string of an item `'...'::type`, quotes included. Nothing behind it has a quote.
+/// The string of an item `'...'::type` or `CAST('...' AS type)`, quotes included. Nothing else in it has a quote.
 pub fn without_cast(item: &[u8]) -> &[u8] {
-    memrchr(b'\'', item).map_or(item, |quote| &item[..=quote])
+    let quotes = memchr(b'\'', item).zip(memrchr(b'\'', item));
+    quotes.map_or(item, |(first, last)| &item[first..=last])
 }
 
 /// Undouble the quotes of a plain string literal (quotes included): the pieces of its value, in order. A
@@ -416,6 +420,7 @@ impl<'a> Lift<'a, '_> {
         self.keyword(b"insert", NotPourable::NotInsert)?;
         self.keyword(b"into", NotPourable::Syntax)?;
         self.target()?;
+        self.alias()?;
         self.column_list()?;
         self.values()?;
         self.rows()?;
@@ -488,6 +493,17 @@ impl<'a> Lift<'a, '_> {
         Ok(())
     }
 
+    /// `AS alias`: another name for the table in what follows the rows.
+    fn alias(&mut self) -> Result<(), NotPourable> {
+        let word = self.peek();
+        if !self.is_word(word, b"as") {
+            return Ok(());
+        }
+        self.out.shape.push(b' ');
+        self.keyword(b"as", NotPourable::Syntax)?;
+        self.name()
+    }
+
     /// One identifier, into the shape as spelled.
     fn name(&mut self) -> Result<(), NotPourable> {
         let token = self.next().ok_or(NotPourable::Syntax)?;
@@ -541,7 +557,6 @@ impl<'a> Lift<'a, '_> {
         let why = match token {
             t if self.is_word(t, b"default") => NotPourable::DefaultValues,
             t if self.is_word(t, b"overriding") => NotPourable::Overriding,
-            t if self.is_word(t, b"as") => NotPourable::Alias,
             t if self.is_byte(t, b'(') || self.is_word(t, b"select") => NotPourable::NotValues,
             t if self.is_word(t, b"with") || self.is_word(t, b"table") => NotPourable::NotValues,
             _ => NotPourable::Syntax,
@@ -604,10 +619,31 @@ impl<'a> Lift<'a, '_> {
 
     fn item(&mut self) -> Result<Item, NotPourable> {
         let token = self.next().ok_or(NotPourable::Syntax)?;
+        if !self.is_byte(Some(token), b'(') {
+            return self.bare_item(token);
+        }
+        let inner = self.next().ok_or(NotPourable::Syntax)?;
+        let item = self.bare_item(inner)?;
+        self.close()?;
+        // Not every version takes one there.
+        if item.class == Class::Default { Err(NotPourable::Expression) } else { Ok(item) }
+    }
+
+    /// The next token must be `)`; where it ends.
+    fn close(&mut self) -> Result<usize, NotPourable> {
+        match self.next() {
+            Some(token) if self.is_byte(Some(token), b')') => Ok(token.end),
+            None => Err(NotPourable::Syntax),
+            Some(token) => Err(unlike_literal(token.kind)),
+        }
+    }
+
+    fn bare_item(&mut self, token: Token) -> Result<Item, NotPourable> {
         let (class, end) = match token.kind {
             Kind::String => self.string_item(token)?,
             Kind::Integer => (Class::Integer, token.end),
             Kind::Decimal => (Class::Decimal, token.end),
+            Kind::Word if self.bytes(token).eq_ignore_ascii_case(b"cast") => self.cast_item(token.start)?,
             Kind::Word => (self.word_item(token)?, token.end),
             Kind::Param => self.param_item(token)?,
             Kind::Operator if self.bytes(token) == b"-" => self.signed(token)?,
@@ -649,6 +685,31 @@ impl<'a> Lift<'a, '_> {
         }
     }
 
+    /// `CAST(... AS type)` of a parameter or a plain string; it begins at `start`.
+    fn cast_item(&mut self, start: usize) -> Result<(Class, usize), NotPourable> {
+        let open = self.next();
+        if !self.is_byte(open, b'(') {
+            return Err(NotPourable::Expression);
+        }
+        let value = self.next().ok_or(NotPourable::Syntax)?;
+        let word = self.next();
+        if !self.is_word(word, b"as") {
+            return Err(NotPourable::Expression);
+        }
+        let (cast, _) = self.type_name(value.end)?;
+        let end = self.close()?;
+        let quoted = |range: Range<usize>| memchr(b'\'', &self.text[range]).is_some();
+        match value.kind {
+            Kind::Param => Ok((Class::CastParam(param(self.bytes(value))?, cast), end)),
+            // A quote in a comment: see `without_cast`.
+            Kind::String if quoted(start..value.start) || quoted(value.end..end) => {
+                Err(NotPourable::Expression)
+            }
+            Kind::String => Ok((Class::CastString(cast), end)),
+            kind => Err(unlike_literal(kind)),
+        }
+    }
+
     /// `::type`, and where it ends; `None`: something else follows.
     fn cast(&mut self) -> Result<Option<(Cast, usize)>, NotPourable> {
         let sign = self.peek();
@@ -656,7 +717,12 @@ impl<'a> Lift<'a, '_> {
             return Ok(None);
         };
         self.next();
-        let (mut name, mut end) = (TypeName::default(), sign.end);
+        self.type_name(sign.end).map(Some)
+    }
+
+    /// A type, and where it ends, if it has words at all.
+    fn type_name(&mut self, mut end: usize) -> Result<(Cast, usize), NotPourable> {
+        let mut name = TypeName::default();
         while let Some(word) = self.peek().filter(|t| t.kind == Kind::Word) {
             self.next();
             name.push(self.bytes(word)).ok_or(NotPourable::Expression)?;
@@ -665,12 +731,12 @@ impl<'a> Lift<'a, '_> {
         let cast = name.meaning().ok_or(NotPourable::Expression)?;
         let open = self.peek();
         if !self.is_byte(open, b'(') {
-            return Ok(Some((cast, end)));
+            return Ok((cast, end));
         }
         self.next();
         let (precision, scale, end) = self.modifier()?;
         let cast = cast.with_modifier(precision, scale).ok_or(NotPourable::Expression)?;
-        Ok(Some((cast, end)))
+        Ok((cast, end))
     }
 
     /// `precision)` or `precision, scale)`, and where it ends.
@@ -934,6 +1000,53 @@ mod tests {
     }
 
     #[test]
+    fn cast_is_written_in_two_ways() {
+        let out = lifted(
+            "INSERT INTO t VALUES (CAST($1 AS timestamp with time zone), cast ( /**/ $2 as NUMERIC(10, 2) ))",
+        );
+        let out = out.unwrap();
+        let cast = |oid, looked_up, typmod| Cast { oid, looked_up, typmod };
+        let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
+        assert_eq!(
+            classes,
+            [Class::CastParam(1, cast(1184, false, -1)), Class::CastParam(2, cast(1700, false, 655_366))]
+        );
+        assert_eq!(
+            classes_of_one("INSERT INTO t VALUES (CAST('it''s' AS date))"),
+            (Class::CastString(cast(1082, true, -1)), "CAST('it''s' AS date)".to_owned())
+        );
+        assert_eq!(without_cast(b"CAST('it''s' AS date)"), b"'it''s'");
+        assert!(lifted("INSERT INTO t VALUES (CAST($1 AS uuid))").unwrap().looks_up_types());
+        let shape = |value| lifted(&format!("INSERT INTO t VALUES ({value})")).unwrap().shape;
+        for (a, b) in [("$1::uuid", "CAST($1 AS UUID)"), ("'x'::date", "Cast('y' As date)")] {
+            assert_eq!(shape(a), shape(b), "{a}");
+        }
+    }
+
+    #[test]
+    fn parentheses_change_nothing() {
+        for (text, class, bytes) in [
+            ("(('1'::int4))", Class::CastString(Cast::of_word(b"int4").unwrap()), "'1'::int4"),
+            ("( ( -1 ) )", Class::SignedInteger, "-1"),
+            ("((NULL))", Class::Null, "NULL"),
+            ("(($1))", Class::Param(1), "$1"),
+            ("((CAST($1 AS int)))", Class::CastParam(1, Cast::of_word(b"int").unwrap()), "CAST($1 AS int)"),
+        ] {
+            let found = classes_of_one(&format!("INSERT INTO t VALUES {text}"));
+            assert_eq!(found, (class, bytes.to_owned()), "{text}");
+        }
+        let shape = |text| lifted(text).unwrap().shape;
+        let bare = "INSERT INTO t VALUES (1, 'x'), (2, NULL)";
+        assert_eq!(shape(bare), shape("INSERT INTO t VALUES ((1), ('x')), (2, (NULL))"));
+    }
+
+    fn classes_of_one(text: &str) -> (Class, String) {
+        let all = classes(text);
+        assert_eq!(all.len(), 1, "{text}");
+        (all[0].0, all[0].1.to_owned())
+    }
+
+    #[test]
     fn refuses_the_rest_each_with_its_reason() {
         use NotPourable as N;
         let long = format!("INSERT INTO {} VALUES (1)", "x".repeat(64));
@@ -959,7 +1072,13 @@ mod tests {
             ("INSERT INTO t (a) (VALUES (1))", N::NotValues),
             ("INSERT INTO t DEFAULT VALUES", N::DefaultValues),
             ("INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (1)", N::Overriding),
-            ("INSERT INTO t AS x VALUES (1)", N::Alias),
+            ("INSERT INTO t AS VALUES (1)", N::Syntax),
+            ("INSERT INTO t AS x y VALUES (1)", N::Syntax),
+            ("INSERT INTO t x VALUES (1)", N::Syntax),
+            ("INSERT INTO t AS x.y VALUES (1)", N::Syntax),
+            ("INSERT INTO t AS 'x' VALUES (1)", N::Syntax),
+            ("INSERT INTO t (a) AS x VALUES (1)", N::Syntax),
+            ("INSERT INTO t AS é VALUES (1)", N::Name),
             ("INSERT INTO t (a.b) VALUES (1)", N::Subscript),
             ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),
             ("INSERT INTO a.b.c VALUES (1)", N::Name),
@@ -1009,7 +1128,37 @@ mod tests {
             ("INSERT INTO t VALUES (now())", N::Expression),
             ("INSERT INTO t VALUES (current_timestamp)", N::Expression),
             ("INSERT INTO t VALUES (date '2020-01-01')", N::Expression),
-            ("INSERT INTO t VALUES ((1))", N::Expression),
+            ("INSERT INTO t VALUES (((1)))", N::Expression),
+            ("INSERT INTO t VALUES ((DEFAULT))", N::Expression),
+            ("INSERT INTO t VALUES ((1, 2))", N::Expression),
+            ("INSERT INTO t VALUES (())", N::Expression),
+            ("INSERT INTO t VALUES ((1)::int)", N::Expression),
+            ("INSERT INTO t VALUES (('1')::int4)", N::Expression),
+            ("INSERT INTO t VALUES (($1)::int4)", N::Expression),
+            ("INSERT INTO t VALUES ((1) + 1)", N::Expression),
+            ("INSERT INTO t VALUES (-(1))", N::Expression),
+            ("INSERT INTO t VALUES ((SELECT 1))", N::Expression),
+            ("INSERT INTO t VALUES ((E'x'))", N::Literal),
+            ("INSERT INTO t VALUES ((1", N::Syntax),
+            ("INSERT INTO t VALUES ((", N::Syntax),
+            ("INSERT INTO t VALUES (CAST)", N::Expression),
+            ("INSERT INTO t VALUES (cast(1 AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast(NULL AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast(($1) AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1::text AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1, int))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS int)::text)", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS int[]))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS varchar(3)))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS text COLLATE \"C\"))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS pg_catalog.int4))", N::Expression),
+            ("INSERT INTO t VALUES (cast(E'1' AS int))", N::Literal),
+            ("INSERT INTO t VALUES (cast('1'/*'*/AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast(/*'*/'1' AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast('1' AS int/*'*/))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS int /* é */))", N::Comment),
+            ("INSERT INTO t VALUES (cast($1 AS int", N::Syntax),
             ("INSERT INTO t VALUES (n'x')", N::Expression),
             ("INSERT INTO t VALUES (E'x')", N::Literal),
             ("INSERT INTO t VALUES (U&'x')", N::Literal),
@@ -1103,7 +1252,20 @@ mod tests {
         let mut text = "INSERT INTO t VALUES (1)".to_owned();
         text.push_str(&",(1)".repeat(ALL_ITEMS_MAX));
         assert_eq!(lifted(&text), Err(NotPourable::ManyRows));
-        for tail in ["ON CONFLICT DO NOTHING", "ON CONFLICT ON CONSTRAINT c DO NOTHING RETURNING a;"] {
+        let text = "INSERT INTO s.t As \"T\" (a) VALUES (1), (2) ON CONFLICT DO NOTHING";
+        let aliased = lifted(&text.replace(", (2)", "")).unwrap();
+        let mut one = Vec::new();
+        aliased.put_statement(text.as_bytes(), 0, &mut one);
+        assert_eq!(one, b"insert into s.t as \"T\"(a) values (1) on conflict do nothing ");
+        assert_ne!(
+            aliased.shape,
+            lifted("INSERT INTO s.t AS t (a) VALUES (1) ON CONFLICT DO NOTHING").unwrap().shape
+        );
+        for tail in [
+            "RETURNING NULL",
+            "ON CONFLICT DO NOTHING",
+            "ON CONFLICT ON CONSTRAINT c DO NOTHING RETURNING a;",
+        ] {
             assert!(lifted(&format!("INSERT INTO t VALUES (1) {tail}")).is_ok(), "{tail}");
         }
     }

@@ -41,6 +41,8 @@ pub enum Returned {
     All,
     /// A column.
     Column(String),
+    /// NULL.
+    Null,
 }
 
 /// What kind of statement.
@@ -359,7 +361,7 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     if !relation.catalogname.is_empty() || !relation.inh || relation.relname.is_empty() {
         return Err(NotPourable::Name);
     }
-    if relation.alias.is_some() {
+    if relation.alias.as_ref().is_some_and(|alias| hides(&alias.aliasname) || !alias.colnames.is_empty()) {
         return Err(NotPourable::Alias);
     }
     let schema = (!relation.schemaname.is_empty()).then(|| relation.schemaname.clone());
@@ -405,15 +407,22 @@ fn returning(
     relation: &protobuf::RangeVar,
 ) -> Result<Option<Vec<Returned>>, NotPourable> {
     let Some(clause) = &stmt.returning_clause else { return Ok(None) };
-    let (schema, table) = (relation.schemaname.as_str(), relation.relname.as_str());
-    // A table called so would be hidden by the aliases of what was there before and after.
-    let hidden = ["old", "new", "excluded"].contains(&table);
+    // By its alias a table is called alone, and without its schema.
+    let (schema, table) = match &relation.alias {
+        Some(alias) => ("", alias.aliasname.as_str()),
+        None => (relation.schemaname.as_str(), relation.relname.as_str()),
+    };
+    let hidden = hides(table);
     if !clause.options.is_empty() {
         return Err(NotPourable::Returning);
     }
     let column = |node: &protobuf::Node| {
         let Some(NodeEnum::ResTarget(target)) = node.node.as_ref() else { return None };
-        let Some(NodeEnum::ColumnRef(column)) = target.val.as_ref()?.node.as_ref() else { return None };
+        let column = match target.val.as_ref()?.node.as_ref()? {
+            NodeEnum::ColumnRef(column) => column,
+            NodeEnum::AConst(constant) if constant.isnull => return Some(Returned::Null),
+            _ => return None,
+        };
         let last = match column.fields.as_slice() {
             [last] => last,
             [first, last] if is_name(first, table) && !hidden => last,
@@ -428,6 +437,11 @@ fn returning(
         }
     };
     clause.exprs.iter().map(column).collect::<Option<_>>().map(Some).ok_or(NotPourable::Returning)
+}
+
+/// A table called so would be hidden by the aliases of what was there before and after.
+fn hides(name: &str) -> bool {
+    ["old", "new", "excluded"].contains(&name)
 }
 
 fn is_name(node: &protobuf::Node, name: &str) -> bool {
@@ -664,6 +678,12 @@ mod tests {
         assert!(target("ON CONFLICT ON CONSTRAINT c DO NOTHING").conflict);
         let named = insert_target("INSERT INTO s.t VALUES (1) RETURNING s.t.a, s.t.*, t.b").expect("schema");
         assert_eq!(named.returning, Some(vec![column("a"), Returned::All, column("b")]));
+        let aliased = insert_target(
+            "INSERT INTO s.t AS \"A\" VALUES (1) RETURNING \"A\".a, b, \"A\".*, NULL, null AS n",
+        );
+        let returned = aliased.expect("alias").returning;
+        let wanted = [column("a"), column("b"), Returned::All, Returned::Null, Returned::Null];
+        assert_eq!(returned.as_deref(), Some(&wanted[..]));
         let others = [
             "t VALUES (1) RETURNING s.t.a",
             "s.t VALUES (1) RETURNING o.t.a",
@@ -690,7 +710,14 @@ mod tests {
             ("INSERT INTO t VALUES (1) LIMIT 1", N::NotValues),
             ("INSERT INTO t VALUES (1), (2, 3)", N::Count),
             ("INSERT INTO t VALUES (1), (now())", N::Expression),
-            ("INSERT INTO t AS a VALUES (1)", N::Alias),
+            ("INSERT INTO t AS old VALUES (1)", N::Alias),
+            ("INSERT INTO t AS EXCLUDED VALUES (1)", N::Alias),
+            ("INSERT INTO t AS a VALUES (1) RETURNING t.a", N::Returning),
+            ("INSERT INTO s.t AS a VALUES (1) RETURNING s.a.b", N::Returning),
+            ("INSERT INTO s.t AS a VALUES (1) RETURNING s.t.b", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING NULL::int", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING NULL IS NULL", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING TRUE", N::Returning),
             ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),
             ("INSERT INTO t VALUES (1) RETURNING 1", N::Returning),
             ("INSERT INTO t VALUES (1) RETURNING a, current_user", N::Returning),

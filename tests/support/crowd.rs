@@ -94,6 +94,15 @@ pub fn put_bind_binary(out: &mut Vec<u8>, statement: &[u8], params: &[Option<&[u
     });
 }
 
+/// A Bind to the unnamed portal, as one to `portal`.
+pub fn to_portal(bind: &[u8], portal: &[u8]) -> Vec<u8> {
+    let mut bytes = bind.to_vec();
+    bytes.splice(5..5, portal.iter().copied());
+    let length = (bytes.len() - 1) as u32;
+    bytes[1..5].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
 /// Runs each client's script; all begin at the same moment, and again at each step when `in_step`. What each was
 /// answered; it ends early where a connection closed.
 pub fn run(clients: &mut [Raw], scripts: &[Vec<Step>], in_step: bool) -> Vec<Vec<Message>> {
