@@ -38,8 +38,27 @@ pub(super) struct Scratch {
     pub(super) answers: Vec<u8>,
     /// Where in the answers those of the server belong.
     pub(super) places: Vec<usize>,
-    /// What the first message binds is neither an INSERT nor the border of a block.
-    pub(super) unpoured: Option<ShortName>,
+    /// What the first message binds is not poured, as far as that will be so the next time.
+    pub(super) unpoured: Option<Unpoured>,
+}
+
+/// A statement that is not poured.
+pub(super) struct Unpoured {
+    pub(super) name: ShortName,
+    /// As long as this is refused. `None`: it is neither an INSERT nor the border of a block.
+    pub(super) refused: Option<Arc<Shape>>,
+}
+
+impl Unpoured {
+    fn of(name: &[u8], statement: &Statement, recent: &Recent) -> Option<Self> {
+        let refused = match statement.as_insert() {
+            Ok(insert) => Some(recent.refusal_of(insert.one_row().map_or(statement, |one| one))?),
+            Err(NotPourable::NotInsert) => None,
+            // Counted each time.
+            Err(_) => return None,
+        };
+        Some(Self { name: ShortName::new(name), refused })
+    }
 }
 
 impl Scratch {
@@ -447,9 +466,16 @@ impl<'a> Walk<'a> {
         if self.named != Some(bind.statement) {
             let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
             stretch.word = Self::word(&statement);
+<<<<<<< HEAD
             if stretch.word.is_none() && self.ready(&statement, scratch).is_none() {
                 let is_insert = !matches!(statement.as_insert(), Err(NotPourable::NotInsert));
                 scratch.unpoured = (self.pos == 0 && !is_insert).then(|| ShortName::new(bind.statement));
+=======
+            if stretch.word.is_none() && self.ready(&statement, &mut scratch.recent).is_none() {
+                if self.pos == 0 {
+                    scratch.unpoured = Unpoured::of(bind.statement, &statement, &scratch.recent);
+                }
+>>>>>>> 89db6ae (coalesce: RELOAD has refused tables asked about again; an INSERT into one is told by its beginning, its row is not read)
                 return Ok(false);
             }
             self.named = Some(bind.statement).filter(|_| stretch.word.is_none());

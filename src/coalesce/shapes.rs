@@ -180,8 +180,10 @@ enum Known {
     Nothing,
     /// Somebody asks.
     Asking,
-    /// Not poured.
+    /// Not poured ...
     No,
+    /// ... nor is anything else that the same settings write into the same table.
+    NoTable,
     /// Poured.
     Yes(Arc<Ready>),
 }
@@ -215,8 +217,27 @@ impl Shape {
     fn ready(&self) -> Option<Arc<Ready>> {
         match &**self.known.load() {
             Known::Yes(ready) => Some(Arc::clone(ready)),
-            Known::Nothing | Known::Asking | Known::No => None,
+            Known::Nothing | Known::Asking | Known::No | Known::NoTable => None,
         }
+    }
+
+    /// Hot path. Is it refused, to a session with these settings? It came by then.
+    pub fn refuses(&self, vars: &VarSet) -> bool {
+        let same = self.class == vars.pour_class || self.class == vars.answer_class;
+        let refused = same && matches!(**self.known.load(), Known::No | Known::NoTable);
+        if refused {
+            self.seen.fetch_add(1, Ordering::Relaxed);
+        }
+        refused
+    }
+
+    /// Is its table refused, whatever the row? It came by then.
+    fn rules_out_its_table(&self) -> bool {
+        let refused = matches!(**self.known.load(), Known::NoTable);
+        if refused {
+            self.seen.fetch_add(1, Ordering::Relaxed);
+        }
+        refused
     }
 
     /// The table changed: ask again.
@@ -244,7 +265,11 @@ const PREPARED_KEPT: usize = 32;
 impl Recent {
     /// Hot path. What [`Lanes::find`] would come to for `text`; `None` says nothing.
     pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<Lately<'_>> {
-        let (shape, items) = self.literals.find(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
+        let head = self.literals.head(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
+        if head.newest().and_then(Weak::upgrade).is_some_and(|shape| shape.rules_out_its_table()) {
+            return Some(Lately::Refused);
+        }
+        let (shape, items) = head.row()?;
         let shape = shape.upgrade()?;
         let lately = match &**shape.known.load() {
             // A lane keeps its pool: no other one can be where that was.
@@ -252,7 +277,7 @@ impl Recent {
                 Lately::Ready(Arc::clone(ready), items)
             }
             // Were it another pool's, a statement would pass on as it was sent.
-            Known::No => Lately::Refused,
+            Known::No | Known::NoTable => Lately::Refused,
             Known::Yes(_) | Known::Asking | Known::Nothing => return None,
         };
         shape.seen.fetch_add(1, Ordering::Relaxed);
@@ -270,11 +295,19 @@ impl Recent {
         let shape = shape.upgrade().filter(|shape| *id == statement.id && shape.class == class)?;
         let known = match &**shape.known.load() {
             Known::Yes(ready) if ready.is_of(pool) => Some(Arc::clone(ready)),
-            Known::No if shape.pool == Arc::as_ptr(pool) as usize => None,
-            Known::Yes(_) | Known::No | Known::Asking | Known::Nothing => return None,
+            Known::No | Known::NoTable if shape.pool == Arc::as_ptr(pool) as usize => None,
+            Known::Yes(_) | Known::No | Known::NoTable | Known::Asking | Known::Nothing => return None,
         };
         shape.seen.fetch_add(1, Ordering::Relaxed);
         Some(known)
+    }
+
+    /// The shape of this statement, if that is refused and came by lately.
+    pub fn refusal_of(&self, statement: &Statement) -> Option<Arc<Shape>> {
+        let (id, shape) = self.prepared[statement.id as usize % PREPARED_KEPT].as_ref()?;
+        let shape = shape.upgrade().filter(|_| *id == statement.id)?;
+        let refused = matches!(**shape.known.load(), Known::No | Known::NoTable);
+        refused.then_some(shape)
     }
 
     fn keep(&mut self, shape: &Arc<Shape>, source: Source<'_>) {
@@ -545,8 +578,9 @@ impl Lanes {
         let asker = Asker::new(&pool, &vars, shape.class);
         let outcome = Box::pin(question.ask(&self.tables, asker)).await;
         let ready = outcome.and_then(|answer| {
-            self.ready(&pool, &vars, &shape, answer)
-                .map_err(|table| Refusal::from("coalesce.mode is off for this table".to_owned()).of(table))
+            self.ready(&pool, &vars, &shape, answer).map_err(|table| {
+                Refusal::from("coalesce.mode is off for this table".to_owned()).of(table).of_whole_table()
+            })
         });
         let (known, kept) = match ready {
             Ok(ready) => {
@@ -554,9 +588,9 @@ impl Lanes {
                 *lock(&shape.said) = Said { table, eligible: Some(true), reason: String::new() };
                 (Known::Yes(Arc::new(ready)), None)
             }
-            Err(Refusal { table, why, kept, .. }) => {
+            Err(Refusal { table, why, kept, whole_table, .. }) => {
                 *lock(&shape.said) = Said { table, eligible: Some(false), reason: why };
-                (Known::No, Some(kept))
+                (if whole_table { Known::NoTable } else { Known::No }, Some(kept))
             }
         };
         let known = Arc::new(known);
@@ -669,6 +703,8 @@ impl Lanes {
     /// Everything is asked anew (RELOAD: modes may have changed); what was said before is shown until then. `serves`: the
     /// pools that are still there.
     pub fn forget_all(&self, serves: impl Fn(&Pool) -> bool) {
+        // First: who asks from the next generation on must not be told what was asked before.
+        self.tables.forget();
         self.generation.fetch_add(1, Ordering::AcqRel);
         let mut shapes = lock(&self.shapes);
         shapes.retain(serves);
@@ -729,6 +765,8 @@ struct Refusal {
     table: Option<String>,
     why: String,
     kept: Duration,
+    /// It is the table, and not the statement.
+    whole_table: bool,
     /// The connection that was asked would say the same to everybody.
     spoilt: bool,
 }
@@ -736,17 +774,21 @@ struct Refusal {
 impl Refusal {
     /// It says nothing about the statement: the connection, or the pool, could not answer.
     fn for_now(why: impl Into<String>) -> Self {
-        Self { table: None, why: why.into(), kept: NO_ANSWER_KEPT, spoilt: false }
+        Self { kept: NO_ANSWER_KEPT, ..why.into().into() }
     }
 
     fn of(self, table: String) -> Self {
         Self { table: Some(table), ..self }
     }
+
+    fn of_whole_table(self) -> Self {
+        Self { whole_table: true, ..self }
+    }
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { table: None, why, kept: REFUSAL_KEPT, spoilt: false }
+        Self { table: None, why, kept: REFUSAL_KEPT, whole_table: false, spoilt: false }
     }
 }
 
@@ -821,7 +863,7 @@ impl Question {
         }
         let table = &seen.table;
         if let Some(why) = &table.refused {
-            return Err(why.clone().into());
+            return Err(Refusal { kept: seen.left(), ..Refusal::from(why.clone()).of_whole_table() });
         }
         let context = Context::Pooled;
         let together = !lifted.tail.is_plain();

@@ -41,8 +41,13 @@ impl Seen {
         self.wrong.store(true, Ordering::Relaxed);
     }
 
+    /// So long it is believed.
+    pub fn left(&self) -> Duration {
+        KEPT.saturating_sub(self.at.elapsed())
+    }
+
     fn holds(&self) -> bool {
-        !self.wrong.load(Ordering::Relaxed) && self.at.elapsed() < KEPT
+        !self.wrong.load(Ordering::Relaxed) && !self.left().is_zero()
     }
 }
 
@@ -84,6 +89,11 @@ pub struct Tables {
 }
 
 impl Tables {
+    /// All is asked anew. What is being asked now serves those who wait for it.
+    pub fn forget(&self) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// The place for the table of this name.
     pub fn place(&self, pool: &Arc<Pool>, class: u64, name: &str) -> Arc<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);

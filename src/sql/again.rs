@@ -52,12 +52,54 @@ struct Head<K, T> {
     rows: Vec<Row<T>>,
     /// The row that goes next.
     next: usize,
+    /// The row that was kept last.
+    newest: usize,
 }
 
 #[derive(Debug)]
 struct Row<T> {
     classes: Vec<Class>,
     made: T,
+}
+
+impl<K, T> Head<K, T> {
+    /// Where a row of these classes is, or goes.
+    fn place_of(&mut self, items: &[Item]) -> usize {
+        if let Some(known) = self.rows.iter().position(|known| known.is_like(items)) {
+            return known;
+        }
+        if self.rows.len() < ROWS {
+            return self.rows.len();
+        }
+        let oldest = self.next;
+        self.next = (oldest + 1) % ROWS;
+        oldest
+    }
+}
+
+/// A beginning that is remembered, and the text that has it.
+#[derive(Debug)]
+pub struct Beginning<'a, 't, K, T> {
+    head: &'a Head<K, T>,
+    text: &'t [u8],
+    items: &'a mut Vec<Item>,
+}
+
+impl<'a, K, T> Beginning<'a, '_, K, T> {
+    /// What was made of the row behind it that was kept last.
+    pub fn newest(&self) -> Option<&'a T> {
+        self.head.rows.get(self.head.newest).map(|row| &row.made)
+    }
+
+    /// Reads the row.
+    pub fn row(self) -> Option<(&'a T, &'a [Item])> {
+        if !read_row(self.text, self.head.text.len(), self.items) {
+            return None;
+        }
+        let items: &'a [Item] = self.items;
+        let row = self.head.rows.iter().find(|row| row.is_like(items))?;
+        Some((&row.made, items))
+    }
 }
 
 impl<T> Row<T> {
@@ -77,13 +119,16 @@ impl<K: Hash + Eq, T> Memo<K, T> {
     /// What [`Memo::keep`] was given for the same statement but for the literals' values, and the items of `text`: those that
     /// `lift` would find, in the one row that it would find.
     pub fn find(&mut self, whose: &K, text: &[u8]) -> Option<(&T, &[Item])> {
+        self.head(whose, text)?.row()
+    }
+
+    /// The first half of [`Memo::find`]: what is remembered of this beginning, before the row is read.
+    pub fn head<'a, 't>(&'a mut self, whose: &K, text: &'t [u8]) -> Option<Beginning<'a, 't, K, T>> {
         let end = head_end(text)?;
-        let head = self.heads.get(self.place(whose, &text[..end]))?.as_ref()?;
-        if head.text != text[..end] || head.whose != *whose || !read_row(text, end, &mut self.items) {
-            return None;
-        }
-        let row = head.rows.iter().find(|row| row.is_like(&self.items))?;
-        Some((&row.made, &self.items))
+        let place = self.place(whose, &text[..end]);
+        let head = self.heads.get(place)?.as_ref()?;
+        let same = head.text == text[..end] && head.whose == *whose;
+        same.then_some(Beginning { head, text, items: &mut self.items })
     }
 
     /// Remembers what was made of `text`, which `lift` has just taken apart into `lifted`.
@@ -97,16 +142,15 @@ impl<K: Hash + Eq, T> Memo<K, T> {
         let slot = &mut self.heads[place];
         let head = match slot {
             Some(head) if head.text == text[..end] && head.whose == whose => head,
-            _ => slot.insert(Head { whose, text: text[..end].to_vec(), rows: Vec::new(), next: 0 }),
+            _ => {
+                slot.insert(Head { whose, text: text[..end].to_vec(), rows: Vec::new(), next: 0, newest: 0 })
+            }
         };
         let row = Row { classes: lifted.items.iter().map(|item| item.class).collect(), made };
-        match head.rows.iter().position(|known| known.is_like(&lifted.items)) {
-            Some(at) => head.rows[at] = row,
-            None if head.rows.len() < ROWS => head.rows.push(row),
-            None => {
-                head.rows[head.next] = row;
-                head.next = (head.next + 1) % ROWS;
-            }
+        head.newest = head.place_of(&lifted.items);
+        match head.rows.get_mut(head.newest) {
+            Some(known) => *known = row,
+            None => head.rows.push(row),
         }
     }
 
@@ -377,6 +421,8 @@ mod tests {
                 lift(text.as_bytes(), &mut lifted).unwrap();
                 memo.keep((), text.as_bytes(), &lifted, (n, row));
                 assert_eq!(memo.find(&(), text.as_bytes()).map(|(made, _)| *made), Some((n, row)));
+                let newest = memo.head(&(), text.as_bytes()).and_then(|head| head.newest().copied());
+                assert_eq!(newest, Some((n, row)));
             }
         }
         assert_eq!(memo.heads.len(), HEADS);
