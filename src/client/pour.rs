@@ -24,6 +24,7 @@ use super::walk::{Rest, SCRATCH, Scratch, Tier, Unnamed, Unpoured, Walk};
 use crate::cancel::ClientState;
 use crate::coalesce::batch::statement_end;
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, Single, Ticket, Work};
+use crate::coalesce::shapes::Shape;
 use crate::error::Error;
 use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
@@ -216,12 +217,22 @@ impl Session {
 =======
             // To the unnamed portal.
             Some(&f::BIND) if buf.get(HEADER_BYTES) == Some(&0) => {
+<<<<<<< HEAD
                 let named = self.state.names.begins_with_unpoured(&buf[HEADER_BYTES + 1..]);
                 !named || self.refused.as_ref().is_some_and(|shape| !shape.refuses(&self.state.want))
 >>>>>>> 89db6ae (coalesce: RELOAD has refused tables asked about again; an INSERT into one is told by its beginning, its row is not read)
+=======
+                !self.names_unpoured(&buf[HEADER_BYTES + 1..])
+>>>>>>> 167b326 (client: a prepared INSERT that is refused is told by its statement's name)
             }
             _ => false,
         }
+    }
+
+    /// Does `rest` of a Bind begin with the name of a statement that was noted as not poured, and is it so still?
+    fn names_unpoured(&self, rest: &[u8]) -> bool {
+        let refuses = |shape: &Arc<Shape>| shape.refuses(&self.pool, &self.state.want);
+        self.state.names.begins_with_unpoured(rest) && self.refused.as_ref().is_none_or(refuses)
     }
 
     fn singly(&mut self, bytes: usize, single: Option<Single>) -> Poured {

@@ -22,6 +22,7 @@ use super::state::{
 use super::walk::may_hold_more;
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
+use crate::coalesce::shapes::Shape;
 use crate::error::{Error, Kind};
 use crate::limits::{READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
@@ -89,6 +90,8 @@ pub struct Session {
     pub(super) draining: bool,
     /// Made with its first INSERT.
     pub(super) pouring: Option<Box<Pouring>>,
+    /// What the name that was noted as unpoured is refused for; `None`: it is no INSERT.
+    pub(super) refused: Option<Arc<Shape>>,
     /// See [`BusyWait::look_again`].
     pub(super) busy_poll: Duration,
     /// Its waits for the client and for the server.

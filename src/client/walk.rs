@@ -13,7 +13,7 @@ use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{
     RowInfo, are_lasting, encode_literals, encode_params, format_of, put_bound, put_literals_bound,
 };
-use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Together};
+use crate::coalesce::shapes::{LEGS_MAX, Lately, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::{ShortName, Statement};
@@ -52,7 +52,7 @@ pub(super) struct Unpoured {
 impl Unpoured {
     fn of(name: &[u8], statement: &Statement, recent: &Recent) -> Option<Self> {
         let refused = match statement.as_insert() {
-            Ok(insert) => Some(recent.refusal_of(insert.one_row().map_or(statement, |one| one))?),
+            Ok(insert) => Some(recent.refusal_of(insert.one_row().map_or(statement, AsRef::as_ref))?),
             Err(NotPourable::NotInsert) => None,
             // Counted each time.
             Err(_) => return None,

@@ -221,9 +221,10 @@ impl Shape {
         }
     }
 
-    /// Hot path. Is it refused, to a session with these settings? It came by then.
-    pub fn refuses(&self, vars: &VarSet) -> bool {
-        let same = self.class == vars.pour_class || self.class == vars.answer_class;
+    /// Hot path. Is it refused, to a session of this pool with these settings? It came by then.
+    pub fn refuses(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
+        let of_class = self.class == vars.pour_class || self.class == vars.answer_class;
+        let same = of_class && self.pool == Arc::as_ptr(pool) as usize;
         let refused = same && matches!(**self.known.load(), Known::No | Known::NoTable);
         if refused {
             self.seen.fetch_add(1, Ordering::Relaxed);
