@@ -209,21 +209,10 @@ impl Session {
             // Of the unnamed statement.
             Some(&f::PARSE) if buf.get(HEADER_BYTES) == Some(&0) => by_text(buf.get(HEADER_BYTES + 1..)),
             Some(&f::PARSE) => true,
-<<<<<<< HEAD
             Some(&f::BIND) => {
                 let names = &buf[HEADER_BYTES.min(buf.len())..];
                 let portal = memchr::memchr(0, &names[..names.len().min(IDENTIFIER_BYTES_MAX + 1)]);
-                portal.is_none_or(|end| !self.state.names.begins_with_unpoured(&names[end + 1..]))
-=======
-            // To the unnamed portal.
-            Some(&f::BIND) if buf.get(HEADER_BYTES) == Some(&0) => {
-<<<<<<< HEAD
-                let named = self.state.names.begins_with_unpoured(&buf[HEADER_BYTES + 1..]);
-                !named || self.refused.as_ref().is_some_and(|shape| !shape.refuses(&self.state.want))
->>>>>>> 89db6ae (coalesce: RELOAD has refused tables asked about again; an INSERT into one is told by its beginning, its row is not read)
-=======
-                !self.names_unpoured(&buf[HEADER_BYTES + 1..])
->>>>>>> 167b326 (client: a prepared INSERT that is refused is told by its statement's name)
+                portal.is_none_or(|end| !self.names_unpoured(&names[end + 1..]))
             }
             _ => false,
         }

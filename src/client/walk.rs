@@ -466,16 +466,10 @@ impl<'a> Walk<'a> {
         if self.named != Some(bind.statement) {
             let Some(statement) = self.statement(bind.statement) else { return Ok(false) };
             stretch.word = Self::word(&statement);
-<<<<<<< HEAD
             if stretch.word.is_none() && self.ready(&statement, scratch).is_none() {
-                let is_insert = !matches!(statement.as_insert(), Err(NotPourable::NotInsert));
-                scratch.unpoured = (self.pos == 0 && !is_insert).then(|| ShortName::new(bind.statement));
-=======
-            if stretch.word.is_none() && self.ready(&statement, &mut scratch.recent).is_none() {
                 if self.pos == 0 {
                     scratch.unpoured = Unpoured::of(bind.statement, &statement, &scratch.recent);
                 }
->>>>>>> 89db6ae (coalesce: RELOAD has refused tables asked about again; an INSERT into one is told by its beginning, its row is not read)
                 return Ok(false);
             }
             self.named = Some(bind.statement).filter(|_| stretch.word.is_none());
