@@ -310,6 +310,13 @@ impl Error {
         .with_hint("Promote a server, or name one that fits in host.")
     }
 
+    /// The database was paused for `limit`.
+    pub fn paused(limit: std::time::Duration) -> Self {
+        let what =
+            format!("the database is paused, for more than {} s (query_wait_timeout)", limit.as_secs_f64());
+        Self::new(Kind::QueryWaitTimeout, what).with_hint("RESUME on the console ends a PAUSE or a KILL.")
+    }
+
     /// All connections were busy for `limit`.
     pub fn query_wait_timeout(limit: std::time::Duration) -> Self {
         Self::new(

@@ -575,6 +575,22 @@ fn set_changes_one_key_until_the_next_reload() {
     assert_eq!(effective(&mut console, "default_pool_size"), "20");
 }
 
+#[test]
+fn who_waited_too_long_for_a_paused_database_is_told_of_the_pause() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("query_wait_timeout = 1", "");
+    let mut inside = Raw::login(proxy.port(), &database);
+    tell(&mut console(&proxy), &format!("PAUSE {database}"));
+    inside.send(&query("SELECT 1"));
+    let error = last_error(&mut inside);
+    assert_eq!(error.sqlstate(), "53300");
+    assert!(
+        error.field(b'M').contains("paused") && error.field(b'H').contains("RESUME"),
+        "{}",
+        error.outline()
+    );
+}
+
 // ===== SHUTDOWN =====
 
 #[test]

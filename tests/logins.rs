@@ -91,6 +91,21 @@ fn only_whom_the_lookup_finds_gets_in() {
     assert!(enter(&md5, "old", "wrong", &[]).is_err());
 }
 
+/// As docs/config.md has it, typed by a superuser into a fresh database.
+#[test]
+fn the_manuals_function_for_lookups_works_as_it_stands_there() {
+    let manual = include_str!("../docs/config.md");
+    let section = manual.split("## The lookup").nth(1).expect("the section");
+    let sql = section.split("```sql").nth(1).and_then(|rest| rest.split("```").next()).expect("its SQL");
+    let query = sql.lines().find_map(|line| line.strip_prefix("-- ")).expect("its auth_query");
+    let hba = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n";
+    let server = Postgres::start(PgOptions { hba: Some(hba.into()), ..PgOptions::default() });
+    server.psql("postgres", &format!("CREATE ROLE ann LOGIN PASSWORD 'right'; {sql}"));
+    let proxy = asking(&server, query, "");
+    assert_eq!(enter(&proxy, "ann", "right", &[]).as_deref(), Ok("ann"));
+    assert!(enter(&proxy, "ann", "wrong", &[]).is_err() && enter(&proxy, "postgres", "", &[]).is_err());
+}
+
 #[test]
 fn nothing_of_a_client_reaches_a_lookup() {
     let server = server();

@@ -454,6 +454,7 @@ pub(super) fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
             _ => Ok(Error::server_unreachable(&error.to_string())),
         },
         CheckoutError::Timeout(limit, None) => Ok(Error::query_wait_timeout(limit)),
+        CheckoutError::Paused(limit) => Ok(Error::paused(limit)),
         CheckoutError::Closed => Ok(Error::shutting_down()),
     }
 }

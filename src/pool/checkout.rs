@@ -21,6 +21,8 @@ const FOREVER: Duration = Duration::from_secs(365 * 86400);
 pub enum CheckoutError {
     /// `query_wait_timeout` passed; why no connection could be opened, if that was it.
     Timeout(Duration, Option<Arc<ConnectError>>),
+    /// It passed while the pool was paused.
+    Paused(Duration),
     /// The server refused the login.
     Login(Arc<ConnectError>),
     /// The pool is going away.
@@ -181,8 +183,9 @@ impl Pool {
         self.launch_if_needed();
         let answer = tokio::time::timeout(left, handed.wait()).await;
         let Ok(answer) = answer else {
-            let last = self.lock().last_error.clone();
-            return Err(CheckoutError::Timeout(limit, last));
+            let pool = self.lock();
+            let timeout = || CheckoutError::Timeout(limit, pool.last_error.clone());
+            return Err(if pool.paused { CheckoutError::Paused(limit) } else { timeout() });
         };
         let server = answer?;
         let worker = current_worker();

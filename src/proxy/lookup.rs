@@ -144,7 +144,9 @@ impl Proxy {
         let mut server = pool.checkout(&pools.shared().none, None).await.map_err(|error| match error {
             CheckoutError::Login(error) => Failed::Refused(error.to_string()),
             CheckoutError::Timeout(_, Some(error)) => Failed::Unreachable(error.to_string()),
-            CheckoutError::Timeout(..) => Failed::Unreachable("too many logins at a time".into()),
+            CheckoutError::Timeout(..) | CheckoutError::Paused(_) => {
+                Failed::Unreachable("too many logins at a time".into())
+            }
             CheckoutError::Closed => Failed::Unreachable("shutting down".into()),
         })?;
         let statement = Statement::new(query.as_bytes(), &[], Effects::NONE);
