@@ -127,7 +127,6 @@ fn parse_step(name: &str, sql: &str) -> Step {
 #[test]
 fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
     let pg = Postgres::shared();
-    let proxy = Proxy::to(pg, "", "", "");
     for form in [
         Form::Reparsed,
         Form::UnnamedOnce,
@@ -142,6 +141,8 @@ fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
         Form::LiteralsDescribed,
         Form::LiteralsNamed,
     ] {
+        // One for each: the connections to its database go with it.
+        let proxy = Proxy::to(pg, "", "", "");
         let db = pg.fresh_database("CREATE TABLE t (a int, b text); CREATE TABLE other (a int, b text)");
         let name = if form.is_prepared() { "s" } else { "" };
         let sql = "INSERT INTO t (a, b) VALUES ($1, $2)";

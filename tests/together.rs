@@ -127,8 +127,9 @@ const TABLE: &str = "(id serial PRIMARY KEY, a int, b text DEFAULT 'd', c timest
 #[test]
 fn each_client_gets_its_own_row() {
     let pg = Postgres::shared();
-    let proxy = Proxy::to(pg, "", "", "");
     for form in FORMS {
+        // One for each: the connections to its database go with it.
+        let proxy = Proxy::to(pg, "", "", "");
         let db = pg.fresh_database(&format!("CREATE TABLE t {TABLE}; CREATE TABLE other {TABLE}"));
         let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         let mut given = Vec::new();
