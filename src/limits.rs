@@ -40,6 +40,9 @@ pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
 /// How long a closing session waits for its last ErrorResponse to be taken.
 pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How long a client that closed its sending half behind a request still waits for a server connection. It may be gone.
+pub const CLOSED_HALF_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// How long a connection that has not logged in may stay when others wait for its place (`max_login_conn`): several
 /// round trips around the world.
 pub const LOGIN_GRACE: std::time::Duration = std::time::Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::console::find;
+use support::console::{find, until};
 use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
 /// Appends the messages of one unit.
@@ -920,4 +920,41 @@ fn what_is_sent_while_a_copy_runs_is_answered_behind_it() {
         assert!(seen[0].contains("COPY 1"), "{}", seen[0]);
         assert_eq!(ours.rows("SELECT 'after'"), [["after"]].map(|row| row.map(|v| Some(v.into())).to_vec()));
     }
+}
+
+/// It closes its sending half behind its request, which waits for the pool's one server connection.
+#[test]
+fn a_client_that_closed_its_sending_half_is_answered_and_keeps_no_place_for_good() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int)");
+    let proxy = through(pg, "transaction", "default_pool_size = 1\nquery_wait_notify = 0");
+    let (mut holder, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+    let waiting = |console: &mut Raw, n: &str| {
+        until(console, "SHOW POOLS", &[("database", &db), ("cl_waiting", n)]);
+    };
+    let ask = || {
+        let mut client = Raw::login(proxy.port(), &db);
+        client.send(&build(|o| f::put_query(o, b"INSERT INTO t VALUES (1) RETURNING a")));
+        client.shutdown_write();
+        client
+    };
+    holder.rows("BEGIN");
+    let mut client = ask();
+    waiting(&mut console, "1");
+    holder.rows("COMMIT");
+    assert_eq!(
+        outline(&client.read_until_closed()),
+        outline(&{
+            let mut direct = Raw::login(pg.port(), &db);
+            direct.query("INSERT INTO t VALUES (1) RETURNING a")
+        })
+    );
+    // One that may be gone does not wait for ever.
+    holder.rows("BEGIN");
+    let mut client = ask();
+    waiting(&mut console, "1");
+    assert_eq!(outline(&client.read_until_closed()), "");
+    waiting(&mut console, "0");
+    holder.rows("COMMIT");
+    assert_eq!(holder.value("SELECT count(*) FROM t").as_deref(), Some("2"));
 }

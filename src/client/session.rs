@@ -24,7 +24,7 @@ use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
 use crate::coalesce::shapes::Shape;
 use crate::error::{Error, Kind};
-use crate::limits::{READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
+use crate::limits::{CLOSED_HALF_WAIT, READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
@@ -444,13 +444,15 @@ impl Session {
         }
     }
 
-    /// The queue. Ends also when the client leaves or somebody signals.
+    /// The queue. Ends also when the client leaves or somebody signals. Who closed only its own half listens still, and is not
+    /// told from one that is gone: it waits a little.
     async fn wait_for_server(&mut self, since: Instant) -> Result<Option<Checkout>, Fault> {
         self.me.set_state(ClientState::Waiting, Instant::now());
         let pool = Arc::clone(&self.pool);
         let want = Arc::clone(&self.state.want);
         let mut queue = std::pin::pin!(pool.checkout_since(&want, None, since));
-        let mut patience = Some(patience(self.cx.settings.load().general.query_wait_notify));
+        let mut notify = Some(patience(self.cx.settings.load().general.query_wait_notify));
+        let mut closed = None;
         let (client, me) = (&mut self.client, &self.me);
         let got = std::future::poll_fn(|cx| {
             // Taken when there is a server: no reason to lose the place in the queue.
@@ -462,21 +464,25 @@ impl Session {
             if let Poll::Ready(got) = queue.as_mut().poll(cx) {
                 return Poll::Ready(Ok(Some(got)));
             }
-            if patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
-                patience = None;
+            if notify.as_mut().is_some_and(|notify| notify.as_mut().poll(cx).is_ready()) {
+                notify = None;
                 put_wait_notice(client);
             }
             if let Poll::Ready(Err(_)) = client.poll_flush(cx) {
                 return Poll::Ready(Err(Fault::ClientGone));
             }
-            while client.bytes().len() < READ_BUFFER_BYTES {
+            while closed.is_none() && client.bytes().len() < READ_BUFFER_BYTES {
                 match client.poll_fill(cx) {
                     Poll::Pending => break,
-                    Poll::Ready(Ok(n)) if n > 0 => {}
-                    Poll::Ready(_) => return Poll::Ready(Err(Fault::ClientGone)),
+                    Poll::Ready(Ok(0)) => closed = Some(patience(CLOSED_HALF_WAIT)),
+                    Poll::Ready(Ok(_)) => {}
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
                 }
             }
-            Poll::Pending
+            match &mut closed {
+                Some(closed) => closed.as_mut().poll(cx).map(|()| Err(Fault::ClientGone)),
+                None => Poll::Pending,
+            }
         })
         .await?;
         match got {
