@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgsluice::wire::{backend as b, frontend as f};
-use support::console::until;
-use support::{Certs, Message, Postgres, Proxy, Raw, Step, cancel_packet, outline};
+use support::console::{find, until};
+use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, Step, cancel_packet, outline, poll};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -259,6 +259,38 @@ fn protocol_3_2_has_a_longer_key_and_it_works() {
     assert_eq!(error(&raw.read_until_ready()), "57014");
 }
 
+/// Rows whose flush waits for a server connection are nobody's yet: a cancel request takes them back at once, and nothing of them
+/// comes with the flush, nor does what the client sends next.
+#[test]
+fn rows_whose_flush_waits_for_a_connection_are_cancelled_at_once() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let (mut busy, mut raw) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+    let rows = |from: usize| {
+        let rows = (from..from + 12).map(|n| [n.to_string(), "x".to_owned()]);
+        Step::pipeline("INSERT INTO t VALUES ($1, $2)", rows, false)
+    };
+    let known = [("database", database.as_str()), ("eligible", "yes")];
+    poll(PATIENCE, || {
+        raw.send(&rows(0).bytes);
+        raw.read_until_ready();
+        find(&mut console, "SHOW COALESCE_TABLES", &known)
+    });
+    busy.rows("BEGIN; DELETE FROM t");
+    raw.send(&rows(100).bytes);
+    until(&mut console, "SHOW CLIENTS", &[("state", "coalescing")]);
+    raw.cancel(proxy.port());
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+    raw.send(&rows(200).bytes);
+    until(&mut console, "SHOW CLIENTS", &[("state", "coalescing")]);
+    busy.rows("COMMIT");
+    let said = raw.read_until_ready();
+    assert!(said.iter().all(|m| m.tag != b::ERROR_RESPONSE), "{}", outline(&said));
+    assert_eq!(raw.value("SELECT concat(count(*), min(a)) FROM t").as_deref(), Some("12200"));
+}
+
 /// A block in one write whose cancel request comes before a server does: what follows its BEGIN must not run without it.
 #[test]
 fn a_block_that_is_cancelled_in_the_queue_fails_inside() {
@@ -273,7 +305,9 @@ fn a_block_that_is_cancelled_in_the_queue_fails_inside() {
         for step in [Step::query as fn(&str) -> Step, |sql| Step::extended(sql, &[])] {
             busy.rows("BEGIN; SELECT 1");
             raw.send(&statements.iter().flat_map(|sql| step(sql).bytes).collect::<Vec<_>>());
-            until(&mut console, "SHOW CLIENTS", &[("state", "waiting")]);
+            // As it was sent, or as a batch that waits itself.
+            let mut waits = |state| find(&mut console, "SHOW CLIENTS", &[("state", state)]);
+            poll(PATIENCE, || ["waiting", "coalescing"].into_iter().find_map(&mut waits)).expect("it waits");
             raw.cancel(proxy.port());
             busy.rows("COMMIT");
             let said: Vec<_> = statements.iter().map(|_| raw.read_until_ready()).collect();

@@ -341,6 +341,9 @@ impl Session {
         // A request that came too late is void; one for rows that are not stored after all is not.
         let cancelled = self.me.take_cancel();
         let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
+        if outcome.is_none() {
+            self.renew_ticket();
+        }
         match outcome {
             Some(Outcome::Inserted) => {
                 match ticket.take_notices() {
@@ -365,7 +368,10 @@ impl Session {
                 Ok(self.singly(found.bytes, None))
             }
             Some(Outcome::Unknown) => Err(Fault::Client(Error::outcome_unknown())),
-            None if self.cancels_inside_block() => Ok(self.singly(found.bytes, None)),
+            None if self.cancels_inside_block() => {
+                self.offered_at = Some(now);
+                Ok(self.singly(found.bytes, None))
+            }
             None => {
                 let end = self.first_unit_end(found.bytes);
                 self.client.prepare_out();
@@ -390,6 +396,12 @@ impl Session {
     /// Its own, kept from one batch to the next.
     pub(super) fn ticket(&mut self) -> Arc<Ticket> {
         Arc::clone(&self.pouring().ticket)
+    }
+
+    /// What was withdrawn may be in a flight yet ([`Lane::withdraw`]).
+    fn renew_ticket(&mut self) {
+        let client = self.me.id;
+        self.pouring().ticket = Arc::new(Ticket::new(client));
     }
 
     pub(super) fn pouring(&mut self) -> &mut Pouring {

@@ -538,6 +538,7 @@ impl Lane {
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
+        ticket.waits();
         inner.tickets.push(Arc::clone(ticket));
         let (first, batch) = (inner.tickets.len() == 1, inner.batches);
         if first {
@@ -622,10 +623,13 @@ impl Lane {
         }
     }
 
-    /// Takes a unit back that has not left yet. True: it is out, and will not be stored.
+    /// Takes a unit back that has not left yet, or waits for a connection. True: it is out, and will not be stored; whoever had
+    /// the ticket needs another one.
     pub fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
         let mut inner = lock(&self.inner);
-        let Some(unit) = inner.tickets.iter().position(|t| Arc::ptr_eq(t, ticket)) else { return false };
+        let Some(unit) = inner.tickets.iter().position(|t| Arc::ptr_eq(t, ticket)) else {
+            return ticket.stays_behind();
+        };
         let bytes = inner.batch.unit_bytes(unit);
         inner.batch = inner.batch.without(unit);
         inner.tickets.remove(unit);

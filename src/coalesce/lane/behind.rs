@@ -202,11 +202,14 @@ impl Lane {
                     may = false;
                     return Poll::Pending;
                 };
-                let Poll::Ready(next) = open.poll_next(cx) else { return Poll::Pending };
+                let Poll::Ready(mut next) = open.poll_next(cx) else { return Poll::Pending };
+                may = false;
+                if !next.flight.leave_behind(&mut next.batch) {
+                    continue;
+                }
                 let sent = self.put_flush(&mut aboard.server, &next.batch, next.flight.way);
                 self.stats.behind.fetch_add(1, Ordering::Relaxed);
                 follower = Some(Follower { next, sent });
-                may = false;
             }
         })
         .await;

@@ -36,6 +36,12 @@ const TRIES: usize = 3;
 const BUFFER_KEPT: usize = 64 << 10;
 
 impl Lane {
+    /// A connection that a flush can be sent on; `None`: there is none to be had.
+    async fn a_server(&self) -> Option<Checkout> {
+        let mut server = self.pool.checkout(&self.vars, None).await.ok()?;
+        self.make_ready(&mut server).await.then_some(server)
+    }
+
     /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
     /// which server it is connected to. False: it can't be used, and is closed.
     async fn make_ready(&self, server: &mut Checkout) -> bool {
@@ -67,10 +73,7 @@ impl Lane {
     }
 
     async fn ask_status(&self, xid: u64, incarnation: &[u8]) -> Status {
-        let Ok(mut server) = self.pool.checkout(&self.vars, None).await else { return Status::NotYet };
-        if !self.make_ready(&mut server).await {
-            return Status::NotYet;
-        }
+        let Some(mut server) = self.a_server().await else { return Status::NotYet };
         if server.incarnation.as_deref() != Some(incarnation) {
             server.release(Instant::now());
             return Status::Known(Landed::Unknown);
@@ -164,8 +167,15 @@ impl Flight {
         }
         // The front of the tickets are those of the last one here.
         let mut batches = vec![(batch, TRIES)];
-        while let Some((batch, tries)) = batches.pop() {
-            let (landed, why) = self.land(&batch, aboard.take()).await;
+        while let Some((mut batch, tries)) = batches.pop() {
+            let place = match aboard.take() {
+                Some(place) => Some(place),
+                None => self.board(&mut batch).await,
+            };
+            if batch.is_empty() {
+                continue;
+            }
+            let (landed, why) = self.land(&batch, place).await;
             match landed {
                 Landed::Committed => self.committed(batch),
                 Landed::Failed(None) if self.values_rows > 0 => {
@@ -282,16 +292,39 @@ impl Flight {
         self.lane.remember(batch, seen, self.waited, took, clients);
     }
 
-    /// A connection of its own.
-    async fn board(&self, batch: &Cargo) -> Option<Aboard> {
-        let lane = &self.lane;
-        let mut server = lane.pool.checkout(&lane.vars, None).await.ok()?;
-        if !lane.make_ready(&mut server).await {
-            return None;
+    /// A connection of its own. Units that were taken back while it was waited for are not in the batch any more.
+    async fn board(&mut self, batch: &mut Cargo) -> Option<Aboard> {
+        let server = self.lane.a_server().await;
+        if self.leave_behind(batch) {
+            return server.map(|server| self.sit(server, batch));
         }
-        let prepares = lane.prepares_answers(&server);
-        let sent = lane.put_flush(&mut server, batch, self.way);
-        Some(Aboard { server, sent, prepares, behind: 0 })
+        if let Some(server) = server {
+            server.release(Instant::now());
+        }
+        None
+    }
+
+    fn sit(&self, mut server: Checkout, batch: &Cargo) -> Aboard {
+        let prepares = self.lane.prepares_answers(&server);
+        let sent = self.lane.put_flush(&mut server, batch, self.way);
+        Aboard { server, sent, prepares, behind: 0 }
+    }
+
+    /// The batch goes without the units that were taken back. False: no other ones were in it.
+    pub(super) fn leave_behind(&mut self, batch: &mut Cargo) -> bool {
+        let mut unit = 0;
+        while unit < batch.units() {
+            if self.tickets[unit].boards() {
+                unit += 1;
+            } else {
+                self.tickets.remove(unit);
+                *batch = batch.without(unit);
+            }
+        }
+        if self.tickets.is_empty() {
+            self.end();
+        }
+        unit > 0
     }
 
     async fn send(
@@ -303,10 +336,7 @@ impl Flight {
     ) -> Landed {
         let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
-        for _ in 0..2 {
-            if aboard.is_none() {
-                aboard = self.board(batch).await;
-            }
+        for once_more in [true, false] {
             let Some(mut place) = aboard.take() else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
@@ -336,6 +366,9 @@ impl Flight {
                 return self.answered(batch, &reply, seen);
             }
             lane.count_dead(batch);
+            if once_more {
+                aboard = lane.a_server().await.map(|server| self.sit(server, batch));
+            }
         }
         seen.outcome = FlushOutcome::TableChanged;
         Landed::NotStored

@@ -33,6 +33,7 @@ pub struct RowNotice {
 #[derive(Debug, Default)]
 pub struct Ticket {
     pub(super) client: u64,
+    stage: AtomicU8,
     outcome: AtomicU8,
     waker: Mutex<Option<Waker>>,
     work: [AtomicU32; 6],
@@ -40,6 +41,11 @@ pub struct Ticket {
     pub(super) notices: Mutex<Vec<RowNotice>>,
     pub(super) answer: Mutex<Vec<u8>>,
 }
+
+/// Where a unit of rows is: it waits, in its lane or for a connection; it is on its way, to be stored or not; or it is taken back.
+const WAITS: u8 = 0;
+const ABOARD: u8 = 1;
+const OUT: u8 = 2;
 
 /// What messages are in the counters of their pool, once they are answered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -102,6 +108,22 @@ impl Ticket {
     /// For the client of this id.
     pub fn new(client: u64) -> Self {
         Self { client, ..Self::default() }
+    }
+
+    /// The unit joins a batch.
+    pub(super) fn waits(&self) {
+        self.stage.store(WAITS, Ordering::Relaxed);
+    }
+
+    /// The unit goes to the server from here on. False: it was taken back.
+    pub(super) fn boards(&self) -> bool {
+        let boarded = self.stage.compare_exchange(WAITS, ABOARD, Ordering::AcqRel, Ordering::Acquire);
+        matches!(boarded, Ok(_) | Err(ABOARD))
+    }
+
+    /// Takes the unit back. False: it is on its way. A ticket whose unit was taken back is of no more use: its flight may have it yet.
+    pub(super) fn stays_behind(&self) -> bool {
+        self.stage.compare_exchange(WAITS, OUT, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Hot path. What the unit that is offered next comes to; said before it is offered.
