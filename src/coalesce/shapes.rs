@@ -188,6 +188,12 @@ enum Known {
     Yes(Arc<Ready>),
 }
 
+impl Known {
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::No | Self::NoTable)
+    }
+}
+
 /// The last answer about a shape, as the console shows it until there is another.
 #[derive(Debug, Clone, Default)]
 struct Said {
@@ -225,7 +231,7 @@ impl Shape {
     pub fn refuses(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
         let of_class = self.class == vars.pour_class || self.class == vars.answer_class;
         let same = of_class && self.pool == Arc::as_ptr(pool) as usize;
-        let refused = same && matches!(**self.known.load(), Known::No | Known::NoTable);
+        let refused = same && self.known.load().is_refusal();
         if refused {
             self.seen.fetch_add(1, Ordering::Relaxed);
         }
@@ -292,8 +298,7 @@ impl Recent {
         class: u64,
         statement: &Statement,
     ) -> Option<Option<Arc<Ready>>> {
-        let (id, shape) = self.prepared[statement.id as usize % PREPARED_KEPT].as_ref()?;
-        let shape = shape.upgrade().filter(|shape| *id == statement.id && shape.class == class)?;
+        let shape = self.shape_of(statement).filter(|shape| shape.class == class)?;
         let known = match &**shape.known.load() {
             Known::Yes(ready) if ready.is_of(pool) => Some(Arc::clone(ready)),
             Known::No | Known::NoTable if shape.pool == Arc::as_ptr(pool) as usize => None,
@@ -305,10 +310,12 @@ impl Recent {
 
     /// The shape of this statement, if that is refused and came by lately.
     pub fn refusal_of(&self, statement: &Statement) -> Option<Arc<Shape>> {
+        self.shape_of(statement).filter(|shape| shape.known.load().is_refusal())
+    }
+
+    fn shape_of(&self, statement: &Statement) -> Option<Arc<Shape>> {
         let (id, shape) = self.prepared[statement.id as usize % PREPARED_KEPT].as_ref()?;
-        let shape = shape.upgrade().filter(|_| *id == statement.id)?;
-        let refused = matches!(**shape.known.load(), Known::No | Known::NoTable);
-        refused.then_some(shape)
+        shape.upgrade().filter(|_| *id == statement.id)
     }
 
     fn keep(&mut self, shape: &Arc<Shape>, source: Source<'_>) {
