@@ -291,6 +291,40 @@ fn rows_whose_flush_waits_for_a_connection_are_cancelled_at_once() {
     assert_eq!(raw.value("SELECT concat(count(*), min(a)) FROM t").as_deref(), Some("12200"));
 }
 
+/// A flush that failed and waits for a connection to go again hears its clients as the first time.
+#[test]
+fn rows_that_go_again_are_cancelled_while_they_wait() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let [mut busy, mut next, mut raw] = [(); 3].map(|()| Raw::login(proxy.port(), &database));
+    let rows = |from: usize| {
+        let rows = (from..from + 12).map(|n| [n.to_string(), "x".to_owned()]);
+        Step::pipeline("INSERT INTO t VALUES ($1, $2)", rows, false)
+    };
+    let known = [("database", database.as_str()), ("eligible", "yes")];
+    poll(PATIENCE, || {
+        raw.rows("TRUNCATE t");
+        raw.send(&rows(0).bytes);
+        raw.read_until_ready();
+        find(&mut console, "SHOW COALESCE_TABLES", &known)
+    });
+    busy.rows("BEGIN; INSERT INTO t VALUES (105)");
+    // The batch waits for the connection, and behind it a client that keeps it.
+    raw.send(&rows(100).bytes);
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+    send_query(&mut next, "BEGIN; SELECT 1");
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "2")]);
+    busy.rows("COMMIT");
+    until(&mut console, "SHOW COALESCE_FLUSHES", &[("outcome", "failed"), ("sqlstate", "23505")]);
+    next.read_until_ready();
+    raw.cancel(proxy.port());
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+    next.rows("COMMIT");
+    assert_eq!(raw.value("SELECT concat(count(*), max(a)) FROM t").as_deref(), Some("13105"));
+}
+
 /// A block in one write whose cancel request comes before a server does: what follows its BEGIN must not run without it.
 #[test]
 fn a_block_that_is_cancelled_in_the_queue_fails_inside() {

@@ -168,14 +168,7 @@ impl Flight {
         // The front of the tickets are those of the last one here.
         let mut batches = vec![(batch, TRIES)];
         while let Some((mut batch, tries)) = batches.pop() {
-            let place = match aboard.take() {
-                Some(place) => Some(place),
-                None => self.board(&mut batch).await,
-            };
-            if batch.is_empty() {
-                continue;
-            }
-            let (landed, why) = self.land(&batch, place).await;
+            let (landed, why) = self.land(&mut batch, aboard.take()).await;
             match landed {
                 Landed::Committed => self.committed(batch),
                 Landed::Failed(None) if self.values_rows > 0 => {
@@ -205,10 +198,13 @@ impl Flight {
     }
 
     /// One COPY: sent, and what came of it; remembered for the console. And why its rows fall back, if they have to.
-    async fn land(&mut self, batch: &Cargo, aboard: Option<Aboard>) -> (Landed, Fallback) {
+    async fn land(&mut self, batch: &mut Cargo, aboard: Option<Aboard>) -> (Landed, Fallback) {
         let mut seen = Seen::default();
         let mut notices = Vec::new();
         let landed = self.send(batch, aboard, &mut seen, &mut notices).await;
+        if batch.is_empty() {
+            return (landed, Fallback::NotSent);
+        }
         if let Landed::Failed(Some(unit)) = landed {
             seen.guilty = self.tickets.get(unit).map(|ticket| ticket.client);
         }
@@ -294,6 +290,7 @@ impl Flight {
 
     /// A connection of its own. Units that were taken back while it was waited for are not in the batch any more.
     async fn board(&mut self, batch: &mut Cargo) -> Option<Aboard> {
+        self.tickets.iter().for_each(|ticket| ticket.goes_ashore());
         let server = self.lane.a_server().await;
         if self.leave_behind(batch) {
             return server.map(|server| self.sit(server, batch));
@@ -329,15 +326,19 @@ impl Flight {
 
     async fn send(
         &mut self,
-        batch: &Cargo,
+        batch: &mut Cargo,
         mut aboard: Option<Aboard>,
         seen: &mut Seen,
         notices: &mut Vec<Notice>,
     ) -> Landed {
         let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
-        for once_more in [true, false] {
-            let Some(mut place) = aboard.take() else { return Landed::NotStored };
+        for _ in 0..2 {
+            let place = match aboard.take() {
+                Some(place) => Some(place),
+                None => self.board(batch).await,
+            };
+            let Some(mut place) = place else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
             let (finished, follower) = lane.answer(&mut place, &mut reply).await;
@@ -366,9 +367,6 @@ impl Flight {
                 return self.answered(batch, &reply, seen);
             }
             lane.count_dead(batch);
-            if once_more {
-                aboard = lane.a_server().await.map(|server| self.sit(server, batch));
-            }
         }
         seen.outcome = FlushOutcome::TableChanged;
         Landed::NotStored

@@ -42,10 +42,18 @@ pub struct Ticket {
     pub(super) answer: Mutex<Vec<u8>>,
 }
 
-/// Where a unit of rows is: it waits, in its lane or for a connection; it is on its way, to be stored or not; or it is taken back.
-const WAITS: u8 = 0;
-const ABOARD: u8 = 1;
-const OUT: u8 = 2;
+/// Where a unit of rows is. Its flight moves it from `Waits` to `Aboard`, and back when it has to go again; its session from
+/// `Waits` to `Out`.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Stage {
+    /// In its lane, or for a connection.
+    Waits,
+    /// On its way, to be stored or not.
+    Aboard,
+    /// Taken back.
+    Out,
+}
 
 /// What messages are in the counters of their pool, once they are answered.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,20 +118,30 @@ impl Ticket {
         Self { client, ..Self::default() }
     }
 
+    fn moves(&self, from: Stage, to: Stage) -> bool {
+        self.stage.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// The unit joins a batch.
     pub(super) fn waits(&self) {
-        self.stage.store(WAITS, Ordering::Relaxed);
+        self.stage.store(Stage::Waits as u8, Ordering::Relaxed);
     }
 
     /// The unit goes to the server from here on. False: it was taken back.
     pub(super) fn boards(&self) -> bool {
-        let boarded = self.stage.compare_exchange(WAITS, ABOARD, Ordering::AcqRel, Ordering::Acquire);
-        matches!(boarded, Ok(_) | Err(ABOARD))
+        self.moves(Stage::Waits, Stage::Aboard)
+    }
+
+    /// The unit did not stay on the server, and waits to go again. The session looks whether it was asked meanwhile to take it back.
+    pub(super) fn goes_ashore(&self) {
+        if self.moves(Stage::Aboard, Stage::Waits) {
+            self.wake();
+        }
     }
 
     /// Takes the unit back. False: it is on its way. A ticket whose unit was taken back is of no more use: its flight may have it yet.
     pub(super) fn stays_behind(&self) -> bool {
-        self.stage.compare_exchange(WAITS, OUT, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.moves(Stage::Waits, Stage::Out)
     }
 
     /// Hot path. What the unit that is offered next comes to; said before it is offered.
@@ -159,6 +177,10 @@ impl Ticket {
             Outcome::Unknown => 3,
         };
         self.outcome.store(code, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = lock(&self.waker).as_ref() {
             waker.wake_by_ref();
         }
