@@ -216,6 +216,35 @@ fn what_was_set_in_a_block_that_failed_is_not_kept() {
 }
 
 #[test]
+fn names_of_the_startup_packet_are_no_more_than_settings_in_options() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE ROLE nobodys LOGIN");
+    let asked = "SELECT current_user || current_database() || current_setting('_pq_.x')";
+    for mode in ["session", "transaction"] {
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        let enter = |port, options| {
+            let parameters = [("user", "nobodys"), ("database", database.as_str()), ("options", options)];
+            let mut raw = Raw::login_as(port, &parameters, "").map_err(|error| error.outline())?;
+            Ok::<_, String>(raw.value(asked))
+        };
+        for options in [
+            "-c user=postgres",
+            "--user=postgres",
+            "-c database=template1",
+            "-c replication=database",
+            "-c options=-cuser=postgres",
+            "-c _pq_.x=a\\ b",
+        ] {
+            let direct = enter(server.port(), options);
+            assert_eq!(enter(proxy.port(), options), direct, "{mode} {options}");
+            assert_eq!(direct.is_ok(), options.contains("_pq_"), "{options}: {direct:?}");
+        }
+    }
+    server.psql("postgres", &format!("DROP DATABASE {database} WITH (FORCE)"));
+    server.psql("postgres", "DROP ROLE nobodys");
+}
+
+#[test]
 fn startup_parameters_and_options_are_each_clients_own_and_what_reset_goes_back_to() {
     let (_, proxy, database) = one_connection("");
     let more = [

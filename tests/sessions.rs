@@ -189,6 +189,10 @@ fn a_setting_that_the_server_refuses_at_login_is_refused_as_direct_and_holds_nob
             ("shared_buffers", "1GB"),
             ("role", "nobody_has_this"),
             ("options", "-c doesnotexist=x"),
+            ("options", "-c user=postgres"),
+            ("options", "-c database=template1"),
+            ("options", "-c options=-cwork_mem=3MB"),
+            ("options", "-c replication=database"),
             ("client_encoding", "nope"),
         ] {
             let parameters = [("user", "postgres"), ("database", database.as_str()), (name, value)];

@@ -504,8 +504,9 @@ async fn login_once(target: &Target, address: &Address, sslmode: SslMode, minor:
     let mut talk = Talk { stream, buf: Vec::new(), start: 0, seen: 0 };
     let mut packet = Vec::with_capacity(256);
     let own = [("user", target.user.as_str()), ("database", target.dbname.as_str())];
-    let all =
-        own.into_iter().chain(target.startup()).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let settings = startup::setting_parameters(target.startup());
+    let settings = settings.iter().map(|(name, value)| (*name, &**value));
+    let all = own.into_iter().chain(settings).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     startup::put_startup(&mut packet, minor, all);
     talk.send(&packet).await?;
     let minor = authenticate(&mut talk, target, minor).await?;

@@ -4,6 +4,8 @@
 //! the grammar of `options`, and the messages of the login that follow them. Never: what a name or a
 //! setting means. See "Start-up" in the message-flow section of the protocol chapter.
 
+use std::borrow::Cow;
+
 use super::DecodeError;
 use super::frame::{Fields, put, put_cstr};
 use super::{backend, frontend};
@@ -349,13 +351,49 @@ fn invalid_option(word: &str) -> Error {
     Error::new(Kind::InvalidOptions, what).with_hint("Use -c name=value or --name=value in options.")
 }
 
-/// Words of `options`; the inverse of putting a backslash before each space and backslash.
+/// What the packet itself means something by, and no setting.
+fn is_the_packets_own(name: &str) -> bool {
+    matches!(name, "user" | "database" | "options" | "replication") || name.starts_with("_pq_.")
+}
+
+/// A session's settings as parameters of its StartupMessage, in order. One with a name that the packet means something
+/// else by came in the client's `options`, and is a setting there only: as a parameter it would make the client somebody
+/// else, or put it somewhere else, behind its authentication.
+pub fn setting_parameters<'a>(
+    settings: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Vec<(&'a str, Cow<'a, str>)> {
+    let (own, plain): (Vec<_>, Vec<_>) = settings.into_iter().partition(|(name, _)| is_the_packets_own(name));
+    let mut parameters: Vec<_> = plain.into_iter().map(|(name, value)| (name, Cow::from(value))).collect();
+    if !own.is_empty() {
+        let words = own.iter().map(|(name, value)| format!("-c {}={}", one_word(name), one_word(value)));
+        parameters.push(("options", words.collect::<Vec<_>>().join(" ").into()));
+    }
+    parameters
+}
+
+/// With a backslash before each white space and backslash; [`split_options`] takes them away.
+fn one_word(text: &str) -> String {
+    let mut word = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\\' || is_space(c) {
+            word.push('\\');
+        }
+        word.push(c);
+    }
+    word
+}
+
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c')
+}
+
+/// Words of `options`.
 fn split_options(options: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = options.chars();
     while let Some(c) = chars.next() {
-        if matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c') {
+        if is_space(c) {
             words.extend(word.take());
             continue;
         }
@@ -932,6 +970,32 @@ mod tests {
             if let Ok(settings) = parse_options(&text) {
                 prop_assert!(settings.iter().all(|(name, _)| !name.is_empty()));
             }
+        }
+
+        #[test]
+        fn no_setting_is_taken_for_what_the_packet_is_about(
+            settings in proptest::collection::vec((
+                prop_oneof![
+                    "[a-z]{1,6}",
+                    Just("user".to_owned()), Just("database".to_owned()), Just("options".to_owned()),
+                    Just("replication".to_owned()), "_pq_\\.[a-z \\\\]{0,4}",
+                ],
+                "[^\0]{0,12}",
+            ), 0..6),
+        ) {
+            let own = [("user", Cow::from("ann")), ("database", "app".into())];
+            let sent = setting_parameters(settings.iter().map(|(name, value)| (&**name, &**value)));
+            let all: Vec<_> = own.into_iter().chain(sent).collect();
+            let mut bytes = Vec::new();
+            put_startup(&mut bytes, 0, all.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+            let Ok(StartupPacket::Startup(message)) = StartupPacket::decode(&bytes[4..]) else { panic!() };
+            let startup = Startup::read(&message).unwrap();
+            prop_assert_eq!((&*startup.user, &*startup.database, startup.replication), ("ann", "app", false));
+            prop_assert!(startup.negotiate.is_none());
+            let (mut read, mut meant) = (startup.params, settings);
+            read.sort();
+            meant.sort();
+            prop_assert_eq!(read, meant);
         }
 
         #[test]
