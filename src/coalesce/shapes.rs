@@ -935,7 +935,7 @@ impl<'a> Asker<'a> {
     async fn server(&mut self) -> Result<&mut Checkout, Refusal> {
         let none = || Refusal::for_now("no server connection");
         if self.server.is_none() {
-            let server = self.pool.checkout(&self.vars, None).await.map_err(|_| none())?;
+            let server = self.pool.checkout_to_ask(&self.vars).await.map_err(|_| none())?;
             let max = self.max();
             let settled = self.server.insert(server).settle_vars(&self.vars, max, Whose::nobody(&self.vars));
             if let Some(error) = settled.await.map_err(lost)? {

@@ -144,6 +144,16 @@ impl Pool {
         self.checkout_since(want, startup, Instant::now()).await
     }
 
+    /// As [`Pool::checkout`], to ask the server something that no client waits for: nobody is counted as waiting.
+    ///
+    /// # Errors
+    /// As [`Pool::checkout`].
+    ///
+    /// Cancel safety: as [`Pool::checkout`].
+    pub async fn checkout_to_ask(self: &Arc<Self>, want: &Arc<VarSet>) -> Result<Checkout, CheckoutError> {
+        self.checkout_as(want, None, Instant::now(), true).await
+    }
+
     /// As [`Pool::checkout`], for who waits since `began`.
     ///
     /// # Errors
@@ -156,13 +166,23 @@ impl Pool {
         startup: Option<&Arc<VarSet>>,
         began: Instant,
     ) -> Result<Checkout, CheckoutError> {
+        self.checkout_as(want, startup, began, false).await
+    }
+
+    async fn checkout_as(
+        self: &Arc<Self>,
+        want: &Arc<VarSet>,
+        startup: Option<&Arc<VarSet>>,
+        began: Instant,
+        asks: bool,
+    ) -> Result<Checkout, CheckoutError> {
         let limit = self.settings.load().query_wait_timeout;
         loop {
             if let Some(checkout) = self.checkout_now(want, startup) {
                 return Ok(checkout);
             }
             let left = if limit.is_zero() { FOREVER } else { limit.saturating_sub(began.elapsed()) };
-            if let Some(checkout) = self.wait_in_queue(startup, left, limit).await? {
+            if let Some(checkout) = self.wait_in_queue(startup, asks, left, limit).await? {
                 return Ok(checkout);
             }
         }
@@ -172,12 +192,13 @@ impl Pool {
     async fn wait_in_queue(
         self: &Arc<Self>,
         startup: Option<&Arc<VarSet>>,
+        asks: bool,
         left: Duration,
         limit: Duration,
     ) -> Result<Option<Checkout>, CheckoutError> {
         let (tx, rx) = oneshot::channel();
         let startup = startup.map_or_else(|| Arc::clone(&self.shared.none), Arc::clone);
-        self.lock().waiters.push_back(Waiter { tx, since: Instant::now(), startup });
+        self.lock().waiters.push_back(Waiter { tx, since: Instant::now(), asks, startup });
         let mut handed = Handed { rx: Some(rx), pool: self };
         self.serve_waiters_from_idle();
         self.launch_if_needed();

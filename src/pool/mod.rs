@@ -134,11 +134,13 @@ pub struct Stats {
     pub login_count: AtomicU64,
 }
 
-/// A client in the queue.
+/// A client in the queue, or pgsluice itself.
 #[derive(Debug)]
 struct Waiter {
     tx: oneshot::Sender<Result<Box<ServerConn>, CheckoutError>>,
     since: Instant,
+    /// It asks the server something of our own: no client waits for that.
+    asks: bool,
     startup: Arc<VarSet>,
 }
 
@@ -232,7 +234,7 @@ const RETRY_WAITED_FOR: Duration = Duration::from_secs(1);
 /// What SHOW POOLS counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
-    /// Clients in the queue.
+    /// Clients in the queue, and flushes of their rows.
     pub waiting: usize,
     /// Servers with a client.
     pub active: usize,
@@ -687,12 +689,13 @@ impl Pool {
     /// For the console.
     pub fn counts(&self) -> Counts {
         let inner = self.lock();
+        let waiting = || inner.waiters.iter().filter(|w| !w.asks && !w.tx.is_closed());
         Counts {
-            waiting: inner.waiters.iter().filter(|w| !w.tx.is_closed()).count(),
+            waiting: waiting().count(),
             active: inner.total - inner.idle.len(),
             idle: inner.idle.len(),
             login: inner.connecting,
-            maxwait: inner.waiters.front().map_or(Duration::ZERO, |w| w.since.elapsed()),
+            maxwait: waiting().next().map_or(Duration::ZERO, |w| w.since.elapsed()),
         }
     }
 
