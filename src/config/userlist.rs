@@ -10,10 +10,8 @@ use zeroize::Zeroizing;
 
 use super::{At, Draft};
 use crate::auth::scram::Verifier;
+use crate::limits::NAME_BYTES_MAX;
 use crate::settings::Secret;
-
-/// Longest user name (bytes), as in PgBouncer; PostgreSQL's own names end at 63.
-const NAME_BYTES_MAX: usize = 127;
 
 /// Longest secret (bytes), as in PgBouncer.
 const SECRET_BYTES_MAX: usize = 2047;
@@ -58,7 +56,7 @@ fn fields(line: &str) -> Result<(String, Zeroizing<String>), &'static str> {
         return Err("the name is empty; write \"name\" \"secret\"");
     }
     if name.len() > NAME_BYTES_MAX {
-        return Err("the name is longer than 127 bytes; PostgreSQL's names have at most 63");
+        return Err("PostgreSQL reads 63 bytes of a name; write no more");
     }
     if secret.len() > SECRET_BYTES_MAX {
         return Err("the secret is longer than 2047 bytes; use a shorter password or a SCRAM verifier");
