@@ -408,6 +408,108 @@ fn a_deallocate_is_answered_whatever_became_of_its_statement() {
     assert_eq!(said[1], said[0]);
 }
 
+/// PostgreSQL looks at the number of parameters first.
+#[test]
+fn a_bind_in_a_failed_block_is_refused_as_directly_where_its_statement_is_not() {
+    let (server, proxy, database) = one("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        prepare(&mut raw, "two", "SELECT $2::int, $1::text");
+        prepare(&mut raw, "none", "SELECT '$3' /* $4 */");
+        prepare(&mut raw, "end", "ROLLBACK");
+        Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+        raw.rows("BEGIN");
+        raw.error("SELECT 1/0");
+        let binds: [(&str, &[&str]); 6] = [
+            ("two", &["1"]),
+            ("two", &["1", "2"]),
+            ("none", &["1"]),
+            ("none", &[]),
+            ("two", &[]),
+            ("end", &[]),
+        ];
+        let mut said: Vec<_> = binds
+            .map(|(name, values)| {
+                let messages = ask(&mut raw, |o| put_run(o, name, values));
+                comparable(&messages).replace("pgsluice_stand_in", name)
+            })
+            .into();
+        said.push(run(&mut raw, "two", &["a", "7"]));
+        said
+    });
+    assert_eq!(said[1], said[0]);
+    assert!(said[0][0].contains("08P01") && said[0][1].contains("25P02"), "{:?}", said[0]);
+}
+
+/// By the client's own name, on every connection, and nobody else's.
+#[test]
+fn sql_may_speak_of_what_the_protocol_prepared() {
+    let (server, proxy, database) = rotating("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        raw.rows("DROP TABLE IF EXISTS made; CREATE TABLE gone (a int)");
+        prepare(&mut raw, "s", "SELECT $1::int + 1 AS next");
+        prepare(&mut raw, "S 1", "SELECT 'quoted' AS name");
+        prepare(&mut raw, "lost", "SELECT * FROM gone");
+        raw.rows("DROP TABLE gone");
+        let mut said = Vec::new();
+        for text in [
+            "EXECUTE s(1)",
+            "EXPLAIN (VERBOSE, COSTS OFF) EXECUTE s(2)",
+            "execute \"S 1\"",
+            "EXECUTE S(3); EXECUTE \"S 1\"",
+            "CREATE TABLE made AS EXECUTE s(4)",
+            "TABLE made",
+            "EXECUTE s",
+            "EXECUTE nobody",
+            "EXECUTE lost",
+            "PREPARE s AS SELECT 1",
+            "BEGIN",
+            "EXECUTE s(5)",
+            "EXECUTE lost",
+            "EXECUTE s(6)",
+            "ROLLBACK",
+            "EXECUTE s(7)",
+        ] {
+            said.push(comparable(&raw.query(text)));
+        }
+        raw.send(&build(|o| {
+            ["BEGIN", "EXECUTE s(1)", "COMMIT"]
+                .map(|text| f::put_query(o, text.as_bytes()))
+                .into_iter()
+                .collect()
+        }));
+        said.extend((0..3).map(|_| comparable(&raw.read_until_ready())));
+        for name in ["", "e"] {
+            said.push(comparable(&ask(&mut raw, |o| {
+                put_parse(o, name, "EXECUTE s(8)");
+                f::put_target(o, f::DESCRIBE, b'S', name.as_bytes());
+                put_run(o, name, &[]);
+                put_run(o, name, &[]);
+            })));
+            said.push(run(&mut raw, name, &[]));
+            said.push(comparable(&ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes()))));
+        }
+        raw.rows("PREPARE of_sql(int) AS SELECT $1 + 1");
+        said.push(comparable(&ask(&mut raw, |o| {
+            f::put_target(o, f::DESCRIBE, b'S', b"of_sql");
+            put_run(o, "of_sql", &["1"]);
+        })));
+        said
+    });
+    for (direct, through) in said[0].iter().zip(&said[1]) {
+        assert_eq!(through, direct);
+    }
+    let mut other = Raw::login(proxy.port(), &database);
+    for _ in 0..3 {
+        assert_eq!(other.error("EXECUTE s(1)").sqlstate(), "26000");
+        assert_eq!(
+            other.value("SELECT count(*) FROM pg_prepared_statements WHERE name IN ('s', 'S 1')").as_deref(),
+            Some("0")
+        );
+    }
+}
+
 /// It takes the name away when it is run: not when it is prepared, and once.
 #[test]
 fn a_prepared_deallocate_does_what_it_does_directly() {

@@ -690,6 +690,7 @@ impl Session {
         if server.names.unnamed == Some(UNKEPT) {
             server.names.unnamed = None;
         }
+        self.state.forget_loan();
         self.add_counts(now);
         if self.settings.server_reset_query_always {
             tokio::spawn(reset(server, self.settings.server_reset_query.clone()));

@@ -207,12 +207,31 @@ pub fn deallocated_name(text: &[u8]) -> Option<Vec<u8>> {
     if after.is_some() || is(name, b"all") {
         return None;
     }
-    let name = match name? {
-        (Kind::Word, bytes) if bytes.is_ascii() => bytes.to_ascii_lowercase(),
-        (Kind::Quoted, bytes) => scan::unquoted(bytes),
-        _ => return None,
-    };
+    let name = name.and_then(|(kind, bytes)| identifier(kind, bytes))?;
     (1..=super::insert::IDENTIFIER_BYTES_MAX).contains(&name.len()).then_some(name)
+}
+
+/// The names that follow EXECUTE and PREPARE in a text, as PostgreSQL reads them; and what else stands there.
+pub fn statement_names(text: &[u8], std_strings: bool) -> Vec<Vec<u8>> {
+    let mut named = false;
+    let mut names = Vec::new();
+    for token in scan::scan(text, std_strings) {
+        let bytes = &text[token.start..token.end];
+        let is = |word: &[u8]| token.kind == Kind::Word && bytes.eq_ignore_ascii_case(word);
+        if std::mem::replace(&mut named, is(b"execute") || is(b"prepare")) {
+            names.extend(identifier(token.kind, bytes));
+        }
+    }
+    names
+}
+
+/// An identifier's name. `None`: it is none, or its case is not folded by a rule that is known here.
+fn identifier(kind: Kind, bytes: &[u8]) -> Option<Vec<u8>> {
+    match kind {
+        Kind::Word if bytes.is_ascii() => Some(bytes.to_ascii_lowercase()),
+        Kind::Quoted => Some(scan::unquoted(bytes)),
+        _ => None,
+    }
 }
 
 /// What begins a byte.
@@ -1146,6 +1165,20 @@ mod tests {
         for (text, want) in table {
             let got = deallocated_name(text.as_bytes());
             assert_eq!(got.as_deref(), want.map(str::as_bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_behind_execute_and_prepare_are_found() {
+        for (text, want) in [
+            ("EXECUTE a(1)", &["a"][..]),
+            ("explain (verbose) execute \"A \"\"b\"", &["A \"b"]),
+            ("PREPARE A AS SELECT 'EXECUTE b'; EXECUTE /* c */ d", &["a", "d"]),
+            ("SELECT 1 -- EXECUTE a", &[]),
+            ("EXECUTE ä; EXECUTE", &[]),
+        ] {
+            let want: Vec<_> = want.iter().map(|name| name.as_bytes().to_vec()).collect();
+            assert_eq!(statement_names(text.as_bytes(), true), want, "{text}");
         }
     }
 

@@ -325,6 +325,12 @@ pub(super) fn quoted_end(text: &[u8], open: usize) -> Option<usize> {
     }
 }
 
+/// How many parameters a text has: the highest number of one (`$1`).
+pub fn params_of(text: &[u8]) -> u16 {
+    let number = |token: Token| std::str::from_utf8(&text[token.start + 1..token.end]).ok()?.parse().ok();
+    scan(text, true).filter(|token| token.kind == Kind::Param).filter_map(number).max().unwrap_or_default()
+}
+
 /// A quoted identifier's name: without its quotes, doubled ones once.
 pub(super) fn unquoted(quoted: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(quoted.len());

@@ -46,11 +46,12 @@ impl State {
     /// its data, and what is behind its data for messages.
     pub fn owes_between(&self, pipeline: &Pipeline) -> bool {
         let inside = self.part.up > 0 && !self.part.dropping;
-        !inside && pipeline.is_empty() && (self.fold.sync_owed || pipeline.fence().is_some())
+        let owes = || self.fold.sync_owed || pipeline.fence().is_some() || self.owes_loan(pipeline);
+        !inside && pipeline.is_empty() && owes()
     }
 
     /// Hot path. Messages of ours that become due when something was answered: the Sync of a folded COPY that has ended, the
-    /// question what a COPY that failed had read.
+    /// question what a COPY that failed had read, names that are taken back.
     pub fn put_between(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
         if !self.owes_between(pipeline) {
             return;
@@ -58,7 +59,7 @@ impl State {
         if self.fold.sync_owed {
             return self.put_owed_sync(pipeline, to_server);
         }
-        let Some(fence) = pipeline.fence() else { return };
+        let Some(fence) = pipeline.fence() else { return self.put_loan_back(pipeline, to_server) };
         if fence == Fence::Skipped {
             f::put_empty(to_server, f::SYNC);
             self.awaiting = true;

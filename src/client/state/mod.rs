@@ -5,6 +5,7 @@
 
 mod answers;
 mod copy;
+mod lend;
 mod prepared;
 mod query;
 mod taint;
@@ -211,6 +212,8 @@ pub struct State {
     pub urged: bool,
     /// What is left of a Query that went as one extended unit.
     pub fold: Folding,
+    /// Names that the server connection at hand has been lent.
+    lent: lend::Lent,
     /// ErrorResponses that wait for their turn.
     pub refusals: VecDeque<Refusal>,
     /// What was answered too early failed, or was cancelled: the next message is told so.
@@ -345,6 +348,7 @@ impl State {
             awaiting: false,
             urged: false,
             fold: Folding::default(),
+            lent: lend::Lent::default(),
             refusals: VecDeque::new(),
             late: None,
             server_left: false,
@@ -482,6 +486,7 @@ impl State {
                 Ok(Taken::Forward)
             }
             f::TERMINATE => Ok(Taken::Terminate),
+            f::QUERY if self.has_query_waiting() => self.take_waiting_query(body, server),
             _ if server.pipeline.is_discarding() => Ok(Taken::Drop),
             f::BIND => self.take_bind(head, body, server),
             f::FLUSH => Ok(Taken::Forward),

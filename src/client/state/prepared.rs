@@ -13,11 +13,18 @@ use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement};
 use crate::server::ServerConn;
 use crate::sql::effects::{Effects, deallocated_name, effects};
+use crate::sql::scan::params_of;
 use crate::wire::frame::{HEADER_BYTES, Header};
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
 /// The name of a statement that stands for one that a client has already.
 const TAKEN: &[u8] = b"pgsluice_taken";
+
+/// The name of a statement that stands for one that cannot be prepared.
+const STAND_IN: &[u8] = b"pgsluice_stand_in";
+
+/// `text`: a type for its parameters.
+const TEXT_OID: u32 = 25;
 
 /// What a DEALLOCATE of ours takes away.
 const DEALLOCABLE: &[u8] = b"pgsluice_deallocate";
@@ -85,6 +92,7 @@ impl State {
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse_parse(true, error, server));
         }
+        self.lend(parse.query, statement.effects, server);
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
         let number = server.names.unnamed_parsed();
@@ -122,6 +130,7 @@ impl State {
             return Ok(self.refuse(Kind::Parse, Error::prepared_names(PREPARED_NAMES_MAX), server));
         }
         self.note_custom_settings(parse.query, statement.effects);
+        self.lend(parse.query, statement.effects, server);
         if server.names.holds(statement.id) {
             if !server.pipeline.may_be_failed() {
                 self.names.parse(parse.name, statement, None);
@@ -225,6 +234,7 @@ impl State {
         if let Some(statement) = self.names.lookup(name).cloned() {
             self.note_in_flight(statement.effects);
             self.tainted(statement.effects, &statement.query);
+            self.lend(&statement.query, statement.effects, server);
             if statement.effects.intersects(MAKES_SETTINGS) {
                 self.note_bound_names(head, body);
             }
@@ -255,6 +265,11 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.forgetting = statement.effects.intersects(FORGETS_NAMES);
+        if cannot_be_prepared(&statement, server) {
+            put_stand_in(&statement, server);
+            server.pipeline.push(Kind::Bind, Action::Forward, false);
+            return Ok(put_bind_of(STAND_IN, head, &body[..names], portal_end, server));
+        }
         self.ensure_for_client(&statement, server);
         let taken = put_bind_of(statement.server_name.as_bytes(), head, &body[..names], portal_end, server);
         server.pipeline.push_about(Kind::Bind, Action::Forward, statement.id);
@@ -365,6 +380,9 @@ impl State {
             return Ok(Taken::Later);
         }
         if kind == b'S' && self.tracks(name) {
+            if let Some(statement) = self.names.lookup(name).cloned() {
+                self.lend(&statement.query, statement.effects, server);
+            }
             if name.is_empty() {
                 self.ensure_unnamed(server);
             } else if let Some(statement) = self.names.lookup(name).cloned() {
@@ -429,6 +447,24 @@ impl State {
 pub(super) fn put_deallocable(server: &mut ServerConn) {
     f::put_target(&mut server.conn.out, f::CLOSE, b'S', DEALLOCABLE);
     f::put_parse(&mut server.conn.out, DEALLOCABLE, b"SELECT", &[]);
+}
+
+/// It is not here, and its block has failed: PostgreSQL parses only what ends one then.
+fn cannot_be_prepared(statement: &Statement, server: &ServerConn) -> bool {
+    server.pipeline.status() == TransactionStatus::Failed
+        && !server.names.holds(statement.id)
+        && !statement.effects.intersects(Effects::TRANSACTION)
+}
+
+/// A statement without a text can be prepared all the same, and its Bind is refused as that of the other is: for the number of its
+/// parameters first, for the block then.
+fn put_stand_in(statement: &Statement, server: &mut ServerConn) {
+    let params = usize::from(params_of(&statement.query)).max(statement.types.len() / 4);
+    let out = &mut server.conn.out;
+    f::put_target(out, f::CLOSE, b'S', STAND_IN);
+    f::put_parse(out, STAND_IN, b"", &TEXT_OID.to_be_bytes().repeat(params));
+    server.pipeline.push(Kind::Close, Action::Skip, false);
+    server.pipeline.push(Kind::Parse, Action::Skip, false);
 }
 
 /// A Bind with another statement's name; `names` is its body up to the end of both. The rest of it follows.

@@ -44,6 +44,9 @@ impl State {
             self.send_query(DEALLOCATE, fold, server);
             return Ok(Taken::Done);
         }
+        if self.waits_for_loan(text, found, fold, server) {
+            return Ok(Taken::Later);
+        }
         if fold {
             self.send_query(text, true, server);
             return Ok(Taken::Done);
@@ -80,7 +83,7 @@ impl State {
     }
 
     /// Sends a Query, or the same text as one extended unit: then PostgreSQL itself refuses a second statement.
-    fn send_query(&mut self, text: &[u8], fold: bool, server: &mut ServerConn) {
+    pub(super) fn send_query(&mut self, text: &[u8], fold: bool, server: &mut ServerConn) {
         let out = &mut server.conn.out;
         if !fold {
             f::put_query(out, text);

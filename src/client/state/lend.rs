@@ -1,0 +1,130 @@
+//! SQL that speaks of a statement that the protocol prepared (`EXECUTE name`, also in EXPLAIN and CREATE TABLE AS): the server
+//! has it under another name, so it is lent the client's own one until everything is answered.
+//!
+//! Owns: which names the server connection at hand has been lent. The text goes as it was sent.
+
+use super::{Fault, State, Taken};
+use crate::proto::pipeline::{Action, Kind, Pipeline};
+use crate::proto::prepared::{SERVER_NAME_PREFIX, told_apart};
+use crate::server::ServerConn;
+use crate::sql::effects::{Effects, statement_names};
+use crate::wire::{TransactionStatus, frontend as f};
+
+/// Such a text says so.
+const SPEAKS_OF_NAMES: Effects = Effects::EXECUTE.union(Effects::PREPARE);
+
+/// Names that a server connection has been lent.
+#[derive(Debug, Default)]
+pub(super) struct Lent {
+    names: Vec<Box<[u8]>>,
+    query: Option<Waiting>,
+}
+
+/// A Query that waits for the names it speaks of: one that cannot be prepared fails it, and behind an error it would be
+/// skipped up to a Sync that the client does not send.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    /// It goes as one extended unit.
+    fold: bool,
+    /// They are on their way.
+    asked: bool,
+}
+
+impl State {
+    /// Prepares what `text` speaks of, under the client's names, as part of the unit. False: it speaks of nothing that the
+    /// protocol prepared.
+    pub(super) fn lend(&mut self, text: &[u8], found: Effects, server: &mut ServerConn) -> bool {
+        if !self.speaks_of_names(found) || server.pipeline.status() == TransactionStatus::Failed {
+            return false;
+        }
+        let before = server.pipeline.len();
+        for name in statement_names(text, self.std_strings()) {
+            if let Some(statement) = self.names.lookup(&name).filter(|_| is_the_clients_own(&name)) {
+                let (query, types) = (&statement.query, &statement.types);
+                // Lent before in this unit, or in one that has failed.
+                f::put_target(&mut server.conn.out, f::CLOSE, b'S', &name);
+                f::put_parse(&mut server.conn.out, &name, query, types);
+                self.counts.server_parses += 1;
+                server.pipeline.push(Kind::Close, Action::Skip, false);
+                server.pipeline.push(Kind::Parse, Action::Skip, false);
+                self.lent.names.push(told_apart(&name).into());
+            }
+        }
+        server.pipeline.len() > before
+    }
+
+    fn speaks_of_names(&self, found: Effects) -> bool {
+        found.intersects(SPEAKS_OF_NAMES) && self.tracks_names() && !self.names.is_empty()
+    }
+
+    /// A Query that was judged waits for the names it speaks of.
+    pub(super) fn waits_for_loan(
+        &mut self,
+        text: &[u8],
+        found: Effects,
+        fold: bool,
+        server: &mut ServerConn,
+    ) -> bool {
+        let is_owed = !server.pipeline.is_empty();
+        if is_owed {
+            let speaks = self.speaks_of_names(found) && !server.pipeline.in_copy_in();
+            self.lent.query = speaks.then_some(Waiting { fold, asked: false });
+        } else if self.lend(text, found, server) {
+            f::put_empty(&mut server.conn.out, f::FLUSH);
+            self.lent.query = Some(Waiting { fold, asked: true });
+        }
+        self.awaiting |= self.lent.query.is_some();
+        self.lent.query.is_some()
+    }
+
+    /// A Query waits that [`State::take_query`] has taken in already.
+    pub(super) fn has_query_waiting(&self) -> bool {
+        self.lent.query.is_some()
+    }
+
+    /// It is taken again: everything is answered.
+    pub(super) fn take_waiting_query(
+        &mut self,
+        body: &[u8],
+        server: &mut ServerConn,
+    ) -> Result<Taken, Fault> {
+        let text = f::query(body)?;
+        let Some(Waiting { fold, asked }) = self.lent.query.take() else { return Ok(Taken::Later) };
+        if server.pipeline.is_discarding() {
+            // The client has the error; its Query has been answered with it.
+            f::put_empty(&mut server.conn.out, f::SYNC);
+            server.pipeline.push(Kind::Sync, Action::Forward, false);
+            return Ok(Taken::Done);
+        }
+        if !asked && self.waits_for_loan(text, SPEAKS_OF_NAMES, fold, server) {
+            return Ok(Taken::Later);
+        }
+        self.send_query(text, fold, server);
+        Ok(Taken::Done)
+    }
+
+    /// Names are to be taken back: nothing is owed any more.
+    pub(super) fn owes_loan(&self, pipeline: &Pipeline) -> bool {
+        !self.lent.names.is_empty() && self.lent.query.is_none() && pipeline.is_at_rest()
+    }
+
+    /// Takes them back.
+    pub(super) fn put_loan_back(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
+        for name in std::mem::take(&mut self.lent.names) {
+            f::put_target(to_server, f::CLOSE, b'S', &name);
+            pipeline.push(Kind::Close, Action::Skip, false);
+        }
+        f::put_empty(to_server, f::SYNC);
+        pipeline.push(Kind::Sync, Action::Skip, false);
+    }
+
+    /// The server connection goes, and the names with it.
+    pub(in crate::client) fn forget_loan(&mut self) {
+        self.lent = Lent::default();
+    }
+}
+
+/// Not one that stands for somebody's statement.
+fn is_the_clients_own(name: &[u8]) -> bool {
+    !name.is_empty() && !name.starts_with(SERVER_NAME_PREFIX.as_bytes())
+}
