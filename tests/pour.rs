@@ -4,12 +4,13 @@
 mod support;
 
 use pgsluice::wire::{backend, frontend};
+use support::console::find;
 use support::crowd::{self, comparable, put_bind_binary, to_portal};
 use support::pouring::{
     CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
     warmed,
 };
-use support::{Message, PgOptions, Postgres, Proxy, Raw, Step};
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 #[test]
 fn simple_literals_of_many_clients_leave_as_copy() {
@@ -842,6 +843,53 @@ fn privileges_are_the_clients_own() {
         }
         let rows = pg.psql(&db, "SELECT count(*) FROM t");
         assert_eq!(rows.trim(), if refused { "0" } else { "8" }, "{change}");
+    }
+}
+
+fn states(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).map(Message::sqlstate).collect()
+}
+
+/// Row security that comes to apply to a role changes nothing about the table, and most releases of PostgreSQL do not plan for it
+/// again what was prepared before (18.4, not 15.20): an INSERT of many VALUES, or one that shares a transaction, would go on as if the role could still bypass it.
+#[test]
+fn a_role_that_bypasses_row_security_no_longer_is_bound_by_it() {
+    let pg = Postgres::shared();
+    pg.psql("postgres", "CREATE ROLE pour_owner; CREATE ROLE pour_bound LOGIN");
+    let db = pg.fresh_database(
+        "CREATE TABLE t (a int, b text); ALTER TABLE t ENABLE ROW LEVEL SECURITY; ALTER TABLE t OWNER TO pour_owner; \
+         GRANT ALL ON t TO pour_bound; CREATE POLICY p ON t FOR SELECT USING (true)",
+    );
+    for (free, bound) in [
+        ("ALTER ROLE pour_bound BYPASSRLS", "ALTER ROLE pour_bound NOBYPASSRLS"),
+        ("ALTER ROLE pour_bound SUPERUSER", "ALTER ROLE pour_bound NOSUPERUSER"),
+        ("GRANT pour_owner TO pour_bound", "REVOKE pour_owner FROM pour_bound"),
+    ] {
+        let rows = (0..12).map(|n| [n.to_string(), "x".to_owned()]);
+        let run = Step::pipeline("INSERT INTO t (a, b) VALUES ($1, $2)", rows, false);
+        let one = Step::extended("INSERT INTO t (a, b) VALUES ($1, $2) RETURNING a", &[Some("1"), Some("x")]);
+        for (plan, clients, step) in [("values", 1, run), ("pipelined", CLIENTS, one)] {
+            pg.psql(&db, free);
+            let proxy = Proxy::to(pg, "default_pool_size = 1", "", "[coalesce]\nlinger = \"5ms\"");
+            let mut console = Raw::login(proxy.port(), "pgsluice");
+            let login = [("user", "pour_bound"), ("database", db.as_str())];
+            let login = || Raw::login_as(proxy.port(), &login, "").expect("login");
+            let mut clients: Vec<Raw> = (0..clients).map(|_| login()).collect();
+            let mut states = || {
+                clients.iter_mut().for_each(|client| client.send(&step.bytes));
+                clients.iter_mut().flat_map(|client| states(&client.read_until_ready())).collect::<Vec<_>>()
+            };
+            let plan = [("plan", plan), ("outcome", "committed")];
+            let poured = poll(PATIENCE, || {
+                assert_eq!(states(), [""; 0]);
+                find(&mut console, "SHOW COALESCE_FLUSHES", &plan)
+            });
+            assert!(poured.is_some(), "{plan:?}");
+            pg.psql(&db, &format!("{bound}; DELETE FROM t"));
+            let states = states();
+            assert!(!states.is_empty() && states.iter().all(|state| state == "42501"), "{bound}: {states:?}");
+            assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0", "{bound}");
+        }
     }
 }
 

@@ -268,7 +268,8 @@ SELECT pg_catalog.json_build_object(
 /// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
 /// transaction cannot commit. Also where its isolation level came to be another one (ALTER ROLE, ALTER SYSTEM): what is looked at
-/// then is older than COPY's lock. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a
+/// then is older than COPY's lock. And where row security has come to apply to the role, which lost BYPASSRLS, SUPERUSER or its
+/// membership in the owner: a COPY would fail of itself, but an INSERT that was prepared before is not planned again for that. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a
 /// qualified name.
 pub fn guard_sql() -> &'static str {
     // The text under the cast is never a constant, so it is not folded (and raised) while planning; and it is int4's input
@@ -281,6 +282,7 @@ pub fn guard_sql() -> &'static str {
         ") q) AS f) SELECT CASE WHEN found.f OPERATOR(pg_catalog.=) $3::pg_catalog.text
    AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid
    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+   AND NOT pg_catalog.row_security_active($1::pg_catalog.oid)
   THEN pg_catalog.pg_current_xact_id()::pg_catalog.text
   ELSE pg_catalog.concat('pgsluice: the table changed ', found.f)::pg_catalog.int4::pg_catalog.text END FROM found"
     );
@@ -308,6 +310,7 @@ pub fn sentinel_sql<'a>(targets: impl IntoIterator<Item = &'a str>) -> String {
             sql,
             "
    AND pg_catalog.to_regclass(${name}::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) ${relid}::pg_catalog.oid
+   AND NOT pg_catalog.row_security_active(${relid}::pg_catalog.oid)
    AND NOT EXISTS (SELECT 1 FROM ONLY {target} WHERE false)"
         );
     }
