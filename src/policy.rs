@@ -163,6 +163,18 @@ impl Rules {
         self.simple_query == SimpleQuery::Allow
     }
 
+    /// A setting because of which messages are looked at.
+    fn strict_setting(&self) -> Option<&'static str> {
+        let set = [
+            ("simple_query", !self.passes_all_queries()),
+            ("function_call", self.function_call == Switch::Deny),
+            ("sql_prepare", self.sql_prepare == Switch::Deny),
+            ("statements", self.statements != Statements::All),
+            ("allow_list", !matches!(self.allow_list, AllowListMode::Off | AllowListMode::Learn)),
+        ];
+        set.into_iter().find_map(|(name, is_set)| is_set.then_some(name))
+    }
+
     /// A broken rule is refused (and not only reported).
     pub fn rejects(&self) -> bool {
         self.enforce == Enforce::Reject
@@ -391,16 +403,17 @@ pub fn judge_function_call(rules: &Rules) -> Verdict {
 
 const CALL_BY_SELECT: &str = "Call the function with SELECT in the extended query protocol.";
 
-/// The verdict on a replication connection; `Pass` leaves it to what pgsluice can do.
+/// The verdict on a replication connection. What is sent on one is not looked into: it passes as a whole, where no rule
+/// would have looked at a message, or not at all.
 pub fn judge_replication(rules: &Rules) -> Verdict {
-    match rules.replication {
-        Switch::Allow => Verdict::Pass,
-        Switch::Deny => rules.broken(Rejection::new(
-            Rule::ReplicationDeny,
-            "replication connections are not allowed: replication is \"deny\"".into(),
-            "Connect without the replication parameter.",
-        )),
-    }
+    let why = match rules.strict_setting() {
+        _ if rules.replication == Switch::Deny => "replication is \"deny\"".to_owned(),
+        Some(setting) => format!("{setting} is set, and nothing on them is judged"),
+        None => return Verdict::Pass,
+    };
+    let what = format!("replication connections are not allowed: {why}");
+    let hint = "Connect without the replication parameter.";
+    rules.broken(Rejection::new(Rule::ReplicationDeny, what, hint))
 }
 
 /// The verdict on a Query message that is too long to be held whole.

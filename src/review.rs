@@ -117,12 +117,10 @@ fn combinations(settings: &Settings) -> Vec<(String, Rules)> {
     let mut all = Vec::new();
     for user in users {
         for database in &databases {
-            let key = PoolKey {
-                database: database
-                    .cloned()
-                    .unwrap_or_else(|| unnamed(|name| settings.databases.contains_key(name))),
-                user: user.cloned().unwrap_or_else(|| unnamed(|name| settings.users.contains_key(name))),
-            };
+            let key = PoolKey::new(
+                database.cloned().unwrap_or_else(|| unnamed(|name| settings.databases.contains_key(name))),
+                user.cloned().unwrap_or_else(|| unnamed(|name| settings.users.contains_key(name))),
+            );
             let who = |from: &str| {
                 let quoted = |name: Option<&String>, other: &str| {
                     name.map_or_else(|| other.to_owned(), |name| format!("\"{}\"", name.escape_default()))
@@ -203,13 +201,7 @@ fn samples(out: &mut String, rules: &Rules) {
         ("FunctionCall", policy::judge_function_call(rules)),
         ("replication connection", policy::judge_replication(rules)),
     ] {
-        let said = match (&verdict, what) {
-            (Verdict::Pass | Verdict::Report(_), "replication connection") => {
-                "refused: not supported".to_owned()
-            }
-            _ => word(&verdict),
-        };
-        let _ = writeln!(out, "    {what:<26} {said}");
+        let _ = writeln!(out, "    {what:<26} {}", word(&verdict));
     }
 }
 
@@ -274,7 +266,7 @@ pub fn verdict(settings: &Settings, sender: &Sender, text: &str) -> String {
 }
 
 fn rules_of(settings: &Settings, sender: &Sender) -> Rules {
-    let key = PoolKey { database: sender.database.clone(), user: sender.user.clone() };
+    let key = PoolKey::new(sender.database.clone(), sender.user.clone());
     login::rules(settings, &key, sender.ip)
 }
 
@@ -356,7 +348,7 @@ async fn log_in(settings: &Settings, sender: &Sender) -> Result<ServerConn, Stri
     let Some(database) = settings.database(&sender.database) else {
         return Err(format!("no [databases] entry serves \"{}\"", sender.database.escape_default()));
     };
-    let key = PoolKey { database: sender.database.clone(), user: sender.user.clone() };
+    let key = PoolKey::new(sender.database.clone(), sender.user.clone());
     let credential = settings.userlist.get(&sender.user).map_or(Credential::None, Credential::from_secret);
     let tls = Connector::new(&settings.general.server_tls).map_err(|e| e.to_string())?;
     let target = login::pool_target(settings, tls, database, &key, credential);

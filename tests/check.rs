@@ -163,7 +163,7 @@ fn the_policy_of_each_user_database_and_network_is_printed() {
     assert_eq!(row(plain, "several statements"), "refused: simple_query=single passes");
     assert_eq!(row(plain, "data definition"), "passes (1) passes");
     assert_eq!(row(plain, "FunctionCall"), "refused: function_call=deny");
-    assert_eq!(row(plain, "replication connection"), "refused: not supported");
+    assert_eq!(row(plain, "replication connection"), "refused: replication=deny");
 
     let reader = rules_for(overview, "for user \"reader\", database \"app\", from 10.0.0.0/8");
     assert_eq!(row(reader, "one statement that reads"), "refused: simple_query=deny passes");

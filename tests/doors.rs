@@ -18,7 +18,7 @@ use pgsluice::settings::{
     AuthType, HbaRule, HbaTransport, Secret, Settings, SslMode, TargetSessionAttrs, Tls, TlsProtocols,
 };
 use pgsluice::wire::backend::{self, ErrorFields};
-use pgsluice::wire::startup::{self, StartupPacket, authentication as code};
+use pgsluice::wire::startup::{self, Replication, StartupPacket, authentication as code};
 use pgsluice::wire::{TransactionStatus, frame, frontend};
 use support::{Certs, PATIENCE, PgOptions, Postgres};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -91,6 +91,7 @@ fn target(user: &str, credential: Credential, tls: &Tls) -> Target {
         credential,
         tls: Connector::new(tls).expect("TLS settings"),
         keepalive: Keepalive { on: true, ..Keepalive::default() },
+        replication: Replication::None,
         startup: vec![("application_name".into(), "doors".into()), ("search_path".into(), "a, b".into())],
         minor: 2,
     }
@@ -368,6 +369,7 @@ async fn against(script: Script, credential: Credential, sslmode: SslMode) -> Re
         credential,
         tls: Connector::new(&Tls { sslmode, ..Tls::default() }).unwrap(),
         keepalive: Keepalive::default(),
+        replication: Replication::None,
         startup: Vec::new(),
         minor: 2,
     };

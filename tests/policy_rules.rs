@@ -163,26 +163,37 @@ fn sql_prepare_and_execute() {
 #[test]
 fn replication_connections_are_refused_with_the_rule() {
     let server = Postgres::shared();
-    for (policy, sqlstate, says) in [
-        ("", "0A000", "not supported"),
-        ("[policy]\nreplication = \"deny\"", "42501", "replication is \"deny\""),
-        ("[policy]\nreplication = \"deny\"\nenforce = \"report\"", "0A000", "not supported"),
-        ("[users.postgres.policy]\nreplication = \"deny\"", "42501", "replication is \"deny\""),
+    for (policy, says) in [
+        ("", None),
+        ("[policy]\nreplication = \"deny\"", Some("replication is \"deny\"")),
+        ("[users.postgres.policy]\nreplication = \"deny\"", Some("replication is \"deny\"")),
+        ("[policy]\nreplication = \"deny\"\nenforce = \"report\"", None),
+        // Nothing on such a connection is judged: no rule for messages may be in force.
+        ("[policy]\nsimple_query = \"single\"", Some("simple_query is set")),
+        ("[policy]\nfunction_call = \"deny\"", Some("function_call is set")),
+        ("[databases.\"*\".policy]\nsql_prepare = \"deny\"", Some("sql_prepare is set")),
+        ("[users.postgres.policy]\nstatements = \"no_ddl\"", Some("statements is set")),
+        ("[policy]\nsimple_query = \"deny\"\nenforce = \"report\"", None),
     ] {
         let proxy = Proxy::to(server, "", "", policy);
-        for (database, value) in [("postgres", "database"), ("nowhere", "true"), ("pgsluice", "on")] {
+        for (database, value) in [("postgres", "database"), ("nowhere", "true")] {
             let parameters = [("user", "postgres"), ("database", database), ("replication", value)];
-            let Err(error) = Raw::login_as(proxy.port(), &parameters, "") else { panic!("let in") };
-            assert_eq!(
-                (error.sqlstate().as_str(), error.field(b'S').as_str()),
-                (sqlstate, "FATAL"),
-                "{policy}"
-            );
-            assert!(error.field(b'M').contains(says), "{}", error.outline());
+            match (Raw::login_as(proxy.port(), &parameters, ""), says) {
+                (Ok(mut raw), None) => assert_eq!(raw.rows("IDENTIFY_SYSTEM").len(), 1),
+                (Err(error), Some(says)) => {
+                    assert_eq!((error.sqlstate(), error.field(b'S')), ("42501".into(), "FATAL".into()));
+                    assert!(error.field(b'M').contains(says), "{}", error.outline());
+                }
+                (Ok(_), Some(_)) => panic!("let in: {policy}"),
+                (Err(error), None) => panic!("{policy}: {}", error.outline()),
+            }
         }
-        if policy.contains("deny") {
+        if says.is_some() || policy.contains("report") {
             proxy.wait_for_log("replication=deny");
         }
+        let on_the_console = [("user", "postgres"), ("database", "pgsluice"), ("replication", "on")];
+        let refused = Raw::login_as(proxy.port(), &on_the_console, "").err().map(|error| error.sqlstate());
+        assert_eq!(refused.as_deref(), Some("0A000"));
     }
 }
 

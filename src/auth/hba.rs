@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use crate::settings::{HbaRule, HbaTransport, Mapping, is_within};
+use crate::wire::startup::Replication;
 
 /// What a rule is compared with.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +18,8 @@ pub struct Asker<'a> {
     pub database: &'a str,
     /// The user claimed.
     pub user: &'a str,
+    /// What kind of connection.
+    pub replication: Replication,
 }
 
 /// The first rule that fits.
@@ -50,15 +53,18 @@ fn address(network: Option<(IpAddr, u8)>, ip: Option<IpAddr>) -> bool {
     is_within(network, ip)
 }
 
-/// `replication` never fits: such connections are refused before.
+/// As in PostgreSQL `replication` fits physical replication connections, and nothing else does: the database that such a
+/// one names means nothing.
 fn database(names: &[String], asker: &Asker<'_>) -> bool {
+    let physical = asker.replication == Replication::Physical;
     let fits = |name: &String| match name.as_str() {
+        "replication" => physical,
+        _ if physical => false,
         "all" => true,
         "sameuser" => asker.database == asker.user,
-        "replication" => false,
         name => name == asker.database,
     };
-    names.is_empty() || names.iter().any(fits)
+    (names.is_empty() && !physical) || names.iter().any(fits)
 }
 
 fn user(names: &[String], user: &str) -> bool {
@@ -83,7 +89,13 @@ mod tests {
     }
 
     fn asker(ip: Option<&str>, tls: bool) -> Asker<'static> {
-        Asker { ip: ip.map(|ip| ip.parse().unwrap()), tls, database: "app", user: "ann" }
+        Asker {
+            ip: ip.map(|ip| ip.parse().unwrap()),
+            tls,
+            database: "app",
+            user: "ann",
+            replication: Replication::None,
+        }
     }
 
     #[test]

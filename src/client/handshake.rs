@@ -542,7 +542,7 @@ type Rule<'s> = (AuthType, Option<&'s [Mapping]>);
 
 fn method_and_map<'s>(
     settings: &'s Settings,
-    Startup { database, user, .. }: &Startup,
+    Startup { database, user, replication, .. }: &Startup,
     peer: Peer,
     tls: bool,
 ) -> Result<Rule<'s>, Error> {
@@ -550,7 +550,7 @@ fn method_and_map<'s>(
     if method != AuthType::Hba {
         return Ok((method, None));
     }
-    let asker = Asker { ip: peer.ip(), tls, database, user };
+    let asker = Asker { ip: peer.ip(), tls, database, user, replication: *replication };
     let who = || {
         let host = peer.ip().map_or_else(|| "[local]".to_owned(), |ip| ip.to_string());
         let encryption = if tls { "SSL encryption" } else { "no encryption" };

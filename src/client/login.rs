@@ -11,22 +11,21 @@ use std::time::Instant;
 use super::Context;
 use super::handshake::Authenticated;
 use super::session::Session;
-use super::state::{Own, State, policy_error};
+use super::state::{Own, State};
 use crate::auth::Credential;
 use crate::cancel::{ClientShared, NewClient};
 use crate::error::{Error, Kind};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
-use crate::policy::{self, Rules, Verdict};
+use crate::policy::Rules;
 use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
 use crate::proto::vars::{VarSet, Whose, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
-use crate::telemetry::audit::Source;
 use crate::telemetry::events;
-use crate::wire::startup::Startup;
+use crate::wire::startup::{Replication, Startup};
 use crate::wire::{TransactionStatus, backend as b};
 
 /// Bytes of a cancel key, by the minor of the protocol: 3.0 knows four.
@@ -79,43 +78,14 @@ impl NotAdmitted {
     }
 }
 
-/// A replication connection ends here, for the policy or for not being supported: nothing of it would be judged.
-pub fn refuse_replication(cx: &Context, proven: Authenticated) -> NotAdmitted {
-    let Authenticated { stream, startup, peer, .. } = proven;
-    let key = PoolKey { database: startup.database, user: startup.user };
-    let rules = rules(&cx.settings.load(), &key, peer.ip());
-    let audit = |rejection: &policy::Rejection, rejected| {
-        let source = Source {
-            client: 0,
-            address: peer.addr(),
-            tls: stream.tls_version(),
-            user: &key.user,
-            database: &key.database,
-        };
-        cx.audit.record(source, "StartupMessage", rejection, rejected);
-    };
-    let error = match policy::judge_replication(&rules) {
-        Verdict::Reject(rejection) => {
-            audit(&rejection, true);
-            policy_error(&rejection)
-        }
-        verdict => {
-            if let Verdict::Report(rejection) = verdict {
-                audit(&rejection, false);
-            }
-            Error::new(Kind::NotSupported, "replication connections are not supported")
-                .with_hint("Connect to the server itself for replication.")
-        }
-    };
-    NotAdmitted { client: Conn::new(stream, &[]), why: Box::new(Ok(error)) }
-}
-
 /// What governs a pool, from the operator's choices.
 pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) -> pool::Settings {
     let general = &settings.general;
     let user = settings.users.get(&key.user);
+    let chosen = || user.and_then(|u| u.pool_mode).or(database.pool_mode).unwrap_or(general.pool_mode);
+    let replicates = key.replication != Replication::None;
     pool::Settings {
-        mode: user.and_then(|u| u.pool_mode).or(database.pool_mode).unwrap_or(general.pool_mode),
+        mode: if replicates { PoolMode::Session } else { chosen() },
         size: user
             .and_then(|u| u.pool_size)
             .or(database.pool_size)
@@ -141,7 +111,8 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         server_connect_timeout: general.server_connect_timeout,
         server_reset_query: general.server_reset_query.clone(),
         server_reset_query_always: general.server_reset_query_always,
-        connect_query: database.connect_query.clone(),
+        // A physical replication connection knows no SQL.
+        connect_query: database.connect_query.clone().filter(|_| !replicates),
         max_prepared_statements: general.max_prepared_statements,
         session_state: database.session_state.unwrap_or(general.session_state),
         server_check_delay: general.server_check_delay,
@@ -182,6 +153,7 @@ pub fn pool_target(
         credential,
         tls,
         keepalive: Keepalive::from(general),
+        replication: key.replication,
         startup: startup_settings(database),
         minor: 2,
     }
@@ -201,34 +173,10 @@ fn startup_settings(database: &Database) -> Vec<(String, String)> {
 /// # Errors
 /// The client is refused; it has to be told and closed.
 pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted, NotAdmitted> {
-    let Authenticated { stream, startup, peer, credential, .. } = proven;
-    let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
-    let mut client = Conn::new(stream, &[]);
-    // Before the settings: a reload while this login waits for a server is then seen at the first message.
-    let generation = cx.generation.load(Ordering::Acquire);
-    let settings = cx.settings.load_full();
-    let key = PoolKey { database: startup.database.clone(), user: startup.user.clone() };
-    let Linked { pool, counted, mode, base, since, reported, server } =
-        match link(cx, &settings, &key, &startup, peer, credential).await {
-            Ok(linked) => linked,
-            Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
-        };
-    let me = cx.clients.enter(NewClient {
-        pool: key.clone(),
-        console: false,
-        pid: server.as_ref().map(|s| s.shared.pid),
-        peer_id: settings.general.peer_id,
-        key_bytes: cancel_key_bytes(startup.minor),
-        peer: peer.addr(),
-        local,
-        tls,
-        application_name: startup.param("application_name").unwrap_or_default().into(),
-    });
-    pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
-    put_greeting(&mut client, &reported, &me);
-
+    let LetIn { client, me, generation, settings, linked, peer } = let_in(cx, proven).await?;
+    let Linked { pool, counted, mode, base, since, reported, server } = linked;
     let governs = pool.settings.load_full();
-    let rules = super::rules(&settings, &key, peer.ip());
+    let rules = super::rules(&settings, &me.pool, peer.ip());
     let audit = super::Auditor::new(&me, &cx.audit);
     let own = Own { pid: me.pid, mode, rules, base, since, reported, audit };
     let session = Box::new(Session {
@@ -252,16 +200,56 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     Ok(Admitted { session, server })
 }
 
+/// A client that was greeted.
+pub(super) struct LetIn {
+    pub(super) client: Conn,
+    pub(super) me: Arc<ClientShared>,
+    /// Reloads seen.
+    pub(super) generation: usize,
+    pub(super) settings: Arc<Settings>,
+    pub(super) linked: Linked,
+    pub(super) peer: Peer,
+}
+
+/// Finds the pool, and the server where it is the client's own from here on, and greets.
+pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<LetIn, NotAdmitted> {
+    let Authenticated { stream, startup, peer, credential, .. } = proven;
+    let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
+    let mut client = Conn::new(stream, &[]);
+    // Before the settings: a reload while this login waits for a server is then seen at the first message.
+    let generation = cx.generation.load(Ordering::Acquire);
+    let settings = cx.settings.load_full();
+    let key = PoolKey::of(&startup);
+    let linked = match link(cx, &settings, &key, &startup, peer, credential).await {
+        Ok(linked) => linked,
+        Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
+    };
+    let me = cx.clients.enter(NewClient {
+        pool: key,
+        console: false,
+        pid: linked.server.as_ref().map(|s| s.shared.pid),
+        peer_id: settings.general.peer_id,
+        key_bytes: cancel_key_bytes(startup.minor),
+        peer: peer.addr(),
+        local,
+        tls,
+        application_name: startup.param("application_name").unwrap_or_default().into(),
+    });
+    linked.pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
+    put_greeting(&mut client, &linked.reported, &me);
+    Ok(LetIn { client, me, generation, settings, linked, peer })
+}
+
 /// A login that found its pool, and what it is to be greeted with.
-struct Linked {
-    pool: Arc<Pool>,
-    counted: CountedIn,
+pub(super) struct Linked {
+    pub(super) pool: Arc<Pool>,
+    pub(super) counted: CountedIn,
     mode: PoolMode,
     base: Arc<VarSet>,
     since: u64,
     reported: Arc<Reported>,
     /// In session mode: its own.
-    server: Option<Checkout>,
+    pub(super) server: Option<Checkout>,
 }
 
 async fn link(

@@ -19,6 +19,7 @@ mod judge;
 pub mod login;
 mod pour;
 pub mod relay;
+pub mod replication;
 mod run;
 pub mod session;
 pub mod state;

@@ -34,13 +34,6 @@ impl Token {
     }
 }
 
-/// What a line says.
-enum Line {
-    Rule(HbaRule),
-    /// For replication connections only, which no rule here matches.
-    Replication,
-}
-
 /// Reads the whole file; what is wrong goes to `draft`.
 pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> Vec<HbaRule> {
     let mut rules = Vec::new();
@@ -52,10 +45,7 @@ pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> Vec<HbaRule> 
             Err(message) => Err(message.into()),
         };
         match rule {
-            Ok(Line::Rule(rule)) => rules.push(rule),
-            Ok(Line::Replication) => {
-                draft.notice(&at, KEY, "ignored, because no rule here matches replication")
-            }
+            Ok(rule) => rules.push(rule),
             Err(message) => draft.problem(&at, KEY, message),
         }
     }
@@ -121,13 +111,10 @@ fn word<'t>(rest: &mut &'t [Token], what: &str) -> Result<&'t Token, String> {
     }
 }
 
-fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Line, String> {
+fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<HbaRule, String> {
     let mut rest = tokens;
     let transport = transport(word(&mut rest, "type")?)?;
     let databases = list(&mut rest, "database")?;
-    if matches!(databases, [only] if only.is("replication")) {
-        return Ok(Line::Replication);
-    }
     let databases = names(draft, at, databases, "database")?;
     let users = list(&mut rest, "user")?;
     let users = names(draft, at, users, "user")?;
@@ -140,7 +127,7 @@ fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Lin
         return Err("method peer is for Unix sockets; make the rule a local rule".into());
     }
     let map = options(rest, method)?;
-    Ok(Line::Rule(HbaRule { line, transport, databases, users, address, method, map }))
+    Ok(HbaRule { line, transport, databases, users, address, method, map })
 }
 
 /// What stands behind the method: a map's name, or nothing.
@@ -244,7 +231,7 @@ fn names(draft: &mut Draft, at: &At, list: &[Token], what: &str) -> Result<Vec<S
             names.extend(names_of_file(at, &token.text[1..])?);
         } else if what == "database" && (token.is("sameuser") || token.is("replication")) {
             names.push(token.text.clone());
-        } else if KEYWORDS.contains(&token.text.as_str()) {
+        } else if KEYWORDS.contains(&token.text.as_str()) && (what, &*token.text) != ("user", "replication") {
             let text = &token.text;
             return Err(format!("{what} \"{text}\" is not understood as a name; write other names, or all"));
         } else if token.text.starts_with('/') || (!token.quoted && token.text.starts_with('+')) {
@@ -268,7 +255,9 @@ fn names(draft: &mut Draft, at: &At, list: &[Token], what: &str) -> Result<Vec<S
         }
     }
     if all {
-        names.clear();
+        // Only to itself `all` does not mean replication.
+        names.retain(|name| what == "database" && name == "replication");
+        names.extend((!names.is_empty()).then(|| "all".to_owned()));
     } else if names.is_empty() {
         // An empty list would mean all: a file without names must not open the door.
         let message =

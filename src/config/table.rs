@@ -370,7 +370,7 @@ table! {
     "", RELOAD, sql_prepare = sql_prepare: Rule(one_of::<Switch>()),
         "whether SQL's PREPARE and EXECUTE pass, in either protocol";
     "", RELOAD, replication = replication: Rule(one_of::<Switch>()),
-        "whether replication connections are refused by this policy, or for not being supported";
+        "whether replication connections pass, where no other rule looks into messages";
     "", RELOAD, statements = statements: Rule(one_of::<Statements>()),
         "which kinds of statements pass, in either protocol: all, those that define nothing, or those that only \
          read";

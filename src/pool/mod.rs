@@ -29,6 +29,7 @@ use crate::settings::{Coalesce, LoadBalanceHosts, PoolMode, SessionState};
 use crate::telemetry::events;
 use crate::telemetry::histogram::Histogram;
 use crate::wire::backend::ErrorFields;
+use crate::wire::startup::{Replication, Startup};
 
 pub use checkout::{Checkout, CheckoutError};
 pub use registry::Pools;
@@ -40,6 +41,21 @@ pub struct PoolKey {
     pub database: String,
     /// As in the startup packet.
     pub user: String,
+    /// Replication connections have pools of their own: they serve one client and no other.
+    pub replication: Replication,
+}
+
+impl PoolKey {
+    /// For clients that speak SQL.
+    pub fn new(database: String, user: String) -> Self {
+        Self { database, user, replication: Replication::None }
+    }
+
+    /// What a client asks for.
+    pub fn of(startup: &Startup) -> Self {
+        let Startup { database, user, replication, .. } = startup;
+        Self { database: database.clone(), user: user.clone(), replication: *replication }
+    }
 }
 
 /// What governs one pool; a reload swaps it.

@@ -73,7 +73,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         return None;
     }
     let me = cx.clients.enter(NewClient {
-        pool: PoolKey { database: startup.database.clone(), user: startup.user.clone() },
+        pool: PoolKey::of(&startup),
         console: true,
         pid: None,
         peer_id: settings.general.peer_id,
@@ -236,7 +236,7 @@ impl Console {
     }
 
     fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
-        let PoolKey { database, user } = &self.me.pool;
+        let PoolKey { database, user, .. } = &self.me.pool;
         events::Who { client: self.me.id, user, database, peer }
     }
 }

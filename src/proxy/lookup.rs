@@ -74,7 +74,7 @@ impl Lookup {
         // As auth_user, whoever all clients of that entry are to the server.
         let mut entry = (**settings.database(&database)?).clone();
         (entry.user, entry.password, entry.connect_query) = (None, None, None);
-        let key = PoolKey { database, user };
+        let key = PoolKey::new(database, user);
         let credential = settings.userlist.get(&key.user).map_or(Credential::None, Credential::from_secret);
         let mut target = login::pool_target(settings, tls.clone(), &entry, &key, credential);
         target.startup = [

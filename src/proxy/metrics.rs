@@ -12,10 +12,11 @@ use super::show::resident_bytes;
 use crate::coalesce::batch::Form;
 use crate::coalesce::evidence::{Fallback, LaneStats};
 use crate::limits::METRICS_TABLES_MAX;
-use crate::pool::{Counts, Pool, Stats};
+use crate::pool::{Counts, Pool, PoolKey, Stats};
 use crate::telemetry::exposition::Exposition;
 use crate::telemetry::histogram::Histogram;
 use crate::wire::copy::CopyFormat;
+use crate::wire::startup::Replication;
 
 /// Name, help, and which counter of a pool.
 type PoolCounter = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
@@ -252,13 +253,17 @@ fn put_pools(page: &mut Exposition, pools: &[&Pool]) {
     }
 }
 
-fn names(pool: &Pool) -> [(&str, &str); 2] {
-    [("database", &pool.key.database), ("user", &pool.key.user)]
+/// Pools of replication connections stand apart: their database and user may have one for SQL as well.
+fn names(pool: &Pool) -> Vec<(&str, &str)> {
+    let PoolKey { database, user, replication } = &pool.key;
+    let kind = (*replication != Replication::None).then(|| ("replication", replication.as_str()));
+    [("database", &**database), ("user", &**user)].into_iter().chain(kind).collect()
 }
 
-fn labels<'a>(pool: &'a Pool, more: (&'a str, &'a str)) -> [(&'a str, &'a str); 3] {
-    let [database, user] = names(pool);
-    [database, user, more]
+fn labels<'a>(pool: &'a Pool, more: (&'a str, &'a str)) -> Vec<(&'a str, &'a str)> {
+    let mut labels = names(pool);
+    labels.push(more);
+    labels
 }
 
 fn load(counter: &AtomicU64) -> u64 {

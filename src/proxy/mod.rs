@@ -39,17 +39,19 @@ use listenfd::ListenFd;
 use crate::auth::Auth;
 use crate::cancel::{ClientState, Peers, Registry, Signal};
 use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
+use crate::client::replication::{self, Replicating};
+use crate::client::session::Session;
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
 use crate::error::{Error, Kind};
 use crate::learn::Learner;
 use crate::net::{Acceptor, Connector, Peer, Stream};
-use crate::pool::Pools;
+use crate::pool::{Checkout, Pools};
 use crate::settings::{Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
 use crate::wire::CancelKey;
-use crate::wire::startup::Startup;
+use crate::wire::startup::{Replication, Startup};
 
 use averages::Averages;
 use logins::{Logins, Place, Tag};
@@ -177,6 +179,12 @@ enum Proven {
     Cancel { pid: i32, key: CancelKey, stream: Stream },
 }
 
+/// A client that was let in.
+enum Client {
+    Session(Box<Session>, Option<Checkout>),
+    Replication(Box<Replicating>),
+}
+
 impl Proxy {
     /// One connection from accept to end. What is large is boxed and gone before the session idles.
     async fn connection(self: Arc<Self>, stream: Stream, peer: Peer, place: Place) {
@@ -197,12 +205,13 @@ impl Proxy {
             Some(Proven::Client(proven)) => {
                 // Counted first, so that two can't take the last place at a time.
                 let counted = CountedIn::new(&self.let_in);
-                if let Some(admitted) = Box::pin(self.admit(*proven)).await {
-                    let login::Admitted { session, server } = *admitted;
-                    session.run(server).await;
-                    drop(counted);
-                    self.stopping.client_left();
+                match Box::pin(self.admit(*proven)).await {
+                    None => return,
+                    Some(Client::Session(session, server)) => session.run(server).await,
+                    Some(Client::Replication(replicating)) => Box::pin(replicating.run()).await,
                 }
+                drop(counted);
+                self.stopping.client_left();
             }
         }
     }
@@ -270,31 +279,39 @@ impl Proxy {
             login::NotAdmitted::new(proven, error).tell(&peer.to_string()).await;
             return None;
         }
-        if proven.startup.replication {
-            login::refuse_replication(&self.cx, proven).tell(&peer.to_string()).await;
+        if proven.startup.replication != Replication::None && is_console(&proven.startup) {
+            let error = Error::new(Kind::NotSupported, "the console has no replication connections");
+            login::NotAdmitted::new(proven, error).tell(&peer.to_string()).await;
             return None;
         }
         Some(Proven::Client(Box::new(proven)))
     }
 
     /// A session for a client that proved who it is. `None`: it was refused.
-    async fn admit(&self, proven: Authenticated) -> Option<Box<login::Admitted>> {
+    async fn admit(&self, proven: Authenticated) -> Option<Client> {
         let settings = self.cx.settings.load_full();
         let peer = proven.peer.to_string();
         let (user, database) = (proven.startup.user.clone(), proven.startup.database.clone());
         let admitted = if self.let_in() > settings.general.max_client_conn {
             Err(login::NotAdmitted::new(proven, Error::too_many_clients("max_client_conn")))
+        } else if proven.startup.replication != Replication::None {
+            let replicating = Box::pin(replication::admit(&self.cx, proven)).await;
+            replicating.map(|replicating| Client::Replication(Box::new(replicating)))
         } else {
-            Box::pin(login::admit(&self.cx, proven)).await
+            let admitted = Box::pin(login::admit(&self.cx, proven)).await;
+            admitted.map(|login::Admitted { session, server }| Client::Session(session, server))
         };
         match admitted {
-            Ok(admitted) => {
+            Ok(client) => {
                 if settings.general.log_connections {
-                    let id = admitted.session.id();
+                    let (id, is_tls) = match &client {
+                        Client::Session(session, _) => (session.id(), session.is_tls()),
+                        Client::Replication(replicating) => (replicating.id(), replicating.is_tls()),
+                    };
                     let who = events::Who { client: id, user: &user, database: &database, peer: &peer };
-                    events::client_login(who, admitted.session.is_tls());
+                    events::client_login(who, is_tls);
                 }
-                Some(Box::new(admitted))
+                Some(client)
             }
             Err(not) => {
                 not.tell(&peer).await;
@@ -368,7 +385,9 @@ impl Proxy {
         if common.iter().all(Duration::is_zero) && settings.users.is_empty() {
             return;
         }
-        for client in self.cx.clients.all() {
+        // Replication is one query without an end.
+        let clients = self.cx.clients.all().into_iter();
+        for client in clients.filter(|client| client.pool.replication == Replication::None) {
             let user = settings.users.get(&client.pool.user);
             let (state, since, xact) = client.watch(now);
             let over = |age: Duration, own: Option<Duration>, common: Duration| {

@@ -31,7 +31,7 @@ use crate::settings::{Peer, SslMode, TargetSessionAttrs};
 use crate::wire::backend::{self, ErrorFields};
 use crate::wire::frame::{self, Fields};
 use crate::wire::frontend;
-use crate::wire::startup::{self, authentication as code};
+use crate::wire::startup::{self, Replication, authentication as code};
 use crate::wire::{CancelKey, DecodeError, TransactionStatus};
 
 /// Which server, as whom.
@@ -55,6 +55,8 @@ pub struct Target {
     pub tls: Connector,
     /// TCP keepalive.
     pub keepalive: Keepalive,
+    /// What kind of connection is asked for.
+    pub replication: Replication,
     /// Startup settings besides user and database, in order.
     pub startup: Vec<(String, String)>,
     /// The minor of protocol 3 to ask for; the server may have less.
@@ -506,7 +508,8 @@ async fn login_once(target: &Target, address: &Address, sslmode: SslMode, minor:
     let own = [("user", target.user.as_str()), ("database", target.dbname.as_str())];
     let settings = startup::setting_parameters(target.startup());
     let settings = settings.iter().map(|(name, value)| (*name, &**value));
-    let all = own.into_iter().chain(settings).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let own = own.into_iter().chain(target.replication.parameter());
+    let all = own.chain(settings).map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     startup::put_startup(&mut packet, minor, all);
     talk.send(&packet).await?;
     let minor = authenticate(&mut talk, target, minor).await?;

@@ -176,6 +176,38 @@ pub fn startup_error(error: DecodeError) -> Error {
 
 // ===== what a StartupMessage asks for =====
 
+/// What kind of connection a StartupMessage asks for. See "Streaming Replication Protocol" in the protocol chapter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Replication {
+    /// One for SQL.
+    #[default]
+    None,
+    /// One for the write-ahead log; the database it names means nothing.
+    Physical,
+    /// One for the changes of a database, and for SQL by simple queries.
+    Logical,
+}
+
+impl Replication {
+    /// As the console shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Physical => "physical",
+            Self::Logical => "logical",
+        }
+    }
+
+    /// The parameter that asks for it.
+    pub fn parameter(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::None => None,
+            Self::Physical => Some(("replication", "true")),
+            Self::Logical => Some(("replication", "database")),
+        }
+    }
+}
+
 /// A StartupMessage, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Startup {
@@ -189,8 +221,8 @@ pub struct Startup {
     pub params: Vec<(String, String)>,
     /// `options` as sent.
     pub options: Option<String>,
-    /// A replication connection is asked for.
-    pub replication: bool,
+    /// Whether a replication connection is asked for.
+    pub replication: Replication,
     /// Said before authentication if the client asked for more than we have.
     pub negotiate: Option<Negotiate>,
 }
@@ -244,7 +276,7 @@ struct Asked {
     database: Option<String>,
     options: Option<String>,
     params: Vec<(String, String)>,
-    replication: bool,
+    replication: Replication,
     unrecognized: Vec<String>,
 }
 
@@ -254,7 +286,7 @@ impl Asked {
             "user" => self.user = Some(text("user", value)?.to_owned()),
             "database" => self.database = Some(text("database", value)?.to_owned()),
             "options" => self.options = Some(text("options", value)?.to_owned()),
-            "replication" => self.replication = asks_for_replication(text(name, value)?)?,
+            "replication" => self.replication = replication(text(name, value)?)?,
             "application_name" => self.params.push((name.to_owned(), clean_ascii(value))),
             _ if name.starts_with("_pq_.") => self.unrecognized.push(name.to_owned()),
             _ => self.params.push((name.to_owned(), text(name, value)?.to_owned())),
@@ -285,15 +317,18 @@ fn as_far_as_it_is_read(mut name: String) -> String {
 }
 
 /// `replication` is a boolean in PostgreSQL's spelling, or `database`.
-fn asks_for_replication(value: &str) -> Result<bool, Error> {
+fn replication(value: &str) -> Result<Replication, Error> {
     let lower = value.to_ascii_lowercase();
     let prefix_of = |word: &str| !lower.is_empty() && word.starts_with(lower.as_str());
     let no = prefix_of("false") || prefix_of("no") || lower == "off" || lower == "of" || lower == "0";
     if no {
-        return Ok(false);
+        return Ok(Replication::None);
     }
-    if prefix_of("true") || prefix_of("yes") || lower == "on" || lower == "1" || lower == "database" {
-        return Ok(true);
+    if prefix_of("true") || prefix_of("yes") || lower == "on" || lower == "1" {
+        return Ok(Replication::Physical);
+    }
+    if value == "database" {
+        return Ok(Replication::Logical);
     }
     let what = format!("invalid value for parameter \"replication\": \"{}\"", name_for_message(value));
     Err(Error::new(Kind::InvalidParameter, what)
@@ -784,8 +819,9 @@ mod tests {
     #[test]
     fn replication_is_seen_in_every_spelling() {
         for (asks, values) in [
-            (true, &["true", "t", "TRUE", "on", "yes", "y", "1", "database"][..]),
-            (false, &["false", "f", "off", "of", "no", "n", "0"]),
+            (Replication::Physical, &["true", "t", "TRUE", "on", "yes", "y", "1"][..]),
+            (Replication::Logical, &["database"]),
+            (Replication::None, &["false", "f", "off", "of", "no", "n", "0"]),
         ] {
             for value in values {
                 let startup = read(0, &[("user", "a"), ("replication", value)]).unwrap();
@@ -793,7 +829,7 @@ mod tests {
                 assert_eq!(startup.replication, asks, "{value}");
             }
         }
-        for value in ["", "o", "2", "databases", "tru e"] {
+        for value in ["", "o", "2", "databases", "Database", "tru e"] {
             assert_eq!(told(read(0, &[("user", "a"), ("replication", value)])).0, "22023", "{value:?}");
         }
     }
@@ -990,7 +1026,7 @@ mod tests {
             put_startup(&mut bytes, 0, all.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
             let Ok(StartupPacket::Startup(message)) = StartupPacket::decode(&bytes[4..]) else { panic!() };
             let startup = Startup::read(&message).unwrap();
-            prop_assert_eq!((&*startup.user, &*startup.database, startup.replication), ("ann", "app", false));
+            prop_assert_eq!((&*startup.user, &*startup.database, startup.replication), ("ann", "app", Replication::None));
             prop_assert!(startup.negotiate.is_none());
             let (mut read, mut meant) = (startup.params, settings);
             read.sort();

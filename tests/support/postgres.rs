@@ -68,6 +68,11 @@ impl Postgres {
 
     /// A standby that streams from this server, which is stopped meanwhile: on the same port, and on 127.0.0.2.
     pub fn standby(&mut self) -> Self {
+        self.standby_through(self.port)
+    }
+
+    /// As [`Self::standby`], streaming by way of this port of 127.0.0.1.
+    pub fn standby_through(&mut self, port: u16) -> Self {
         let dir = tempfile::Builder::new().prefix("pgsluice-pg-").tempdir().expect("temporary directory");
         let data = dir.path().join("data");
         self.stop();
@@ -76,9 +81,8 @@ impl Postgres {
         fs::write(data.join("standby.signal"), "").expect("standby.signal");
         let places = format!(
             "listen_addresses = '127.0.0.2'\nunix_socket_directories = '{}'\n\
-             primary_conninfo = 'host=127.0.0.1 port={} user=postgres'\n",
-            dir.path().display(),
-            self.port
+             primary_conninfo = 'host=127.0.0.1 port={port} user=postgres'\n",
+            dir.path().display()
         );
         let conf = fs::OpenOptions::new().append(true).open(data.join("postgresql.conf"));
         conf.and_then(|mut conf| conf.write_all(places.as_bytes())).expect("postgresql.conf");

@@ -47,11 +47,11 @@ fn hba_rules_are_read_as_postgresql_reads_them() {
     let text = "# comment\nlocal all all trust\nhost app,sameuser @names 10.1.2.3/8 md5\n\
         hostssl all postgres 192.168.0.0 255.255.0.0 scram-sha-256 # comment\n\
         hostnossl all all ::1/128 reject\nhost all all all password\nhostssl all all 2001:db8:: ffff:ffff:: cert\n\
-        host replication all all peer\n";
+        host replication,all replication all md5\nhost replication all all trust\n";
     let mut draft = Draft::new(&file);
     let rules = hba::parse(&mut draft, &file, text);
     assert_eq!(draft.problems, []);
-    assert_eq!(draft.notices.len(), 1);
+    assert_eq!(draft.notices.len(), 0);
     let shown: Vec<String> = rules
         .iter()
         .map(|rule| {
@@ -70,6 +70,8 @@ fn hba_rules_are_read_as_postgresql_reads_them() {
             r#"5 HostNoSsl [] [] Some((::1, 128)) None"#,
             r#"6 Host [] [] None Some(Plain)"#,
             r#"7 HostSsl [] [] Some((2001:db8::, 32)) Some(Cert)"#,
+            r#"8 Host ["replication", "all"] ["replication"] None Some(Md5)"#,
+            r#"9 Host ["replication"] [] None Some(Trust)"#,
         ]
     );
 }
@@ -160,11 +162,12 @@ fn each_mistake_in_an_ident_file_is_named() {
 #[test]
 fn hba_rules_mean_to_the_comparison_what_they_say() {
     use crate::auth::hba::{Asker, find};
+    use crate::wire::startup::Replication;
     let text = "host sameuser all 10.0.0.0/8 trust\nhost app,other ann all md5\nhost all all ::/0 reject\n";
     let (rules, draft) = with_draft(|draft, file| hba::parse(draft, file, text));
     assert_eq!(draft.problems, []);
     let line = |database, user, ip: &str| {
-        let asker = Asker { ip: ip.parse().ok(), tls: false, database, user };
+        let asker = Asker { ip: ip.parse().ok(), tls: false, database, user, replication: Replication::None };
         find(&rules, &asker).map(|rule| rule.line)
     };
     assert_eq!(line("bob", "bob", "10.1.1.1"), Some(1));
