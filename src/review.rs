@@ -354,7 +354,7 @@ async fn log_in(settings: &Settings, sender: &Sender) -> Result<ServerConn, Stri
     let target = login::pool_target(settings, tls, database, &key, credential);
     let found = connect(&target, settings.general.server_connect_timeout).await.map_err(|e| e.to_string())?;
     let none = Vars::default().intern(std::iter::empty());
-    Ok(ServerConn::new(found, Arc::new(target), Arc::clone(&none), none, 0))
+    Ok(ServerConn::new(found, Arc::new(target), None, none, 0))
 }
 
 /// An ErrorResponse in one line.

@@ -5,6 +5,7 @@ mod support;
 
 use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frontend as f};
+use support::console::{tell, until};
 use support::{PATIENCE, Postgres, Proxy, Raw, outline, poll};
 
 /// A proxy with one server connection for each pool, and a database.
@@ -242,6 +243,46 @@ fn names_of_the_startup_packet_are_no_more_than_settings_in_options() {
     }
     server.psql("postgres", &format!("DROP DATABASE {database} WITH (FORCE)"));
     server.psql("postgres", "DROP ROLE nobodys");
+}
+
+/// A client that stays has its own mode until it leaves, and what it leaves behind is for clients of that mode.
+#[test]
+fn a_connection_serves_whom_it_was_made_for_when_the_pool_mode_changes() {
+    let server = Postgres::shared();
+    let own = [("options", "-c search_path=own -c app.began=x")];
+    let asked = "SELECT current_user, current_setting('search_path'), coalesce(current_setting('app.began', true), ''), \
+                 coalesce(current_setting('app.mine', true), '')";
+    for (before, after) in [("session", "transaction"), ("transaction", "session")] {
+        let database = server.fresh_database("");
+        let direct = Raw::login(server.port(), &database).rows(asked);
+        let config = |mode: &str| {
+            Proxy::config(server, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", "")
+        };
+        let proxy = Proxy::start(&config(before));
+        let (mut stays, mut leaves) = (with(&proxy, &database, &own), with(&proxy, &database, &own));
+        let change = |raw: &mut Raw| {
+            raw.rows("SET app.mine = 'x'");
+            raw.rows("SET ROLE pg_monitor");
+        };
+        change(&mut stays);
+        change(&mut leaves);
+        leaves.terminate();
+        proxy.write_config(&config(after));
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        tell(&mut console, "RELOAD");
+        change(&mut stays);
+        for _ in 0..2 {
+            let mut next = with(&proxy, &database, &[]);
+            assert_eq!(next.rows(asked), direct, "{before} to {after}");
+            assert_eq!(stays.value("SELECT current_setting('app.mine')").as_deref(), Some("x"));
+            assert_eq!(next.rows(asked), direct, "{before} to {after}, again");
+            change(&mut next);
+            next.terminate();
+        }
+        stays.terminate();
+        until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_active", "0"), ("sv_active", "0")]);
+        assert_eq!(with(&proxy, &database, &[]).rows(asked), direct, "{before} to {after}, at the end");
+    }
 }
 
 #[test]

@@ -730,7 +730,7 @@ impl Session {
         }
         self.add_counts(Instant::now());
         // No reset looks a role up again that it logged in with: the next client may mean another one by its name.
-        if !server.is_reusable() || server.startup.names_a_role() {
+        if !server.is_reusable() || server.startup.as_ref().is_some_and(|set| set.names_a_role()) {
             return;
         }
         let settings = self.pool.settings.load_full();

@@ -197,7 +197,7 @@ impl Pool {
         limit: Duration,
     ) -> Result<Option<Checkout>, CheckoutError> {
         let (tx, rx) = oneshot::channel();
-        let startup = startup.map_or_else(|| Arc::clone(&self.shared.none), Arc::clone);
+        let startup = startup.map(Arc::clone);
         self.lock().waiters.push_back(Waiter { tx, since: Instant::now(), asks, startup });
         let mut handed = Handed { rx: Some(rx), pool: self };
         self.serve_waiters_from_idle();

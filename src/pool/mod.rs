@@ -157,7 +157,8 @@ struct Waiter {
     since: Instant,
     /// It asks the server something of our own: no client waits for that.
     asks: bool,
-    startup: Arc<VarSet>,
+    /// See [`ServerConn::startup`].
+    startup: Option<Arc<VarSet>>,
 }
 
 #[derive(Debug)]
@@ -280,12 +281,11 @@ impl Pool {
             return None;
         }
         let round_robin = inner.settings.round_robin;
-        let fits = |s: &ServerConn| startup.is_none_or(|startup| Arc::ptr_eq(&s.startup, startup));
         let mut best: Option<(usize, u8)> = None;
         for at in 0..inner.idle.len() {
             let at = if round_robin { at } else { inner.idle.len() - 1 - at };
             let server = &inner.idle[at];
-            if !fits(server) {
+            if !server.is_for(startup) {
                 continue;
             }
             let score = u8::from(Arc::ptr_eq(&server.vars, want)) * 2 + u8::from(server.worker == worker);
@@ -362,8 +362,7 @@ impl Pool {
 
     /// In session mode a connection logged in with other startup settings is of no use to a waiter.
     fn first_waiter(inner: &Inner, server: &ServerConn) -> Option<usize> {
-        let any = inner.settings.mode != PoolMode::Session;
-        inner.waiters.iter().position(|w| any || Arc::ptr_eq(&w.startup, &server.startup))
+        inner.waiters.iter().position(|waiter| server.is_for(waiter.startup.as_ref()))
     }
 
     /// Closes a connection and opens another one if somebody waits.
@@ -415,10 +414,7 @@ impl Pool {
                 }
                 let at = inner.connecting;
                 inner.connecting += 1;
-                inner
-                    .waiters
-                    .get(at)
-                    .map_or_else(|| Arc::clone(&self.shared.none), |w| Arc::clone(&w.startup))
+                inner.waiters.get(at).and_then(|waiter| waiter.startup.clone())
             };
             tokio::spawn(Arc::clone(self).login(startup));
         }
@@ -484,12 +480,13 @@ impl Pool {
     }
 
     /// One login, as a task of the worker that asked for it.
-    async fn login(self: Arc<Self>, startup: Arc<VarSet>) {
+    async fn login(self: Arc<Self>, startup: Option<Arc<VarSet>>) {
         let target = self.target.load_full();
         let settings = self.settings.load_full();
         let mut asked = (*target).clone();
         // The server takes them in order: of two values of one setting the client's own is the last.
-        asked.startup.extend(startup.iter().map(|(n, v)| (n.to_owned(), v.to_owned())));
+        let own = startup.iter().flat_map(|set| set.iter());
+        asked.startup.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let balance = settings.load_balance_hosts;
         let first = self.first_host(asked.hosts.len(), balance);
         asked.hosts.rotate_left(first);
@@ -511,7 +508,7 @@ impl Pool {
                 if let ConnectError::Unfit { passed_over, .. } = &error {
                     self.abandon(passed_over);
                 }
-                self.login_failed(error, &startup);
+                self.login_failed(error, startup.as_ref());
             }
         }
     }
@@ -552,7 +549,7 @@ impl Pool {
             Err(lost) => events::connect_query_failed(&self.key.database, &lost.0),
         }
         let _ = server.simple("").await;
-        if settings.mode == PoolMode::Session {
+        if server.startup.is_some() {
             return;
         }
         self.shared.note_custom_settings(query.as_bytes());
@@ -597,14 +594,14 @@ impl Pool {
             inner.last_error = None;
             inner.servers.push(Arc::clone(&server.shared));
         }
-        self.remember_welcome(&server.startup, &server.reported);
+        self.remember_welcome(server.startup.as_ref().unwrap_or(&self.shared.none), &server.reported);
         self.give_young(self.lock(), server, Instant::now());
         self.launch_if_needed();
     }
 
     /// What the server refuses by an answer of its own (28…, 3D000, 42501) is told to all who wait; what may pass by
     /// itself (the network, a server that starts) is tried again until their `query_wait_timeout`.
-    fn login_failed(self: &Arc<Self>, error: ConnectError, startup: &Arc<VarSet>) {
+    fn login_failed(self: &Arc<Self>, error: ConnectError, startup: Option<&Arc<VarSet>>) {
         events::server_login_failed(&self.key.database, &self.key.user, &error);
         // What a login of no client in particular asks for stands in the configuration.
         let final_answer = error.is_final() || error.refuses_settings();
@@ -614,7 +611,7 @@ impl Pool {
         let mut inner = self.lock();
         inner.connecting -= 1;
         self.changed.notify_waiters();
-        if inner.settings.mode == PoolMode::Session && error.refuses_settings() {
+        if let Some(startup) = startup.filter(|_| error.refuses_settings()) {
             drop(inner);
             return self.refuse_all_with(startup, &error);
         }
@@ -646,7 +643,7 @@ impl Pool {
         let mut inner = self.lock();
         let (same, others): (VecDeque<_>, _) = std::mem::take(&mut inner.waiters)
             .into_iter()
-            .partition(|waiter| Arc::ptr_eq(&waiter.startup, startup));
+            .partition(|waiter| waiter.startup.as_ref().is_some_and(|own| Arc::ptr_eq(own, startup)));
         inner.waiters = others;
         drop(inner);
         for waiter in same {
@@ -893,7 +890,7 @@ impl Pool {
             missing
         };
         for _ in 0..missing {
-            tokio::spawn(Arc::clone(self).login(Arc::clone(&self.shared.none)));
+            tokio::spawn(Arc::clone(self).login(None));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::config::{self, SetError};
 use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
-use crate::settings::{AllowList, FileState, General, Settings};
+use crate::settings::{AllowList, FileState, General, PoolMode, Settings};
 use crate::telemetry::audit::Sink;
 use crate::telemetry::events;
 
@@ -167,7 +167,11 @@ impl Proxy {
                 != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)
                 || running.general.server_tls != settings.general.server_tls;
             let settings = login::pool_settings(settings, database, &pool.key);
-            let moved = moved || settings.connect_query != pool.settings.load().connect_query;
+            let before = pool.settings.load();
+            let alone = |settings: &pool::Settings| settings.mode == PoolMode::Session;
+            let moved =
+                moved || settings.connect_query != before.connect_query || alone(&settings) != alone(&before);
+            drop(before);
             changes.push(Change { pool, settings, target, moved });
         }
         (changes, removed)

@@ -336,7 +336,10 @@ impl ServerConn {
         let reply = self.simple(role::QUESTION).await?;
         let row: Vec<_> = reply.rows.first().into_iter().flatten().map(Option::as_deref).collect();
         let role = Role::answered(&row).ok_or_else(|| Lost("the server does not say what it is".into()))?;
-        Ok(role.unless_asked_for(self.startup.iter()).unfit_for(self.shared.target.attrs).is_none())
+        Ok(role
+            .unless_asked_for(self.startup.iter().flat_map(|set| set.iter()))
+            .unfit_for(self.shared.target.attrs)
+            .is_none())
     }
 
     /// Asks what session state this connection carries now.

@@ -93,8 +93,8 @@ pub struct ServerConn {
     pub vars: Arc<VarSet>,
     /// Whoever its settings name was called so at this moment, or later.
     pub since: u64,
-    /// Settings it logged in with.
-    pub startup: Arc<VarSet>,
+    /// Settings it logged in with for one client, in session mode; `None`: clients share it.
+    pub startup: Option<Arc<VarSet>>,
     /// What it reported last.
     pub reported: Arc<Reported>,
     /// Visible to others.
@@ -122,7 +122,7 @@ impl ServerConn {
     pub fn new(
         login: connect::Login,
         target: Arc<connect::Target>,
-        startup: Arc<VarSet>,
+        startup: Option<Arc<VarSet>>,
         none: Arc<VarSet>,
         worker: usize,
     ) -> Self {
@@ -161,6 +161,16 @@ impl ServerConn {
             heard: Vec::new(),
             broken: false,
             streaming: 0,
+        }
+    }
+
+    /// Did it log in for this, the settings of one client or (`None`) for who shares it? What a connection was for is what
+    /// it stays for when a reload changes `pool_mode`: those who share one know nothing of what another logged in with, and
+    /// who has one alone expects that nothing is set on it.
+    pub fn is_for(&self, startup: Option<&Arc<VarSet>>) -> bool {
+        match (&self.startup, startup) {
+            (Some(has), Some(wants)) => Arc::ptr_eq(has, wants),
+            (has, wants) => has.is_none() && wants.is_none(),
         }
     }
 
