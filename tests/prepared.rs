@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write as _};
 use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::crowd::comparable;
-use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
 
 /// Appends the messages of one unit but its Sync.
 type Unit<'a> = &'a dyn Fn(&mut Vec<u8>);
@@ -261,6 +261,74 @@ fn the_same_name_means_each_clients_own_statement() {
         ask(&mut stranger, |o| put_close(o, &guess));
     }
     assert_eq!(run(&mut raws[0], "s", &[]), "0", "closing a guessed name closes nobody's statement");
+}
+
+/// Another user's or database's: neither answer changes what the other client was told.
+#[test]
+fn the_same_text_means_each_pools_own_tables() {
+    let server = Postgres::shared();
+    let one = server.fresh_database(
+        "CREATE TABLE t AS SELECT 1 AS a, 2 AS b; CREATE ROLE elsewhere LOGIN; \
+         CREATE SCHEMA AUTHORIZATION elsewhere CREATE TABLE t (c date, d text, e int)",
+    );
+    let other = server.fresh_database("CREATE TABLE t AS SELECT 'x'::text AS c");
+    let proxy = Proxy::to(server, "", "", "");
+    let enter = |user, database: &str| {
+        let parameters = [("user", user), ("database", database)];
+        Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    let mut clients = [enter("postgres", &one), enter("postgres", &other), enter("elsewhere", &one)];
+    for raw in &mut clients {
+        raw.send(&Step::prepare("s", "SELECT * FROM t").bytes);
+        raw.read_until_ready();
+    }
+    for _ in 0..2 {
+        let answers = clients.each_mut().map(|raw| tags(&ask(raw, |o| put_run(o, "s", &[]))));
+        assert_eq!(answers, ["2DCZ", "2DCZ", "2CZ"]);
+    }
+    server.psql("postgres", &format!("DROP DATABASE {one} WITH (FORCE)"));
+    server.psql("postgres", "DROP ROLE elsewhere");
+}
+
+/// What a client can do by SQL to the names of the server's, it does to nobody else: not by taking them away, and not by
+/// putting something in their place that answers pgsluice's own question.
+#[test]
+fn what_takes_the_pools_statements_away_changes_nothing_for_others() {
+    let ours = "FOR n, s IN SELECT name, statement FROM pg_prepared_statements WHERE NOT from_sql LOOP";
+    let answer = r#"encode(''[[],"none","postgres"]'', ''hex''), false, false, false, false, false"#;
+    let replaced = format!(
+        "EXECUTE format('DEALLOCATE %I', n);
+         IF s LIKE '%mine%' THEN EXECUTE format('PREPARE %I AS SELECT ''others''', n); END IF;
+         IF s LIKE '%pg_listening_channels%' THEN
+           EXECUTE format('PREPARE %I (text) AS SELECT {answer}', n);
+         END IF;
+         SET search_path = others"
+    );
+    let (_, proxy, database) = one("");
+    let mut other = Raw::login(proxy.port(), &database);
+    prepare(&mut other, "s", "SELECT 'mine'");
+    for extended in [false, true] {
+        for body in ["EXECUTE format('DEALLOCATE %I', n)", "EXECUTE 'DEALLOCATE ALL'; EXIT", &replaced, ""] {
+            assert_eq!(run(&mut other, "s", &[]), "mine");
+            let mut raw = Raw::login(proxy.port(), &database);
+            // Is asked about, with a statement of ours.
+            raw.rows("DO 'BEGIN END'");
+            let text = if body.is_empty() {
+                let names = "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT ''mine'''";
+                format!("DEALLOCATE {}", raw.value(names).expect("it is there"))
+            } else {
+                format!("DO $do$ DECLARE n text; s text; BEGIN {ours} {body}; END LOOP; END $do$")
+            };
+            let answer = if extended { raw.extended(&text, &[]) } else { raw.query(&text) };
+            assert!(answer.iter().all(|m| m.tag != b::ERROR_RESPONSE), "{}", outline(&answer));
+            for _ in 0..2 {
+                assert_eq!(run(&mut other, "s", &[]), "mine", "{text}, extended: {extended}");
+                assert_ne!(other.value("SHOW search_path").as_deref(), Some("others"), "{text}");
+            }
+            raw.terminate();
+            assert_eq!(run(&mut other, "s", &[]), "mine", "behind {text}, extended: {extended}");
+        }
+    }
 }
 
 #[test]

@@ -16,8 +16,8 @@ use super::login::why_none;
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
-    BOUND, Counts, Fault, PROBED, Reporting, State, UNKEPT, UNPINS, check_length, may_go_in_pieces,
-    policy_error,
+    BOUND, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
+    may_go_in_pieces, policy_error,
 };
 use super::walk::may_hold_more;
 use crate::cancel::{ClientShared, ClientState, Signal};
@@ -625,7 +625,8 @@ impl Session {
         let mut names = std::mem::take(&mut self.state.candidates);
         names.extend(self.cx.pools.shared().custom_settings());
         let since = moment();
-        let found = server.probe(&names, self.state.max_prepared).await.map_err(lost)?;
+        let doubted = taint.intersects(MOVES_NAMES);
+        let found = server.probe(&names, doubted, self.state.max_prepared).await.map_err(lost)?;
         if taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }

@@ -214,6 +214,8 @@ pub struct Pool {
     pub settings: ArcSwap<Settings>,
     /// Where and as whom connections log in.
     pub target: ArcSwap<Target>,
+    /// Texts that are prepared here mean something to its clients alone ([`own_catalog`](crate::proto::prepared::Statements::own_catalog)).
+    pub catalog: u64,
     /// Of the target's hosts, the one that the next connection begins with.
     next_host: AtomicUsize,
     /// Counters.
@@ -554,7 +556,7 @@ impl Pool {
         }
         self.shared.note_custom_settings(query.as_bytes());
         let names = self.shared.custom_settings();
-        match server.probe(&names, settings.max_prepared_of_ours()).await {
+        match server.probe(&names, false, settings.max_prepared_of_ours()).await {
             Ok(found) => {
                 let set =
                     self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));

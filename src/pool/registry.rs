@@ -176,6 +176,7 @@ impl Pools {
             key: key.clone(),
             settings: ArcSwap::new(settings),
             target: ArcSwap::from_pointee(target),
+            catalog: Statements::own_catalog(),
             next_host: AtomicUsize::new(0),
             stats: Stats::default(),
             welcome: Mutex::default(),

@@ -189,7 +189,7 @@ impl Statements {
         self.era.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A number for the texts of one session that has temporary objects of its own: no other session has it.
+    /// A number for the texts of one pool, or of one session that has temporary objects of its own: no other has it.
     pub fn own_catalog() -> u64 {
         // Spread over all bits, because it stands beside hashes.
         NEXT_ID.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)

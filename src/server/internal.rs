@@ -349,12 +349,20 @@ impl ServerConn {
     ///
     /// `names` are settings of extensions and applications (`app.user`) that may have been set: `pg_settings` does not
     /// show those that nobody defined.
-    pub async fn probe(&mut self, names: &[String], max: usize) -> Result<Probe, Lost> {
+    /// `doubted`: what ran may have taken prepared statements of ours away or put others in their place, the probe too.
+    pub async fn probe(&mut self, names: &[String], doubted: bool, max: usize) -> Result<Probe, Lost> {
         // Those that are known to be set here must be in the answer, or they would be taken for gone.
         let known = self.vars.iter().map(|(name, _)| name).filter(|name| name.contains('.'));
         let names: Vec<&str> = known.chain(names.iter().map(String::as_str)).collect();
         let names = ascii_json(&names);
-        let mut reply = self.probe_rows(names.as_bytes(), max).await?;
+        let held = self.names.len().to_string();
+        let mut reply = self.probe_rows(names.as_bytes(), doubted, max).await?;
+        let found =
+            if doubted && !reply.rows.is_empty() { reply.rows.remove(0).pop().flatten() } else { None };
+        if doubted && found.as_deref() != Some(held.as_bytes()) {
+            self.forget_statements().await?;
+            reply = self.probe_rows(names.as_bytes(), false, max).await?;
+        }
         if let Some(error) = reply.error {
             return Err(Lost(format!(
                 "session probe failed: {}",
@@ -377,9 +385,24 @@ impl ServerConn {
         Ok(probe)
     }
 
-    /// The probe, without the client's own short limit on statements: that row stands before the probe's then.
-    async fn probe_rows(&mut self, names: &[u8], max: usize) -> Result<Reply, Lost> {
+    /// What stands under our names is not what was prepared under them: all goes, and is prepared anew.
+    async fn forget_statements(&mut self) -> Result<(), Lost> {
+        self.names.clear();
+        match self.simple("DEALLOCATE ALL").await?.error {
+            None => Ok(()),
+            Some(_) => Err(Lost("prepared statements are not what they were".into())),
+        }
+    }
+
+    /// The probe, without the client's own short limit on statements: that row stands before the probe's then. `counted`: before
+    /// both, how many prepared statements are ours.
+    async fn probe_rows(&mut self, names: &[u8], counted: bool, max: usize) -> Result<Reply, Lost> {
         self.conn.prepare_out();
+        if counted {
+            f::put_query(&mut self.conn.out, NAMES_SQL.as_bytes());
+            self.pipeline.push(Kind::Query, Action::Own, false);
+            self.names.unnamed = None;
+        }
         let mut own = std::mem::take(&mut self.own_names);
         self.put_own(lift_statement(), &[], &mut own, max);
         self.put_own(probe_statement(), &[Some(names)], &mut own, max);
@@ -399,6 +422,13 @@ SELECT pg_catalog.current_setting('statement_timeout'), pg_catalog.set_config('s
  WHERE pg_catalog.right(pg_catalog.current_setting('statement_timeout'), 2) OPERATOR(pg_catalog.=) 'ms'::pg_catalog.text";
     STATEMENT.get_or_init(|| Statement::new(SQL.as_bytes(), &[], Effects::NONE))
 }
+
+/// How many prepared statements are ours, whatever the client's own limit on statements. Never prepared itself: nothing can
+/// be put in its place.
+const NAMES_SQL: &str = "\
+SET LOCAL statement_timeout = 0;
+SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_statements p
+ WHERE NOT p.from_sql AND p.name OPERATOR(pg_catalog.~) '^pgsluice_[0-9]+$'::pg_catalog.text";
 
 /// Session state as the server itself tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

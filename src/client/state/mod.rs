@@ -52,6 +52,10 @@ pub const PROBED: Effects = Effects::SETTINGS
 pub const UNPINS: Effects =
     PROBED.union(Effects::CLOSE).union(Effects::DEALLOCATE).union(Effects::DEALLOCATE_ALL);
 
+/// What may take a prepared statement of the pool's away, or put another in its place.
+pub const MOVES_NAMES: Effects =
+    FORGETS_NAMES.union(Effects::PREPARE).union(Effects::EXECUTE).union(Effects::UNKNOWN);
+
 /// State that lives on one server connection only.
 pub const BOUND: Effects = Effects::LISTEN
     .union(Effects::ADVISORY_LOCK)
@@ -177,6 +181,8 @@ pub struct State {
     pub shapes: Shapes,
     /// Its transaction changed a catalogue: texts may mean something else again when it ends.
     pub catalog_moved: bool,
+    /// Its pool's ([`Pool::catalog`](crate::pool::Pool::catalog)).
+    pub catalog: u64,
     /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
     pub own_catalog: u64,
 
@@ -305,6 +311,8 @@ pub struct Own {
     pub mode: PoolMode,
     /// See [`State::rules`].
     pub rules: Rules,
+    /// See [`State::catalog`].
+    pub catalog: u64,
     /// See [`State::base`].
     pub base: Arc<VarSet>,
     /// See [`State::since`].
@@ -318,7 +326,7 @@ pub struct Own {
 impl State {
     /// Of a client that has just logged in.
     pub fn new(cx: &super::Context, general: &General, governs: &pool::Settings, own: Own) -> Self {
-        let Own { pid, mode, rules, base, since, reported, audit } = own;
+        let Own { pid, mode, rules, catalog, base, since, reported, audit } = own;
         let mut state = Self {
             pid,
             mode,
@@ -332,6 +340,7 @@ impl State {
             forgetting: false,
             shapes: Shapes::default(),
             catalog_moved: false,
+            catalog,
             own_catalog: 0,
             want: Arc::clone(&base),
             base,

@@ -116,7 +116,7 @@ impl State {
         let interned = shared.statements.intern(
             parse.query,
             parse.types,
-            self.want.answer_class ^ self.own_catalog,
+            self.class_of_texts(),
             || effects(parse.query, std_strings),
             self.prepared_bytes_max,
         );
@@ -152,6 +152,12 @@ impl State {
         let id = statement.id;
         self.names.parse(parse.name, statement, Some(id));
         Ok(Taken::Done)
+    }
+
+    /// Whose named statements of the same text and types are one: of this pool (another's user or database has other tables
+    /// by the same names), with the same settings, whose texts are read in the same way.
+    fn class_of_texts(&self) -> u64 {
+        self.want.answer_class ^ self.catalog ^ self.own_catalog ^ u64::from(self.std_strings())
     }
 
     /// The name is taken. That is what PostgreSQL says last: it reads the text first.

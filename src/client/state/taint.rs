@@ -3,7 +3,7 @@
 use super::{BOUND, State};
 use crate::error::Error;
 use crate::settings::SessionState;
-use crate::sql::effects::{Effects, effects};
+use crate::sql::effects::{Effects, deallocated_name, effects};
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
 
@@ -30,6 +30,9 @@ impl State {
     /// Something is done that may change the session; `text` is where names of settings may stand.
     pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
         self.taint = self.taint.union(found);
+        if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
+            self.taint = self.taint.union(Effects::EXECUTE);
+        }
         if found.intersects(MAKES_SETTINGS) && !find_setting_names(text, &mut self.candidates) {
             self.taint = self.taint.union(Effects::UNKNOWN);
         }
@@ -38,6 +41,11 @@ impl State {
             self.recheck = found.touches_session()
                 || memchr::memmem::find(&text.to_ascii_lowercase(), b"drop").is_some();
         }
+    }
+
+    /// A name that is not the client's may be the pool's.
+    fn deallocates_its_own(&self, text: &[u8]) -> bool {
+        deallocated_name(text).is_some_and(|name| self.names.lookup(&name).is_some())
     }
 
     /// Settings that PostgreSQL does not list must be known by name to be carried.
