@@ -257,3 +257,22 @@ fn names_that_would_forge_a_line_do_not() {
     let bytes = fs::read(&path).expect("the file");
     assert!(bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\n')));
 }
+
+/// Nor one of the log.
+#[test]
+fn no_name_and_no_message_begins_a_line_of_the_log() {
+    let proxy = Proxy::to(Postgres::shared(), "", "", "");
+    for (user, database) in [
+        ("a\nFORGED", "postgres"),
+        ("postgres", "a\r\u{1b}[2J\nFORGED"),
+        ("postgres", "a\u{85}\u{2028}\nFORGED last"),
+    ] {
+        let refused = Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "");
+        assert!(refused.is_err(), "{user:?} {database:?}");
+    }
+    proxy.wait_for_log("FORGED last");
+    let log = proxy.log();
+    assert!(log.contains("server login failed"), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
+    assert!(log.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{2028}')), "{log:?}");
+}

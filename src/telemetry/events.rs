@@ -2,7 +2,7 @@
 //!
 //! Fields, not sentences; never a statement's text, a parameter or a secret.
 
-use std::fmt::Display;
+use std::fmt::{self, Display, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,6 +19,22 @@ pub struct Who<'a> {
     pub peer: &'a str,
 }
 
+/// What a client or a server said begins no line of its own, and moves no terminal's cursor.
+struct OneLine<'a>(&'a dyn Display);
+
+impl Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.to_string().chars() {
+            if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A server connection logged in.
 pub fn server_connected(database: &str, user: &str, pid: i32, tls: bool) {
     tracing::debug!(database, user, server_pid = pid, tls, "server connected");
@@ -26,7 +42,7 @@ pub fn server_connected(database: &str, user: &str, pid: i32, tls: bool) {
 
 /// A server login failed.
 pub fn server_login_failed(database: &str, user: &str, why: &dyn Display) {
-    tracing::warn!(database, user, error = %why, "server login failed");
+    tracing::warn!(database, user, error = %OneLine(why), "server login failed");
 }
 
 /// Servers turned out not to be as `target_session_attrs` wants them: so many connections to them close.
@@ -46,7 +62,7 @@ pub fn connect_query_failed(database: &str, why: &str) {
 
 /// A cancel request could not be passed on to a peer; so many could not up to now.
 pub fn peer_not_reached(peer_id: u16, why: &dyn Display, times: u64) {
-    tracing::warn!(peer_id, error = %why, times, "cancel request not passed on");
+    tracing::warn!(peer_id, error = %OneLine(why), times, "cancel request not passed on");
 }
 
 /// `auth_query` gave no usable answer.
@@ -90,7 +106,7 @@ pub fn logins_closed(total: u64) {
 
 /// Connections can't be accepted; said when their number since the start has doubled.
 pub fn accept_failed(why: &dyn Display, total: u64) {
-    tracing::warn!(error = %why, total, "accept failed");
+    tracing::warn!(error = %OneLine(why), total, "accept failed");
 }
 
 /// A session was closed by us.
@@ -107,12 +123,12 @@ pub fn session_ended(who: Who<'_>, why: &str) {
 
 /// Audit events can't be written any more; said once, until one can.
 pub fn audit_failed(why: &dyn Display) {
-    tracing::error!(error = %why, "audit events can't be written (audit_file)");
+    tracing::error!(error = %OneLine(why), "audit events can't be written (audit_file)");
 }
 
 /// The audit file can't be opened again; its lines go where they went.
 pub fn audit_not_reopened(why: &dyn Display) {
-    tracing::error!(error = %why, "audit_file not reopened");
+    tracing::error!(error = %OneLine(why), "audit_file not reopened");
 }
 
 /// Statements were added to an allow-list.
@@ -122,7 +138,7 @@ pub fn learned(file: &Path, count: usize) {
 
 /// An allow-list could not be written; what it was to get waits.
 pub fn not_learned(file: &Path, error: &dyn Display) {
-    tracing::warn!(file = %file.display(), %error, "allow_list_file cannot be written");
+    tracing::warn!(file = %file.display(), error = %OneLine(error), "allow_list_file cannot be written");
 }
 
 /// The process listens.
