@@ -2,8 +2,12 @@
 
 mod support;
 
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
+use pgsluice::wire::{backend as b, frame};
 use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, poll};
 
 /// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
@@ -254,5 +258,41 @@ fn a_login_that_was_under_way_when_what_governs_it_changed_ends() {
         }
         put(file, before);
         reload();
+    }
+}
+
+/// A server that lets none of them in, and takes its time.
+#[test]
+fn made_up_databases_cost_a_server_a_few_connections_at_a_time() {
+    const MANY: usize = 60;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a socket");
+    let port = listener.local_addr().expect("an address").port();
+    let proxy = Proxy::start(&format!(
+        "[general]\nlisten_addr = \"127.0.0.1\"\nlisten_port = @PORT@\nworkers = 2\nauth_type = \"scram-sha-256\"
+         auth_user = \"lookup\"\nserver_tls_sslmode = \"disable\"
+         [databases.\"*\"]\nhost = \"127.0.0.1\"\nport = {port}"
+    ));
+    let strangers = (0..MANY).map(|n| {
+        let mut raw = Raw::connect(proxy.port());
+        raw.startup(3 << 16, &[("user", "somebody"), ("database", &format!("made_up_{n}"))]);
+        raw
+    });
+    let _strangers: Vec<Raw> = strangers.collect();
+    let mut refusal = Vec::new();
+    frame::put(&mut refusal, b::ERROR_RESPONSE, |out| {
+        out.extend_from_slice(b"SFATAL\0C3D000\0Mthere is no such database\0\0");
+    });
+    let (mut open, mut seen) = (VecDeque::new(), 0);
+    while seen < MANY {
+        while open.len() < 16 && seen < MANY {
+            let (asked, _) = poll(PATIENCE, || listener.accept().ok()).expect("one more comes");
+            open.push_back(asked);
+            seen += 1;
+        }
+        assert!(listener.accept().is_err(), "one came that did not wait for its turn");
+        let mut asked: TcpStream = open.pop_front().expect("one is open");
+        assert!(asked.read(&mut [0; 1024]).expect("a startup packet") > 0);
+        asked.write_all(&refusal).expect("it listens");
     }
 }

@@ -3,10 +3,12 @@
 //! Owns: the connections for it. No client ever gets one of them and nothing that a client says but its name reaches one;
 //! names in `auth_query` are looked for in pg_catalog only. Never: judges a secret (the handshake does).
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 
 use super::stop::FOREVER;
 use super::{CONSOLES, Proxy};
@@ -32,21 +34,39 @@ const LOOKUPS_AT_A_TIME: usize = 2;
 /// Idle time after which such a connection is closed: it keeps its database from being dropped.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// Lookups at a time for all databases of one server: with a fallback entry a stranger makes names up, each another database's.
+const LOOKUPS_A_SERVER: usize = 16;
+
+/// A server: its hosts and port, which stand in the configuration.
+type Place = (Vec<String>, u16);
+
 /// The connections; a reload begins with new ones.
 #[derive(Debug, Default)]
-pub(super) struct Lookups(ArcSwap<Pools>);
+pub(super) struct Lookups {
+    pools: ArcSwap<Pools>,
+    /// Each server's own: one that does not answer keeps no other's waiting.
+    turns: Mutex<HashMap<Place, Arc<Semaphore>>>,
+}
 
 impl Lookups {
+    /// Who asks there waits for its turn, in order of arrival.
+    fn turns(&self, target: &Target) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_server = turns.entry((target.hosts.clone(), target.port));
+        Arc::clone(of_server.or_insert_with(|| Arc::new(Semaphore::new(LOOKUPS_A_SERVER))))
+    }
+
     /// As `server_lifetime` and its kin ask.
     pub(super) fn maintain(&self) {
-        let pools = self.0.load();
+        let pools = self.pools.load();
         pools.all().iter().for_each(|pool| pool.maintain());
         pools.forget_unused();
     }
 
     /// The server, its users or `auth_query` may be others now.
     pub(super) fn forget(&self) {
-        self.0.store(Arc::default());
+        self.pools.store(Arc::default());
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -139,7 +159,9 @@ impl Proxy {
 
     async fn ask(&self, lookup: Lookup, user: &str) -> Result<Rows, Failed> {
         let Lookup { key, query, settings, target } = lookup;
-        let pools = self.lookups.0.load_full();
+        let turns = self.lookups.turns(&target);
+        let _turn = turns.acquire().await;
+        let pools = self.lookups.pools.load_full();
         let pool = pools.get(&key, || (settings, target));
         let mut server = pool.checkout(&pools.shared().none, None).await.map_err(|error| match error {
             CheckoutError::Login(error) => Failed::Refused(error.to_string()),
