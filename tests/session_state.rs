@@ -245,6 +245,31 @@ fn names_of_the_startup_packet_are_no_more_than_settings_in_options() {
     server.psql("postgres", "DROP ROLE nobodys");
 }
 
+/// A view, a default and a trigger call a function that no text names: `server_reset_query_always` is what helps.
+#[test]
+fn what_no_text_shows_goes_with_a_reset_behind_each_transaction() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(
+        "CREATE FUNCTION hidden() RETURNS int LANGUAGE plpgsql AS $$BEGIN
+           PERFORM set_config('search_path', 'hidden', false), set_config('app.hidden', 'x', false);
+           PERFORM pg_advisory_lock(7); SET ROLE pg_monitor; RETURN 1; END$$;
+         CREATE FUNCTION hides() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM public.hidden(); RETURN NEW; END';
+         CREATE VIEW v AS SELECT hidden(); CREATE TABLE d (a int DEFAULT hidden()); CREATE TABLE t (a int);
+         CREATE TRIGGER t BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION hides()",
+    );
+    let general =
+        "default_pool_size = 1\nserver_reset_query = \"DISCARD ALL\"\nserver_reset_query_always = true";
+    let proxy = Proxy::to(server, general, "", "");
+    let asked = "SELECT current_user, current_setting('search_path'), coalesce(current_setting('app.hidden', true), ''), \
+                 (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())";
+    let direct = Raw::login(server.port(), &database).rows(asked);
+    let (mut a, mut other) = two(&proxy, &database);
+    for text in ["SELECT * FROM v", "INSERT INTO d DEFAULT VALUES", "INSERT INTO t VALUES (1)"] {
+        a.rows(text);
+        assert_eq!(other.rows(asked), direct, "{text}");
+    }
+}
+
 /// A client that stays has its own mode until it leaves, and what it leaves behind is for clients of that mode.
 #[test]
 fn a_connection_serves_whom_it_was_made_for_when_the_pool_mode_changes() {
