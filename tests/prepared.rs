@@ -1034,6 +1034,36 @@ fn a_text_prepared_again_behind_ddl_means_what_it_means_now() {
     assert_eq!(prepared_again(proxy.port(), &database), direct);
 }
 
+/// Row security is part of the plan, and most releases keep the plan when it comes to apply to the role.
+#[test]
+fn a_text_prepared_again_is_bound_by_row_security_that_has_come_to_apply() {
+    const COUNT: &str = "SELECT count(*) FROM t WHERE $1";
+    let (server, proxy, database) = one("");
+    server.psql("postgres", "CREATE ROLE prepared_owner; CREATE ROLE prepared_bound LOGIN");
+    server.psql(
+        &database,
+        "CREATE TABLE t AS SELECT 1 AS a; ALTER TABLE t ENABLE ROW LEVEL SECURITY, OWNER TO prepared_owner;
+         GRANT SELECT ON t TO prepared_bound",
+    );
+    let bound = || {
+        let login = [("user", "prepared_bound"), ("database", database.as_str())];
+        Raw::login_as(proxy.port(), &login, "").expect("login")
+    };
+    let (mut admin, mut before) = (Raw::login(proxy.port(), &database), bound());
+    for (free, binds) in [
+        ("GRANT prepared_owner TO prepared_bound", "REVOKE prepared_owner FROM prepared_bound"),
+        ("ALTER ROLE prepared_bound BYPASSRLS", "ALTER ROLE prepared_bound NOBYPASSRLS"),
+    ] {
+        admin.rows(free);
+        prepare(&mut before, free, COUNT);
+        assert_eq!(run(&mut before, free, &["true"]), "1");
+        admin.rows(binds);
+        let mut after = bound();
+        prepare(&mut after, "s", COUNT);
+        assert_eq!(run(&mut after, "s", &["true"]), "0", "{binds}");
+    }
+}
+
 #[test]
 fn statements_pass_untouched_when_their_number_is_zero() {
     let (_, proxy, database) = one("max_prepared_statements = 0");

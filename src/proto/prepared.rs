@@ -247,12 +247,13 @@ pub enum Moved {
 impl Moved {
     /// Hot path. By the tag of CommandComplete (with its zero). `temp`: the text speaks of temporary objects.
     pub fn by(tag: &[u8], temp: bool) -> Self {
-        let ddl = matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'I'))
+        // Who is a member of what decides which row security a statement is planned with.
+        let ddl = matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'G' | b'I' | b'R'))
             && (tag.starts_with(b"CREATE ")
                 || tag.starts_with(b"ALTER ")
                 || tag.starts_with(b"DROP ")
                 || tag.starts_with(b"IMPORT ")
-                || tag == b"DO\0");
+                || matches!(tag, b"DO\0" | b"GRANT ROLE\0" | b"REVOKE ROLE\0"));
         // CREATE TEMP TABLE ... AS is a SELECT by its tag.
         let makes = matches!(tag, b"CREATE TABLE\0" | b"CREATE TYPE\0") || tag.starts_with(b"SELECT");
         match (temp && makes, ddl) {
@@ -725,11 +726,27 @@ mod tests {
 
     #[test]
     fn tags_say_whose_texts_may_mean_something_else() {
-        for tag in ["CREATE TABLE\0", "ALTER TABLE\0", "DROP TYPE\0", "IMPORT FOREIGN SCHEMA\0", "DO\0"] {
+        for tag in [
+            "CREATE TABLE\0",
+            "ALTER TABLE\0",
+            "DROP TYPE\0",
+            "IMPORT FOREIGN SCHEMA\0",
+            "DO\0",
+            "REVOKE ROLE\0",
+        ] {
             assert_eq!(Moved::by(tag.as_bytes(), false), Moved::All, "{tag}");
         }
-        for tag in ["COMMIT\0", "COPY 3\0", "DELETE 1\0", "INSERT 0 1\0", "SELECT 1\0", "ANALYZE\0", "\0", ""]
-        {
+        for tag in [
+            "COMMIT\0",
+            "COPY 3\0",
+            "DELETE 1\0",
+            "INSERT 0 1\0",
+            "SELECT 1\0",
+            "ANALYZE\0",
+            "GRANT\0",
+            "\0",
+            "",
+        ] {
             assert_eq!(Moved::by(tag.as_bytes(), false), Moved::Nothing, "{tag}");
         }
         for tag in ["CREATE TABLE\0", "CREATE TYPE\0", "SELECT 3\0"] {
