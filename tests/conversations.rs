@@ -46,6 +46,9 @@ const TEXTS: &[&str] = &[
     "DISCARD ALL",
     "PREPARE pp AS SELECT 7",
     "EXECUTE pp",
+    "EXECUTE a",
+    "EXECUTE b(1)",
+    "EXPLAIN (COSTS OFF) EXECUTE a",
     "VACUUM t",
 ];
 

@@ -636,6 +636,33 @@ fn a_query_that_is_skipped_leaves_the_unnamed_statement() {
     assert_eq!(said[1], said[0]);
 }
 
+/// Nor a FunctionCall before it, whatever it speaks of.
+#[test]
+fn a_query_behind_a_function_call_is_skipped_with_it() {
+    let (server, proxy, database) = one("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        let mut said = Vec::new();
+        prepare(&mut raw, "s", "SELECT 1");
+        for query in ["COMMIT", "EXECUTE s"] {
+            prepare(&mut raw, "", "SELECT 'unnamed'");
+            raw.send(&build(|o| {
+                f::put_execute(o, b"nobody", 0);
+                frame::put(o, f::FUNCTION_CALL, |o| o.extend_from_slice(&[0; 10]));
+                f::put_query(o, query.as_bytes());
+                sync(o);
+                put_run(o, "", &[]);
+                sync(o);
+                put_run(o, "s", &[]);
+                sync(o);
+            }));
+            said.extend((0..3).map(|_| comparable(&raw.read_until_ready())));
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+}
+
 /// The unnamed statement is none of all.
 #[test]
 fn deallocate_and_discard_all_leave_the_unnamed_statement() {

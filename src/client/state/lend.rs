@@ -90,6 +90,9 @@ impl State {
     ) -> Result<Taken, Fault> {
         let text = f::query(body)?;
         let Some(Waiting { fold, asked }) = self.lent.query.take() else { return Ok(Taken::Later) };
+        if server.pipeline.is_discarding() && !asked {
+            return Ok(Taken::Drop);
+        }
         if server.pipeline.is_discarding() {
             // The client has the error; its Query has been answered with it.
             f::put_empty(&mut server.conn.out, f::SYNC);

@@ -56,8 +56,9 @@ impl State {
         Ok(Taken::Forward)
     }
 
-    /// A Query behind extended messages and no Sync waits for their answers: if one of them fails it is skipped, up to the
-    /// client's own Sync and not up to that of a fold, and takes no unnamed statement away.
+    /// A Query or FunctionCall behind extended messages and no Sync waits for their answers: if one of them fails it is skipped,
+    /// up to the client's own Sync and not up to that of a fold, and neither it nor a Query behind it takes the unnamed statement
+    /// away.
     fn waits_for_unit(&mut self, server: &mut ServerConn) -> bool {
         let matters = self.tracks(b"") || !self.rules.passes_all_queries();
         if !matters || !server.pipeline.is_within_unit() {
@@ -133,6 +134,9 @@ impl State {
     }
 
     pub(super) fn take_function_call(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+        if self.waits_for_unit(server) {
+            return Ok(Taken::Later);
+        }
         self.counts.queries += 1;
         if let Some(error) = self.rule_function_call() {
             self.refuse(Kind::FunctionCall, error, server);
