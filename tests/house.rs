@@ -76,7 +76,7 @@ const LEFTOVERS: &[(&str, &str)] = &[
 ];
 
 /// Directories that are not ours to read: build output, version control, downloads.
-const SKIPPED_DIRS: &[&str] = &[".git", "target", ".cache", "artifacts", "node_modules"];
+const SKIPPED_DIRS: &[&str] = &[".git", "target", ".cache", "artifacts", "found", "node_modules"];
 
 // ===== the tests =====
 
