@@ -94,8 +94,8 @@ pub struct ClientShared {
     pub pid: i32,
     /// The secret it was told.
     pub cancel_key: CancelKey,
-    /// Its pool.
-    pub pool: PoolKey,
+    /// What it asked for, and as whom.
+    pub asked: PoolKey,
     /// It talks to the console.
     pub console: bool,
     /// Where from; `None`: Unix socket.
@@ -303,8 +303,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What a new client brings.
 #[derive(Debug)]
 pub struct NewClient {
-    /// Its pool.
-    pub pool: PoolKey,
+    /// What it asked for, and as whom.
+    pub asked: PoolKey,
     /// It talks to the console: counted and listed apart.
     pub console: bool,
     /// The process id to tell it; `None`: one of ours.
@@ -366,7 +366,7 @@ impl Registry {
             id,
             pid,
             cancel_key: key.clone(),
-            pool: new.pool,
+            asked: new.asked,
             console: new.console,
             peer: new.peer,
             local: new.local,

@@ -188,6 +188,47 @@ fn clients_of_one_database_or_user_are_limited() {
 }
 
 #[test]
+fn clients_of_all_names_share_the_pool_of_a_login_that_the_entry_names() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let [ann, bob] = ["forced_ann", "forced_bob"].map(|name| role(server, &database, name));
+    let rest = format!("[users.{ann}]\nmax_user_client_connections = 1\n[users.postgres]\npool_size = 1");
+    let proxy = Proxy::to(server, "", "user = \"postgres\"", &rest);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut one = login_as(&proxy, &ann, &database);
+    let mut two = login_as(&proxy, &bob, &database);
+    let asks = "SELECT current_user || pg_backend_pid()";
+    one.rows("BEGIN");
+    let who = one.value(asks).expect("who");
+    two.send(&build(|o| f::put_query(o, asks.as_bytes())));
+    let row = [("database", &*database), ("user", "postgres"), ("cl_active", "1"), ("cl_waiting", "1")];
+    support::console::until(&mut console, "SHOW POOLS", &row);
+    one.rows("COMMIT");
+    assert_eq!(two.read_until_ready()[1].row()[0].as_ref(), Some(&who), "the one connection there is");
+    assert!(who.starts_with("postgres"), "{who}");
+    // Clients are counted by their own names.
+    let error = login_error(&proxy, &ann, &database);
+    assert!(error.field(b'M').contains("max_user_client_connections"), "{}", error.outline());
+    for name in [&ann, &bob] {
+        let row = [("name", &**name), ("current_client_connections", "1"), ("current_connections", "0")];
+        support::console::until(&mut console, "SHOW USERS", &row);
+    }
+}
+
+#[test]
+fn a_pool_without_a_size_has_a_connection_for_everybody() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 0", "", "");
+    let mut clients: Vec<Raw> = (0..30).map(|_| Raw::login(proxy.port(), &database)).collect();
+    clients.iter_mut().for_each(|client| drop(client.rows("BEGIN")));
+    let mut pids: Vec<_> = clients.iter_mut().map(|client| client.value("SELECT pg_backend_pid()")).collect();
+    pids.sort();
+    pids.dedup();
+    assert_eq!(pids.len(), 30);
+}
+
+#[test]
 fn clients_whose_logins_wait_for_a_server_are_counted() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

@@ -86,11 +86,7 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
     let replicates = key.replication != Replication::None;
     pool::Settings {
         mode: if replicates { PoolMode::Session } else { chosen() },
-        size: user
-            .and_then(|u| u.pool_size)
-            .or(database.pool_size)
-            .unwrap_or(general.default_pool_size)
-            .max(1),
+        size: user.and_then(|u| u.pool_size).or(database.pool_size).unwrap_or(general.default_pool_size),
         min_size: database.min_pool_size.unwrap_or(general.min_pool_size),
         reserve_size: user
             .and_then(|u| u.reserve_pool_size)
@@ -176,7 +172,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     let LetIn { client, me, generation, settings, linked, peer } = let_in(cx, proven).await?;
     let Linked { pool, counted, mode, base, since, reported, server } = linked;
     let governs = pool.settings.load_full();
-    let rules = super::rules(&settings, &me.pool, peer.ip());
+    let rules = super::rules(&settings, &me.asked, peer.ip());
     let audit = super::Auditor::new(&me, &cx.audit);
     let own = Own { pid: me.pid, mode, rules, catalog: pool.catalog, base, since, reported, audit };
     let session = Box::new(Session {
@@ -219,13 +215,13 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
     // Before the settings: a reload while this login waits for a server is then seen at the first message.
     let generation = cx.generation.load(Ordering::Acquire);
     let settings = cx.settings.load_full();
-    let key = PoolKey::of(&startup);
-    let linked = match link(cx, &settings, &key, &startup, peer, credential).await {
+    let who = PoolKey::of(&startup);
+    let linked = match link(cx, &settings, &who, &startup, peer, credential).await {
         Ok(linked) => linked,
         Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
     };
     let me = cx.clients.enter(NewClient {
-        pool: key,
+        asked: who,
         console: false,
         pid: linked.server.as_ref().map(|s| s.shared.pid),
         peer_id: settings.general.peer_id,
@@ -255,12 +251,12 @@ pub(super) struct Linked {
 async fn link(
     cx: &Context,
     settings: &Settings,
-    key: &PoolKey,
+    who: &PoolKey,
     startup: &Startup,
     peer: Peer,
     credential: Credential,
 ) -> Result<Linked, Result<Error, Vec<u8>>> {
-    let (pool, counted) = open_pool(cx, settings, key, credential).map_err(Ok)?;
+    let (pool, counted) = open_pool(cx, settings, who, credential).map_err(Ok)?;
     let mode = pool.settings.load().mode;
     let base = begins_with(&pool, mode, asked_for(cx, settings, startup, peer)).await?;
     let since = base.since(moment());
@@ -278,18 +274,21 @@ async fn link(
 fn open_pool(
     cx: &Context,
     settings: &Settings,
-    key: &PoolKey,
+    who: &PoolKey,
     credential: Credential,
 ) -> Result<(Arc<Pool>, CountedIn), Error> {
-    let database = settings.database(&key.database).ok_or_else(|| Error::unknown_database(&key.database))?;
-    let pool = pool_of(cx, settings, database, key, credential);
+    let database = settings.database(&who.database).ok_or_else(|| Error::unknown_database(&who.database))?;
+    let key = who.pool(database);
+    // What a client proved is good for nobody else's login.
+    let credential = if key.user == who.user { credential } else { Credential::None };
+    let pool = pool_of(cx, settings, database, &key, credential);
     if pool.disabled.load(Ordering::Relaxed) {
         let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
         return Err(Error::new(Kind::DatabaseDisabled, what));
     }
     // Counted first: the login may wait for a server, and those behind it must not take its place.
-    let counted = pool.count_in();
-    match full(cx, settings, database, key) {
+    let counted = pool.count_in(&who.user);
+    match full(cx, settings, database, who) {
         Some(setting) => Err(Error::too_many_clients(setting)),
         None => Ok((pool, counted)),
     }
@@ -345,29 +344,21 @@ fn pool_of(
 }
 
 /// Which limit on clients is passed, with this one counted.
-fn full(cx: &Context, settings: &Settings, database: &Database, key: &PoolKey) -> Option<&'static str> {
+fn full(cx: &Context, settings: &Settings, database: &Database, who: &PoolKey) -> Option<&'static str> {
     let general = &settings.general;
     let max_db = database.max_db_client_connections.unwrap_or(general.max_db_client_connections);
     let max_user = settings
         .users
-        .get(&key.user)
+        .get(&who.user)
         .and_then(|u| u.max_user_client_connections)
         .unwrap_or(general.max_user_client_connections);
-    if max_db == 0 && max_user == 0 {
-        return None;
-    }
-    let count = |same: &dyn Fn(&PoolKey) -> bool| {
-        cx.pools
-            .all()
-            .iter()
-            .filter(|p| same(&p.key))
-            .map(|p| p.clients.load(Ordering::Relaxed))
-            .sum::<usize>()
-    };
-    if max_db > 0 && count(&|k| k.database == key.database) > max_db {
+    let of_database =
+        || cx.pools.of(Some(&who.database)).iter().map(|p| p.clients.load(Ordering::Relaxed)).sum();
+    let of_user = || cx.pools.shared().clients_of(&who.user).load(Ordering::Relaxed);
+    if max_db > 0 && max_db < of_database() {
         return Some("max_db_client_connections");
     }
-    (max_user > 0 && count(&|k| k.user == key.user) > max_user).then_some("max_user_client_connections")
+    (max_user > 0 && max_user < of_user()).then_some("max_user_client_connections")
 }
 
 /// What a client's startup packet sets, on top of what `connect_query` does. In session mode its server is not asked.

@@ -77,9 +77,9 @@ impl Auditor {
 
     /// See [`Audit::record`]; never waits.
     pub fn record(&self, message: &'static str, rejection: &Rejection, rejected: bool) {
-        let ClientShared { id, peer, tls, pool, .. } = &*self.me;
+        let ClientShared { id, peer, tls, asked, .. } = &*self.me;
         let source =
-            Source { client: *id, address: *peer, tls: *tls, user: &pool.user, database: &pool.database };
+            Source { client: *id, address: *peer, tls: *tls, user: &asked.user, database: &asked.database };
         self.audit.record(source, message, rejection, rejected);
     }
 }

@@ -134,7 +134,7 @@ impl Replicating {
         if if ours { settings.general.log_pooler_errors } else { settings.general.log_disconnections } {
             let why = told.map_or_else(|| "connection closed".to_owned(), |error| error.to_string());
             let peer = self.me.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
-            let PoolKey { user, database, .. } = &self.me.pool;
+            let PoolKey { user, database, .. } = &self.me.asked;
             events::session_ended(events::Who { client: self.me.id, user, database, peer: &peer }, &why);
         }
         self.cx.clients.leave(&self.me);
@@ -174,7 +174,7 @@ impl Replicating {
         if std::mem::replace(&mut self.generation, generation) == generation {
             return Ok(());
         }
-        let PoolKey { database, user, .. } = &self.me.pool;
+        let PoolKey { database, user, .. } = &self.me.asked;
         if self.cx.settings.load().database(database).is_none() {
             return Err(Error::database_removed(database));
         }

@@ -341,13 +341,17 @@ impl Session {
         if generation != self.generation {
             self.generation = generation;
             let settings = self.cx.settings.load();
-            self.state.take_rules(super::rules(&settings, &self.me.pool, self.me.peer.map(|peer| peer.ip())));
+            self.state.take_rules(super::rules(
+                &settings,
+                &self.me.asked,
+                self.me.peer.map(|peer| peer.ip()),
+            ));
             self.settings = self.pool.settings.load_full();
             self.state.session_state = self.settings.session_state;
             self.state.max_prepared = self.settings.max_prepared_statements;
             self.state.message_max = settings.general.max_packet_size;
             self.busy_poll = settings.general.busy_poll;
-            self.draining |= settings.database(&self.me.pool.database).is_none();
+            self.draining |= settings.database(&self.me.asked.database).is_none();
         }
     }
 
@@ -595,7 +599,7 @@ impl Session {
     }
 
     fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
-        let key = &self.me.pool;
+        let key = &self.me.asked;
         events::Who { client: self.me.id, user: &key.user, database: &key.database, peer }
     }
 
@@ -758,7 +762,7 @@ impl Session {
         }
         self.draining |= told(Signal::Drain);
         if self.draining && quiet {
-            let name = &self.me.pool.database;
+            let name = &self.me.asked.database;
             let removed = self.cx.settings.load().database(name).is_none();
             return Err(Fault::Client(if removed {
                 Error::database_removed(name)

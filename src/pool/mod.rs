@@ -25,7 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::proto::vars::VarSet;
 use crate::server::connect::{Address, ConnectError, Target};
 use crate::server::{Reported, ServerConn, ServerShared};
-use crate::settings::{Coalesce, LoadBalanceHosts, PoolMode, SessionState};
+use crate::settings::{Coalesce, Database, LoadBalanceHosts, PoolMode, SessionState};
 use crate::telemetry::events;
 use crate::telemetry::histogram::Histogram;
 use crate::wire::backend::ErrorFields;
@@ -34,12 +34,12 @@ use crate::wire::startup::{Replication, Startup};
 pub use checkout::{Checkout, CheckoutError};
 pub use registry::Pools;
 
-/// Which pool: the database entry's name as the client asked for it, and the client's user.
+/// Which pool, or what a client asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolKey {
-    /// As in the startup packet.
+    /// The database entry's name as clients ask for it.
     pub database: String,
-    /// As in the startup packet.
+    /// Of a pool: whom its connections log in as, when it was made. Of a client: the name in its startup packet.
     pub user: String,
     /// Replication connections have pools of their own: they serve one client and no other.
     pub replication: Replication,
@@ -49,6 +49,12 @@ impl PoolKey {
     /// For clients that speak SQL.
     pub fn new(database: String, user: String) -> Self {
         Self { database, user, replication: Replication::None }
+    }
+
+    /// The pool of a client that asked for this: a login that the entry names is one for all of them.
+    pub fn pool(&self, entry: &Database) -> Self {
+        let user = entry.user.as_ref().unwrap_or(&self.user);
+        Self { user: user.clone(), ..self.clone() }
     }
 
     /// What a client asks for.
@@ -63,7 +69,7 @@ impl PoolKey {
 pub struct Settings {
     /// When a server goes back.
     pub mode: PoolMode,
-    /// Most connections.
+    /// Most connections; 0: no limit.
     pub size: usize,
     /// Kept open while the pool is used.
     pub min_size: usize,
@@ -110,6 +116,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Most connections with so many in reserve.
+    fn most(&self, reserve: usize) -> usize {
+        if self.size == 0 { usize::MAX } else { self.size + reserve }
+    }
+
     /// Prepared statements on one connection while pgsluice uses it for itself: a flush and a question to the catalogue
     /// need a few, whatever clients may keep.
     pub fn max_prepared_of_ours(&self) -> usize {
@@ -348,7 +359,7 @@ impl Pool {
         }
         let settings = &inner.settings;
         // Also when a reload made the pool smaller.
-        if inner.paused || inner.total > settings.size + settings.reserve_size {
+        if inner.paused || inner.total > settings.most(settings.reserve_size) {
             drop(inner);
             return self.discard(server);
         }
@@ -404,7 +415,7 @@ impl Pool {
                 } else {
                     0
                 };
-                if inner.total + inner.connecting >= settings.size + reserve {
+                if inner.total + inner.connecting >= settings.most(reserve) {
                     return self.evict_unfit(inner);
                 }
                 if !self.take_slot(&settings) {
@@ -754,10 +765,12 @@ impl Pool {
         }
     }
 
-    /// One client more, until what is returned is dropped.
-    pub fn count_in(self: &Arc<Self>) -> CountedIn {
+    /// One client more, of that name, until what is returned is dropped.
+    pub fn count_in(self: &Arc<Self>, user: &str) -> CountedIn {
+        let of_user = self.shared.clients_of(user);
         self.clients.fetch_add(1, Ordering::Relaxed);
-        CountedIn(Arc::clone(self))
+        of_user.fetch_add(1, Ordering::Relaxed);
+        CountedIn { pool: Arc::clone(self), of_user }
     }
 
     /// No client, no connection, nobody who waits for one.
@@ -883,7 +896,7 @@ impl Pool {
         let missing = {
             let mut inner = self.lock();
             let have = inner.total + inner.connecting;
-            let missing = settings.min_size.min(settings.size).saturating_sub(have);
+            let missing = settings.min_size.min(settings.most(0)).saturating_sub(have);
             if inner.paused || inner.failures > 0 {
                 return;
             }
@@ -897,12 +910,16 @@ impl Pool {
     }
 }
 
-/// A client in its pool's count.
+/// A client in its pool's count, and in that of its name.
 #[derive(Debug)]
-pub struct CountedIn(Arc<Pool>);
+pub struct CountedIn {
+    pool: Arc<Pool>,
+    of_user: Arc<AtomicUsize>,
+}
 
 impl Drop for CountedIn {
     fn drop(&mut self) {
-        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+        self.pool.clients.fetch_sub(1, Ordering::Relaxed);
+        self.of_user.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -44,6 +44,7 @@ pub struct Shared {
     held: Mutex<Held>,
     by_database: Mutex<HashMap<String, Weak<AtomicUsize>>>,
     by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
+    clients_by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
 }
 
 /// Names remembered; more than that are not carried.
@@ -58,6 +59,11 @@ impl Shared {
                 names.insert(name.to_owned());
             }
         });
+    }
+
+    /// Clients that logged in by this name, in all pools.
+    pub fn clients_of(&self, user: &str) -> Arc<AtomicUsize> {
+        counter(&self.clients_by_user, user)
     }
 
     /// All such names.
@@ -151,6 +157,7 @@ impl Default for Pools {
                 held: Mutex::default(),
                 by_database: Mutex::default(),
                 by_user: Mutex::default(),
+                clients_by_user: Mutex::default(),
             }),
         }
     }

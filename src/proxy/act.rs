@@ -114,7 +114,7 @@ impl Proxy {
         self.known(database)?;
         self.cx.pools.pause(database);
         for client in self.cx.clients.all() {
-            if database.is_none_or(|name| client.pool.database == name) {
+            if database.is_none_or(|name| client.asked.database == name) {
                 client.signal(Signal::Kill);
             }
         }

@@ -73,7 +73,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
         return None;
     }
     let me = cx.clients.enter(NewClient {
-        pool: PoolKey::of(&startup),
+        asked: PoolKey::of(&startup),
         console: true,
         pid: None,
         peer_id: settings.general.peer_id,
@@ -146,7 +146,7 @@ impl Console {
         let whole = frame::whole(input, SMALL_MESSAGE_BYTES_MAX);
         let violation = |e: crate::wire::DecodeError| End::Closed(Error::protocol_violation(e.to_string()));
         let Some((head, body)) = whole.map_err(violation)? else { return self.read().await };
-        let user = &self.me.pool.user;
+        let user = &self.me.asked.user;
         if role(&self.cx.settings.load().general, user, self.own) < self.role {
             return Err(End::Closed(Error::console_rights_taken(user)));
         }
@@ -236,7 +236,7 @@ impl Console {
     }
 
     fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
-        let PoolKey { database, user, .. } = &self.me.pool;
+        let PoolKey { database, user, .. } = &self.me.asked;
         events::Who { client: self.me.id, user, database, peer }
     }
 }

@@ -223,7 +223,7 @@ fn put_pools(page: &mut Exposition, pools: &[&Pool]) {
             page.add(&labels(pool, ("state", state)), n as u64);
         }
     }
-    page.gauge("pgsluice_pool_size", "Most server connections of a pool, without its reserve.");
+    page.gauge("pgsluice_pool_size", "Most server connections of a pool, without its reserve; 0: no limit.");
     for pool in pools {
         page.add(&names(pool), pool.settings.load().size as u64);
     }

@@ -387,8 +387,8 @@ impl Proxy {
         }
         // Replication is one query without an end.
         let clients = self.cx.clients.all().into_iter();
-        for client in clients.filter(|client| client.pool.replication == Replication::None) {
-            let user = settings.users.get(&client.pool.user);
+        for client in clients.filter(|client| client.asked.replication == Replication::None) {
+            let user = settings.users.get(&client.asked.user);
             let (state, since, xact) = client.watch(now);
             let over = |age: Duration, own: Option<Duration>, common: Duration| {
                 let limit = own.unwrap_or(common);

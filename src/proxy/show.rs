@@ -26,17 +26,27 @@ const CONSOLE_MODE: &str = "statement";
 
 impl Engine for Proxy {
     fn pools(&self) -> Vec<PoolRow> {
-        let linked = self.links();
+        let (linked, settings) = (self.links(), self.cx.settings.load());
         let mut clients: HashMap<_, u64> = HashMap::new();
         for client in self.cx.clients.all().iter().filter(|c| c.state() != ClientState::Waiting) {
-            *clients.entry(client.pool.clone()).or_default() += 1;
+            let entry = settings.database(&client.asked.database);
+            let key = entry.map_or_else(|| client.asked.clone(), |entry| client.asked.pool(entry));
+            *clients.entry(key).or_default() += 1;
         }
         let row = |pool: &Arc<Pool>| pool_row(pool, clients.get(&pool.key).copied().unwrap_or(0), &linked);
-        let mut rows: Vec<_> = self.cx.pools.all().iter().map(row).collect();
-        rows.sort_by(|a, b| (&a.database, &a.user).cmp(&(&b.database, &b.user)));
+        let mut pools = self.cx.pools.all();
+        pools.sort_by(|a, b| a.key.cmp(&b.key));
+        let mut rows: Vec<PoolRow> = Vec::new();
+        for row in pools.iter().map(row) {
+            // That of replication connections is shown with the one for SQL: who reads this has a row for each database and user.
+            match rows.last_mut().filter(|last| (&last.database, &last.user) == (&row.database, &row.user)) {
+                Some(last) => add_up(last, &row),
+                None => rows.push(row),
+            }
+        }
         let consoles = self.cx.clients.consoles();
         rows.extend(CONSOLES.iter().filter_map(|name| {
-            let active = count(consoles.iter().filter(|c| c.pool.database == *name).count());
+            let active = count(consoles.iter().filter(|c| c.asked.database == *name).count());
             let (database, user) = ((*name).to_owned(), (*name).to_owned());
             let row =
                 PoolRow { database, user, cl_active: active, pool_mode: CONSOLE_MODE, ..PoolRow::default() };
@@ -84,7 +94,7 @@ impl Engine for Proxy {
             database: (*name).to_owned(),
             force_user: Some((*name).to_owned()),
             pool_mode: Some(CONSOLE_MODE),
-            current_client_connections: count(consoles.iter().filter(|c| c.pool.database == *name).count()),
+            current_client_connections: count(consoles.iter().filter(|c| c.asked.database == *name).count()),
             ..DatabaseRow::default()
         }));
         rows
@@ -98,9 +108,10 @@ impl Engine for Proxy {
             used.entry(name.clone()).or_default();
         }
         for pool in &pools {
-            let (servers, clients) = used.entry(pool.key.user.clone()).or_default();
-            *servers += pool.servers().len();
-            *clients += pool.clients.load(Ordering::Relaxed);
+            used.entry(pool.key.user.clone()).or_default().0 += pool.servers().len();
+        }
+        for client in self.cx.clients.all() {
+            used.entry(client.asked.user.clone()).or_default().1 += 1;
         }
         used.into_iter().map(|(name, used)| user_row(&settings, name, used)).collect()
     }
@@ -398,6 +409,21 @@ fn pool_row(pool: &Pool, cl_active: u64, linked: &HashMap<u64, Arc<ClientShared>
     }
 }
 
+fn add_up(row: &mut PoolRow, more: &PoolRow) {
+    for (sum, n) in [
+        (&mut row.cl_active, more.cl_active),
+        (&mut row.cl_waiting, more.cl_waiting),
+        (&mut row.cl_active_cancel_req, more.cl_active_cancel_req),
+        (&mut row.sv_active, more.sv_active),
+        (&mut row.sv_being_canceled, more.sv_being_canceled),
+        (&mut row.sv_idle, more.sv_idle),
+        (&mut row.sv_login, more.sv_login),
+    ] {
+        *sum += n;
+    }
+    (row.maxwait, row.maxwait_us) = (row.maxwait, row.maxwait_us).max((more.maxwait, more.maxwait_us));
+}
+
 /// PgBouncer's words. `used` and `tested` are no states here: a connection is checked when it is given out, and one
 /// that is being reset still belongs to the client that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -429,9 +455,9 @@ fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
     let name = client.application_name.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     SocketRow {
         kind: "C",
-        user: client.pool.user.clone(),
-        database: client.pool.database.clone(),
-        replication: client.pool.replication.as_str(),
+        user: client.asked.user.clone(),
+        database: client.asked.database.clone(),
+        replication: client.asked.replication.as_str(),
         state: state.as_str(),
         addr,
         port,
