@@ -9,8 +9,8 @@ use pgsluice::coalesce::batch::put_many_values;
 use pgsluice::coalesce::catalog::{self, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
-use pgsluice::sql::insert::{Class, Item};
-use pgsluice::sql::meaning::InsertTarget;
+use pgsluice::sql::insert::{Class, Item, Lifted, lift};
+use pgsluice::sql::meaning::{self, InsertTarget};
 use pgsluice::wire::backend;
 use pgsluice::wire::copy::{BINARY_HEADER, BINARY_TRAILER, CopyFormat};
 use pgsluice::wire::frame;
@@ -623,6 +623,92 @@ fn every_parameter_type_into_every_column_type() {
     assert!(allowed > 150, "{allowed} pairs");
     assert!(counts.poured > 1500 && counts.both_failed > 1500, "{counts:?}");
     assert!(counts.values > 1200, "{counts:?}");
+}
+
+/// Each type behind a text (declared so, or taken to one), behind a string and behind NULL, into each column type, wherever the
+/// plan allows it.
+#[test]
+fn every_cast_into_every_column_type() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(&setup());
+    let mut raw = Raw::login(server.port(), &database);
+    let (mut counts, mut wrong, mut allowed) = (Counts::default(), String::new(), [0; 3]);
+    for (i, column) in TYPES.iter().enumerate() {
+        let table = format!("c{i}");
+        let facts = ask(&mut raw, &table);
+        for name in TYPES {
+            // What is declared, and what it comes to.
+            let forms = [
+                ("$1::{}", 25, 25),
+                ("$1::{}", 1043, 1043),
+                ("CAST($1::text AS {})", 0, 25),
+                ("$1::varchar::{}", 0, 1043),
+            ];
+            for (form, declared, oid) in forms {
+                let sql = format!("INSERT INTO {table} VALUES ({})", form.replace("{}", name));
+                let Some((target, lifted)) = lifted(&mut raw, &sql) else { continue };
+                let (text, resolved) = (sql.as_bytes(), [oid]);
+                let plan = plan_params(&facts, &target, text, &lifted.items, &resolved, Context::Pooled);
+                let Ok(plan) = plan else { continue };
+                assert_eq!(parse(&mut raw, &sql, &[declared]).as_deref(), Ok(&resolved[..]), "{sql}");
+                allowed[0] += 1;
+                raw.rows("BEGIN");
+                for value in STRINGS.iter().map(|s| Some(s.as_bytes().to_vec())).chain([None]) {
+                    for binary in [false, true] {
+                        let agree = params_agree(
+                            &mut raw,
+                            &plan,
+                            &table,
+                            std::slice::from_ref(&value),
+                            &[binary],
+                            &mut counts,
+                        );
+                        if let Err(e) = agree {
+                            wrong += &format!("{sql}, {column} from {oid}: {e}\n");
+                        }
+                    }
+                }
+                raw.rows("ROLLBACK");
+            }
+            raw.rows("BEGIN");
+            let values = STRINGS.iter().map(|s| (1, format!("{}::{name}", quoted(s))));
+            for (which, value) in values.chain([(2, format!("CAST(NULL AS {name})"))]) {
+                let sql = format!("INSERT INTO {table} VALUES ({value})");
+                let Some((target, lifted)) = lifted(&mut raw, &sql) else { continue };
+                let Ok(plan) = plan_literals(&facts, &target, Context::Pooled) else { break };
+                allowed[which] += 1;
+                let mut line = Vec::new();
+                if encode_literals(&plan, sql.as_bytes(), &lifted.items, &mut line).is_err() {
+                    counts.refused += 1;
+                    continue;
+                }
+                let inserted = attempt(&mut raw, &table, |raw| raw.query(&sql));
+                let copied = attempt(&mut raw, &table, |raw| copy(raw, &plan.copy_text_sql, &[&line]));
+                counts.add(&inserted, &copied);
+                if let Err(e) = judge(&inserted, &copied) {
+                    wrong += &format!("{sql}, {column}: {e}\n");
+                }
+            }
+            raw.rows("ROLLBACK");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(allowed[0] > 150 && allowed[1] > 3000 && allowed[2] > 60, "{allowed:?}");
+    assert!(counts.poured > 3000 && counts.both_failed > 3000 && counts.refused > 100, "{counts:?}");
+}
+
+/// The statement as it is planned for, with what the server says of its types. `None`: it is not one that is poured.
+fn lifted(raw: &mut Raw, sql: &str) -> Option<(InsertTarget, Lifted)> {
+    let mut lifted = Lifted::new();
+    lift(sql.as_bytes(), &mut lifted).ok()?;
+    let mut target = meaning::target_of(sql.as_bytes(), &lifted).ok()?;
+    for of in &target.types {
+        let name = catalog::lookup_name(of.schema.as_deref(), &of.name) + if of.array { "[]" } else { "" };
+        let oid = raw.extended("SELECT to_regtype($1)::oid", &[Some(&name)]);
+        let row = oid.iter().find(|m| m.tag == backend::DATA_ROW)?.row();
+        target.type_oids.push(row[0].as_deref()?.parse().expect("oid"));
+    }
+    Some((target, lifted))
 }
 
 /// The binary form of every sample that the type takes, and some that it does not.

@@ -6,6 +6,7 @@ use pgsluice::coalesce::batch::{self, Batch, Caps, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals};
 use pgsluice::coalesce::rows::encode_literals;
+use pgsluice::sql::cast::OtherType;
 use pgsluice::sql::insert::{Class, Item};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::wire::backend::{self, ErrorFields};
@@ -60,7 +61,7 @@ fn flush(raw: &mut Raw, plan: &InsertPlan, batch: &Batch) -> Vec<Message> {
     frontend::put_execute(&mut out, b"", 0);
     put_copy(CopyFormat::Text, batch.bytes(), &mut out);
     let relid = plan.relid.to_string();
-    let known = [relid.as_bytes(), plan.name_as_written.as_bytes(), plan.fingerprint.as_bytes()];
+    let known = [&relid, &plan.name_as_written, &plan.fingerprint, &plan.types].map(|known| known.as_bytes());
     frontend::put_parse(&mut out, b"", catalog::guard_sql().as_bytes(), &[]);
     frontend::put_bind_text(&mut out, b"", &known.map(Some));
     frontend::put_execute(&mut out, b"", 0);
@@ -367,9 +368,12 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
     const SETUP: &str = "
         CREATE FUNCTION noop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
         CREATE DOMAIN d AS int; CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1);
-        CREATE TABLE t (a int, b d, c text);
+        CREATE TYPE mood AS ENUM ('ok');
+        CREATE FUNCTION at(text) RETURNS timestamptz LANGUAGE sql AS $$SELECT '2000-01-01'::timestamptz$$;
+        CREATE TABLE t (a int, b d, c text, d timestamptz);
         CREATE TRIGGER first BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION noop();
         CREATE RULE one AS ON UPDATE TO t DO INSTEAD NOTHING;
+        CREATE TABLE feel (a int, b int, c mood);
         CREATE TABLE loose (a int, b d, c text);
         CREATE TABLE p (a int, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
         CREATE TABLE p2 (a int, b int); CREATE SCHEMA earlier;";
@@ -397,6 +401,13 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         ("t", "ALTER DOMAIN d ADD CHECK (VALUE > 0)", true),
         ("t", "ALTER DOMAIN d SET NOT NULL", true),
         ("t", "GRANT SELECT ON t TO PUBLIC", true),
+        // The first two are of no type of its columns'.
+        ("t", "CREATE CAST (text AS point) WITH INOUT", false),
+        ("t", "CREATE CAST (varchar AS public.mood) WITH INOUT", false),
+        ("t", "CREATE CAST (text AS timestamptz) WITH FUNCTION at(text)", true),
+        ("t", "DROP CAST (text AS timestamptz)", true),
+        ("feel", "CREATE CAST (public.mood AS varchar) WITH INOUT", false),
+        ("feel", "CREATE CAST (public.mood AS text) WITH INOUT", true),
         ("p", "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)", true),
         ("p", "CREATE TRIGGER leaf BEFORE INSERT ON p2 FOR EACH ROW EXECUTE FUNCTION noop()", true),
         ("p", "ALTER TABLE p DETACH PARTITION p2", true),
@@ -437,6 +448,70 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
             let status = status.iter().find(|m| m.tag == backend::DATA_ROW).expect("status").row();
             assert_eq!(status, [Some("committed".to_owned())]);
         }
+    }
+}
+
+/// A flush whose statement named a type that is another one by now must not commit, nor one whose role may not look for it.
+#[test]
+fn names_of_types_mean_what_they_mean_in_the_flush() {
+    const SETUP: &str = "
+        CREATE TYPE mood AS ENUM ('ok'); CREATE TYPE \"a,\"\"b\" AS ENUM ('ok'); CREATE TABLE t (a int, b mood, c \"a,\"\"b\", d mood[]);
+        CREATE SCHEMA earlier; CREATE SCHEMA other; GRANT ALL ON SCHEMA earlier, other TO PUBLIC;
+        CREATE TYPE other.feeling AS ENUM ('ok'); CREATE TABLE u (a int, b other.feeling)";
+    let other = |schema: Option<&str>, name: &str, array| OtherType {
+        schema: schema.map(str::to_owned),
+        name: name.to_owned(),
+        array,
+    };
+    let all = [other(None, "mood", false), other(Some("public"), "a,\"b", false), other(None, "mood", true)];
+    let feeling = [other(Some("other"), "feeling", false)];
+    let steps: &[(&str, &[OtherType], &str, bool)] = &[
+        ("t", &all, "SELECT 1", false),
+        ("t", &all[1..2], "CREATE DOMAIN earlier.mood AS public.mood", false),
+        ("t", &all[..1], "DROP DOMAIN earlier.mood", true),
+        ("t", &all[..1], "CREATE TABLE earlier.mood (a int)", true),
+        (
+            "u",
+            &feeling,
+            "ALTER TYPE other.feeling RENAME TO felt; ALTER TYPE other.felt RENAME TO feeling",
+            true,
+        ),
+        ("u", &feeling, "ALTER SCHEMA other RENAME TO others; CREATE SCHEMA other", true),
+        ("u", &[other(Some("others"), "feeling", false)], "SELECT 1", false),
+        ("t", &[other(None, "nonesuch", false)], "SELECT 1", true),
+    ];
+    let server = Postgres::shared();
+    let database = server.fresh_database(SETUP);
+    let mut planner = Raw::login(server.port(), &database);
+    let mut flusher = Raw::login(server.port(), &database);
+    let mut changer = Raw::login(server.port(), &database);
+    for raw in [&mut planner, &mut flusher] {
+        raw.rows("SET search_path = earlier, public");
+    }
+    for (table, types, step, must_fail) in steps {
+        let facts = ask(&mut planner, None, table).expect("table");
+        let mut target = target(table, &["a"], &classes("i"));
+        target.types = types.to_vec();
+        let names = plan_literals(&facts, &target, Context::Pooled).expect("plan").types;
+        let answer = planner.extended(catalog::TYPES_SQL, &[Some(&names)]);
+        let row = answer.iter().find(|m| m.tag == backend::DATA_ROW).expect("a row");
+        let row = backend::data_row(&row.body).expect("DataRow");
+        match catalog::decode_types(types.len(), &row) {
+            Ok(oids) => target.type_oids = oids,
+            Err(why) => {
+                assert_eq!((why, types[0].name.as_str()), (Reason::NoSuchType, "nonesuch"));
+                continue;
+            }
+        }
+        let plan = plan_literals(&facts, &target, Context::Pooled).expect("plan");
+        changer.query(step);
+        let messages = flush(&mut flusher, &plan, &one_row(&plan, &[1]));
+        let failed = error(&messages);
+        assert_eq!(failed.is_some(), *must_fail, "after {step}:\n{}", outline(&messages));
+        assert!(
+            failed.is_none_or(|failed| catalog::is_guard_error(&ErrorFields::new(&failed.body))),
+            "{step}"
+        );
     }
 }
 

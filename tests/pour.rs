@@ -1314,6 +1314,66 @@ fn errors_of_odd_rows<R: Copy>(
     seen.iter().map(|s| errors(s).len()).sum()
 }
 
+/// A text that is cast is read by the type's own input, as a COPY's field is.
+#[test]
+fn texts_that_are_cast_are_poured() {
+    let setup =
+        "CREATE TYPE \"Mood\" AS ENUM ('ok', 'sad'); CREATE SCHEMA s; CREATE TYPE s.mood AS ENUM ('so');
+        CREATE TABLE t (a int, b \"Mood\", c jsonb, d timestamptz(0), e text[], f numeric(5, 2), g s.mood)";
+    let prisma = "$1, CAST($2::text AS \"public\".\"Mood\"), $3::varchar::jsonb, CAST($4::text AS timestamptz), $5, $6, NULL::s.mood";
+    let jooq =
+        "$1, $2::\"Mood\", CAST($3 AS jsonb), cast($4 as timestamp with time zone), cast($5 as text[]),
+        cast($6 as numeric), cast(null as s.mood)";
+    for (values, types) in
+        [(prisma, &[23][..]), (jooq, &[23, 1043, 1043, 1043, 1043, 1043]), (jooq, &[0, 25, 25, 25, 25, 25])]
+    {
+        let sql = format!("INSERT INTO t (a, b, c, d, e, f, g) VALUES ({values})");
+        let row = |a: usize, [b, c, d, e, f]: [&str; 5]| {
+            let a = a.to_string();
+            Step::typed(&sql, types, &[Some(&a), Some(b), Some(c), Some(d), Some(e), Some(f)])
+        };
+        let usual = [
+            ["ok", "{\"a\": 1}", "2024-02-29 12:00:00.5+02", "{a,NULL}", "1.005"],
+            ["sad", "[]", "epoch", "{}", "-0"],
+        ];
+        let odd = [
+            ["OK", "1", "2024-02-29", "{}", "1"],
+            ["ok", "{a}", "2024-02-29", "{}", "1"],
+            ["ok", "1", "2024-02-30", "{}", "1"],
+            ["ok", "1", "2024-02-29", "{a", "1"],
+            ["ok", "1", "2024-02-29", "{}", "12345"],
+            ["ok", "1", "infinity", "{\"\\\\\"}", "NaN"],
+        ];
+        assert_eq!(errors_of_odd_rows(setup, row, usual, &odd), CLIENTS / 4 * 10, "{values} {types:?}");
+    }
+}
+
+/// Numbers that are integers first.
+#[test]
+fn integers_for_other_numbers_are_poured() {
+    let setup = "CREATE DOMAIN small AS numeric(4, 1); CREATE TABLE t (a bigint, b numeric, c small, d int, e bigint)";
+    let parameters = "INSERT INTO t (a, b, c, d) VALUES ($1, $2, $3, CAST($4 AS bigint))";
+    let row = |a: usize, [b, c, d]: [&str; 3]| {
+        if a.is_multiple_of(2) {
+            let types = &[23, 20, 21, 20];
+            return Step::typed(parameters, types, &[Some(&a.to_string()), Some(b), Some(c), Some(d)]);
+        }
+        Step::query(&format!(
+            "INSERT INTO t VALUES (('{a}'::int4), '{b}'::int8, CAST('{c}' AS int2), ('{d}'::bigint), NULL::int)"
+        ))
+    };
+    let usual = [["9223372036854775807", "7", "-7"], ["-0", "-99", "+5"]];
+    let odd = [
+        ["9223372036854775808", "1", "1"],
+        ["1", "32768", "1"],
+        ["1", "1000", "1"],
+        ["1", "1", "2147483648"],
+        [" 1 ", "1", "1"],
+        ["1.0", "1", "1"],
+    ];
+    assert_eq!(errors_of_odd_rows(setup, row, usual, &odd), CLIENTS / 4 * 10);
+}
+
 /// What generators of SQL write behind a parameter computes nothing, and so costs nothing.
 #[test]
 fn parameters_with_the_names_of_their_types_are_poured() {
@@ -1382,18 +1442,25 @@ fn strings_with_the_names_of_their_columns_types_are_poured() {
 fn parameters_that_are_computed_with_are_not_poured() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
-    let cases: [(&str, &str, &[u32]); 4] = [
+    let cases: [(&str, &str, &[u32]); 6] = [
         ("SET search_path = s, pg_catalog, public", "$2::text", &[]),
-        ("", "$2::INTEGER", &[23, 25]),
+        // A user's cast.
+        ("", "$2::text::mood", &[]),
+        ("SET search_path = s, public", "$2::mood", &[23, 1043]),
         ("", "$2::SMALLINT", &[23, 23]),
         ("", "$2::DATE", &[23, 1114]),
+        ("", "$2::text::INTEGER", &[23, 23]),
     ];
     for (set, value, types) in cases {
         let setup = "CREATE SCHEMA s; CREATE DOMAIN s.text AS pg_catalog.text CHECK (VALUE <> '7');
-            CREATE TABLE t (a int, b text, c int, d smallint, e date)";
+            CREATE TYPE mood AS ENUM ('6', '8'); CREATE DOMAIN s.mood AS public.mood CHECK (VALUE <> '8');
+            CREATE FUNCTION felt(text) RETURNS mood LANGUAGE sql AS $$SELECT mood '8'$$;
+            CREATE CAST (text AS mood) WITH FUNCTION felt(text);
+            CREATE TABLE t (a int, b text, c int, d smallint, e date, f mood)";
         let column = match value {
             "$2::text" => "b",
-            "$2::INTEGER" => "c",
+            "$2::text::mood" | "$2::mood" => "f",
+            "$2::text::INTEGER" => "c",
             "$2::SMALLINT" => "d",
             _ => "e",
         };
@@ -1403,7 +1470,7 @@ fn parameters_that_are_computed_with_are_not_poured() {
             let mut steps = if set.is_empty() { Vec::new() } else { vec![Step::query(set)] };
             steps.extend((0..20).map(|i| {
                 let params = [(c * 100 + i).to_string(), values[usize::from(i % 10 == 9)].to_owned()];
-                typed(&sql, types, &params)
+                Step::typed(&sql, types, &params.each_ref().map(|param| Some(param.as_str())))
             }));
             steps
         };
@@ -1417,16 +1484,4 @@ fn parameters_that_are_computed_with_are_not_poured() {
         let (rows, commands) = rows_and_commands(pg, &through, "t");
         assert_eq!(rows, commands, "{value} {types:?}: one by one");
     }
-}
-
-/// As [`Step::extended`], with declared types.
-fn typed(sql: &str, types: &[u32], params: &[String]) -> Step {
-    let mut bytes = Vec::new();
-    let types: Vec<u8> = types.iter().flat_map(|oid| oid.to_be_bytes()).collect();
-    frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &types);
-    let params: Vec<_> = params.iter().map(|p| Some(p.as_bytes())).collect();
-    frontend::put_bind_text(&mut bytes, b"", &params);
-    frontend::put_execute(&mut bytes, b"", 0);
-    frontend::put_empty(&mut bytes, frontend::SYNC);
-    Step { bytes, ready: 1 }
 }

@@ -632,30 +632,77 @@ fn a_cast_of_a_users_is_its_sessions_own() {
     let db = pg.fresh_database(
         "CREATE TABLE t (a int, d date);
          CREATE FUNCTION whose(text) RETURNS date STABLE LANGUAGE sql AS $$SELECT make_date(2000, 1, right('1' || current_setting('app.day', true), 1)::int)$$;
-         CREATE CAST (text AS date) WITH FUNCTION whose(text) AS ASSIGNMENT;",
+         CREATE CAST (text AS date) WITH FUNCTION whose(text) AS ASSIGNMENT;
+         CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE m (a int, m mood);
+         CREATE FUNCTION felt(mood) RETURNS text STABLE LANGUAGE sql AS $$SELECT current_setting('app.day', true)$$;
+         CREATE CAST (mood AS text) WITH FUNCTION felt(mood);",
     );
     let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     for (c, client) in clients.iter_mut().enumerate() {
         client.rows(&format!("SET app.day = {}", c + 1));
     }
-    const TEXT: u32 = 25;
-    let insert = |c: usize| {
-        let mut bytes = Vec::new();
-        let sql = b"INSERT INTO t (a, d) VALUES ($1, $2) RETURNING d";
-        frontend::put_parse(&mut bytes, b"", sql, &[[0; 4], TEXT.to_be_bytes()].concat());
-        frontend::put_bind_text(&mut bytes, b"", &[Some(c.to_string().as_bytes()), Some(b"whose")]);
-        frontend::put_execute(&mut bytes, b"", 0);
-        frontend::put_empty(&mut bytes, frontend::SYNC);
-        Step { bytes, ready: 1 }
+    let insert = |value: &str, c: usize| {
+        let sql = format!("INSERT INTO t (a, d) VALUES ($1, {value}) RETURNING d");
+        Step::typed(&sql, &[0, 25], &[Some(&c.to_string()), Some("whose")])
     };
-    for _ in 0..NEVER {
-        let scripts: Vec<_> = (0..CLIENTS).map(|c| vec![insert(c); 4]).collect();
+    for value in ["$2", "CAST($2 AS date)", "$2::text::date"].repeat(NEVER) {
+        let scripts: Vec<_> = (0..CLIENTS).map(|c| vec![insert(value, c); 4]).collect();
         for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
             let day = Some(format!("2000-01-0{}", c + 1));
             assert_eq!(data(seen), vec![vec![day]; 4], "{}", comparable(seen));
         }
     }
-    assert!(!shared(pg, &db, "t", 1), "casts of users shared a transaction");
+    let felt = |c: usize| {
+        let sql = "INSERT INTO m VALUES ($1, 'ok') RETURNING m::text";
+        Step::extended(sql, &[Some(&c.to_string())])
+    };
+    for _ in 0..NEVER {
+        let scripts: Vec<_> = (0..CLIENTS).map(|c| vec![felt(c); 4]).collect();
+        for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+            assert_eq!(data(seen), vec![vec![Some((c + 1).to_string())]; 4], "{}", comparable(seen));
+        }
+    }
+    for table in ["t", "m"] {
+        assert!(!shared(pg, &db, table, 1), "casts of users shared a transaction");
+    }
+}
+
+/// As Prisma and jOOQ write what is of a type that their drivers do not know.
+#[test]
+fn texts_that_are_cast_are_read_by_the_type_itself() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let setup =
+        "CREATE TYPE mood AS ENUM ('ok', 'sad'); CREATE TABLE t (a int, b mood, c timestamptz(0), d int[])";
+    let forms = [
+        "$1, CAST($2::text AS \"public\".\"mood\"), $3::timestamptz, $4",
+        "CAST($1 AS int), $2::mood, CAST($3::varchar AS timestamptz), CAST($4 AS int[])",
+    ];
+    for (form, values) in forms.into_iter().enumerate() {
+        let db = pg.fresh_database(setup);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        let sql = format!("INSERT INTO t VALUES ({values}) RETURNING a, t.\"b\"::text, d");
+        let moods = ["sad", "no mood"];
+        let insert = |c: usize, mood: &str| {
+            let types = if form == 0 { &[0][..] } else { &[23, 1043] };
+            let params =
+                [Some(c.to_string()), Some(mood.to_owned()), Some("2024-02-29 12:00+02".into()), None];
+            Step::typed(&sql, types, &params.each_ref().map(|param| param.as_deref()))
+        };
+        until_shared(
+            pg,
+            &mut clients,
+            &db,
+            |c, _| vec![insert(c, moods[0]), insert(c, moods[usize::from(c == 3)])],
+            |c, _, seen| {
+                let row = vec![Some(c.to_string()), Some("sad".to_owned()), None];
+                assert_eq!(data(seen), vec![row; if c == 3 { 1 } else { 2 }], "{}", comparable(seen));
+                let failed = errors(seen);
+                assert_eq!(failed.len(), usize::from(c == 3));
+                assert!(failed.iter().all(|e| e.sqlstate() == "22P02"), "{}", comparable(seen));
+            },
+        );
+    }
 }
 
 #[test]

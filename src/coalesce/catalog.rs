@@ -122,6 +122,18 @@ macro_rules! fingerprint_query {
             ", '#',\n    ",
             versions!(
                 "x.oid",
+                "pg_cast",
+                "x.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043]::pg_catalog.oid[]) AND x.casttarget OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.typ FROM dom d))"
+            ),
+            ", '#',\n    ",
+            versions!(
+                "x.oid",
+                "pg_cast",
+                "x.casttarget OPERATOR(pg_catalog.=) 25::pg_catalog.oid AND x.castsource OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.typ FROM dom d WHERE d.typ OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid))"
+            ),
+            ", '#',\n    ",
+            versions!(
+                "x.oid",
                 "pg_attrdef",
                 "x.adrelid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT l.relid FROM rels l))"
             ),
@@ -134,6 +146,28 @@ macro_rules! fingerprint_query {
             ") FROM r) z(t)"
         )
     };
+}
+
+/// What each of these names of types means to the session: its oid, with a blank before it; nothing for one that means none.
+macro_rules! types_query {
+    ($names:literal) => {
+        concat!(
+            "SELECT pg_catalog.string_agg(pg_catalog.concat(' ', pg_catalog.to_regtype(n.name)::pg_catalog.oid), '' ORDER BY n.at)
+     FROM pg_catalog.unnest(",
+            $names,
+            ") WITH ORDINALITY n(name, at)"
+        )
+    };
+}
+
+/// Asks for types. `$1`: an array of their names. Answers one row of one text column ([`decode_types`]).
+pub const TYPES_SQL: &str = types_query!("$1::pg_catalog.text[]");
+
+/// What [`TYPES_SQL`] answered for so many names. Errors: one of them means no type.
+pub fn decode_types(names: usize, columns: &[Option<&[u8]>]) -> Result<Vec<Oid>, Reason> {
+    let answer = std::str::from_utf8(only_column(columns)?).map_err(|_| Reason::Malformed("types"))?;
+    let oids: Vec<Oid> = answer.split_ascii_whitespace().filter_map(|oid| oid.parse().ok()).collect();
+    if oids.len() == names { Ok(oids) } else { Err(Reason::NoSuchType) }
 }
 
 /// Asks for one table. `$1`: its name as [`lookup_name`] writes it, resolved by the session that asks. Answers one row
@@ -254,6 +288,10 @@ SELECT pg_catalog.json_build_object(
       'may_insert', pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'INSERT'::pg_catalog.text),
       'domain_null_check', EXISTS (SELECT 1 FROM dom d WHERE d.attnum OPERATOR(pg_catalog.=) a.attnum AND d.typtype OPERATOR(pg_catalog.=) 'd'
          AND (d.typnotnull OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.contypid OPERATOR(pg_catalog.=) d.typ))),
+      'cast_from_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
+         AND k.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043]::pg_catalog.oid[]) AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
+      'cast_to_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
+         AND k.castsource OPERATOR(pg_catalog.=) b.typ AND k.casttarget OPERATOR(pg_catalog.=) 25::pg_catalog.oid),
       'has_default', EXISTS (SELECT 1 FROM expr e WHERE e.attnum OPERATOR(pg_catalog.=) a.attnum AND e.what OPERATOR(pg_catalog.=) 'default'),
       'default_whys', (SELECT COALESCE(pg_catalog.json_agg(x.why ORDER BY x.why), '[]') FROM bad x
          WHERE x.attnum OPERATOR(pg_catalog.=) a.attnum AND x.what OPERATOR(pg_catalog.=) 'default' AND x.why OPERATOR(pg_catalog.<>) 'SQLVALUEFUNCTION'))
@@ -265,7 +303,8 @@ SELECT pg_catalog.json_build_object(
 /// Verifies, inside the flush's transaction and after COPY took its lock, that the table is still the one that was planned
 /// for: fingerprint and the meaning of the name. Prepared once for each server connection.
 ///
-/// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint; all may be sent as text. Answers one
+/// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint, with what [`TYPES_SQL`] answered behind it,
+/// `$4` the names of types; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
 /// transaction cannot commit. Also where its isolation level came to be another one (ALTER ROLE, ALTER SYSTEM): what is looked at
 /// then is older than COPY's lock. And where row security has come to apply to the role, which lost BYPASSRLS, SUPERUSER or its
@@ -279,7 +318,9 @@ pub fn guard_sql() -> &'static str {
         relation_ctes!("$1::pg_catalog.oid"),
         ", found AS MATERIALIZED (SELECT (SELECT q.f FROM (",
         fingerprint_query!(),
-        ") q) AS f) SELECT CASE WHEN found.f OPERATOR(pg_catalog.=) $3::pg_catalog.text
+        ") q) AS f) SELECT CASE WHEN pg_catalog.concat(found.f, (",
+        types_query!("$4::pg_catalog.text[]"),
+        ")) OPERATOR(pg_catalog.=) $3::pg_catalog.text
    AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid
    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
    AND NOT pg_catalog.row_security_active($1::pg_catalog.oid)
@@ -554,6 +595,10 @@ pub struct Column {
     pub may_insert: bool,
     /// A domain with NOT NULL or a CHECK: left out, COPY stores NULL in it without a look.
     pub domain_null_check: bool,
+    /// There is a function, a user's perhaps, for the cast of a text to its type: it is not read by the type's own input then.
+    pub cast_from_text: bool,
+    /// There is one for the cast of its type to `text`.
+    pub cast_to_text: bool,
     /// What it gets when left out.
     pub default: DefaultKind,
 }
@@ -600,6 +645,8 @@ pub enum Reason {
     ValueCount,
     /// A cast to a type without its schema, and `search_path` may hold another one of that name before pg_catalog.
     TypeNames,
+    /// A cast to a type that the session does not know.
+    NoSuchType,
     /// Every column takes its default: COPY needs one.
     NoColumns,
     /// The role may not insert into the column.
@@ -682,6 +729,7 @@ impl Reason {
             Self::ColumnTwice(_) => "column named twice",
             Self::ValueCount => "number of values",
             Self::TypeNames => "search_path names pg_catalog, and a cast no schema",
+            Self::NoSuchType => "no such type",
             Self::NoColumns => "no column with a value",
             Self::ColumnPrivilege(_) => "no insert privilege on column",
             Self::IdentityAlways(_) => "value for identity always",
@@ -786,6 +834,8 @@ struct ColumnAnswer {
     /// `None`: the table was dropped while the query ran.
     may_insert: Option<bool>,
     domain_null_check: bool,
+    cast_from_text: bool,
+    cast_to_text: bool,
     has_default: bool,
     default_whys: Vec<String>,
 }
@@ -880,6 +930,8 @@ fn column(c: ColumnAnswer) -> Result<Column, Reason> {
         generated,
         may_insert: c.may_insert.ok_or(Reason::NotFound)?,
         domain_null_check: c.domain_null_check,
+        cast_from_text: c.cast_from_text,
+        cast_to_text: c.cast_to_text,
         default,
         name: c.name,
     })
@@ -1036,7 +1088,7 @@ mod tests {
         format!(
             r#"{{"attnum": {attnum}, "name": "c{attnum}", "type": 23, "typmod": -1, "base": 23, "base_name": "int4",
              "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
-             "may_insert": true, "domain_null_check": false, {extra}}}"#
+             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, {extra}}}"#
         )
     }
 
@@ -1149,7 +1201,7 @@ mod tests {
     /// Everything that is looked up by a bare name is out of the queries.
     #[test]
     fn the_queries_name_every_schema() {
-        for sql in [ELIGIBILITY_SQL, guard_sql(), SESSION_SQL, INCARNATION_SQL, STATUS_SQL] {
+        for sql in [ELIGIBILITY_SQL, guard_sql(), TYPES_SQL, SESSION_SQL, INCARNATION_SQL, STATUS_SQL] {
             for bare in [
                 " = ",
                 " <> ",

@@ -426,6 +426,8 @@ impl Lane {
             && own.plan.fingerprint == leg.plan.fingerprint
             // The guard asks what the name means; another spelling may come to mean another table.
             && own.plan.name_as_written == leg.plan.name_as_written
+            && own.plan.types == leg.plan.types
+            && own.plan.has_sentinel == leg.plan.has_sentinel
             && self.mode == mode
             && self.settings == pool.settings.load().coalesce
     }

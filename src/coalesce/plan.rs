@@ -8,9 +8,11 @@
 
 use std::fmt::Write as _;
 
-use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind};
+use super::catalog::{
+    Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, TypeKind, lookup_name,
+};
 use crate::limits::VALUES_ROWS_MAX;
-use crate::sql::cast::Cast;
+use crate::sql::cast::{self, Cast, OtherType};
 use crate::sql::insert::{Class, Item, without_cast};
 use crate::sql::meaning::{self, InsertTarget, Returned};
 use crate::wire::Oid;
@@ -105,7 +107,7 @@ impl ClassSet {
 
     fn bit(class: Class) -> u16 {
         match class {
-            Class::Null => 1,
+            Class::Null | Class::CastNull(_) => 1,
             Class::Default => 2,
             Class::Integer => 4,
             Class::SignedInteger => 8,
@@ -137,8 +139,10 @@ pub enum Temporal {
 pub struct LiteralRule {
     /// Classes that are proven for the column's type.
     pub accept: ClassSet,
-    /// The type that the statement names behind a string: it is the column's.
+    /// The type that the statement names behind a string or NULL: it is the column's, or goes there unchanged.
     pub cast: Option<Cast>,
+    /// That type is this integer, and the column's another number: only what the integer takes may leave.
+    pub width: Option<IntWidth>,
     /// A float: a negative zero is 0 in an INSERT and -0 in a COPY.
     pub float: bool,
     /// Does a string mean the transaction's time?
@@ -156,7 +160,7 @@ impl LiteralRule {
     /// Does this item mean the same at any time, whatever the settings are and whatever is defined?
     pub fn is_lasting(self, class: Class, item: &[u8]) -> bool {
         match (class, self.lasting) {
-            (Class::Null, _) | (_, Lasting::All) => true,
+            (Class::Null | Class::CastNull(_), _) | (_, Lasting::All) => true,
             (Class::String, Lasting::Iso(oid)) => iso(oid, item),
             (Class::CastString(_), Lasting::Iso(oid)) => iso(oid, without_cast(item)),
             // What NULL means in an array is a setting.
@@ -254,6 +258,8 @@ pub struct ParamRule {
     pub index: usize,
     /// An integer of another width, from and to; `None`: the bytes as they are.
     pub convert: Option<(IntWidth, IntWidth)>,
+    /// The value is a text, or another number, which the column's own input reads: a row of it is a text row.
+    pub as_text: bool,
     /// A binary value in a text row.
     pub print: Print,
     /// Does a text value mean the transaction's time?
@@ -342,7 +348,9 @@ pub struct InsertPlan {
     pub relname: String,
     /// For the guard.
     pub name_as_written: String,
-    /// For the guard.
+    /// The types that casts name, for the guard: an array of texts.
+    pub types: String,
+    /// For the guard. With what the types are.
     pub fingerprint: String,
     /// The cheap guard may stand in for the full one ([`super::catalog::sentinel_sql`]).
     pub has_sentinel: bool,
@@ -398,7 +406,7 @@ pub fn plan_literals(table: &Table, target: &InsertTarget, context: Context) -> 
     build(table, target, 0, context, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
-        class => literal_rule(class, column).map(ItemRule::Literal),
+        class => literal_rule(class, target, column).map(ItemRule::Literal),
     })
 }
 
@@ -439,20 +447,38 @@ fn build_params(
         }
         Class::CastParam(number, cast) => {
             let index = usize::from(number) - 1;
-            let oid = param_oids[index];
-            if !cast.is_plain(oid) || !modifier_is_own(cast, oid, column) {
-                return Err(Reason::Parameter {
-                    column: column.name.clone(),
-                    oid,
-                    base: column.base_name.clone(),
-                });
-            }
-            // The column gets a value of the cast's type.
-            rule(index, cast.oid.into(), column)?;
-            rule(index, oid, column).map(ItemRule::Param)
+            cast_param(index, cast, param_oids[index], target, column, &rule).map(ItemRule::Param)
         }
-        class => fixed_literal(class, text, items[at], column),
+        class => fixed_literal(class, text, items[at], target, column),
     })
+}
+
+/// A parameter of type `oid` with a cast behind it.
+fn cast_param(
+    index: usize,
+    cast: Cast,
+    oid: Oid,
+    target: &InsertTarget,
+    column: &Column,
+    rule: impl Fn(usize, Oid, &Column) -> Result<ParamRule, Reason>,
+) -> Result<ParamRule, Reason> {
+    let refused = || Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() };
+    let to = target.type_oid(cast).ok_or_else(refused)?;
+    // The column gets a value of the cast's type.
+    let own = rule(index, to, column)?;
+    if cast::is_text(oid) && !cast::is_text(to) {
+        // Explicit casts from a text are the type's own input, as a parameter's of that type in text, where nobody made a function.
+        let read = to == column.base_oid && cast.typmod < 0 && !column.cast_from_text;
+        return if read {
+            Ok(ParamRule { print: Print::Text, as_text: true, ..own })
+        } else {
+            Err(refused())
+        };
+    }
+    if cast.through_text || !cast::is_plain(oid, to) || !modifier_is_own(cast, to, oid, column) {
+        return Err(refused());
+    }
+    rule(index, oid, column)
 }
 
 /// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT DO NOTHING), but as it is: one after another with
@@ -473,7 +499,7 @@ pub fn plan_literals_together(
             class: class_name(class),
             base: column.base_name.clone(),
         }),
-        class => literal_rule(class, column).map(ItemRule::Literal),
+        class => literal_rule(class, target, column).map(ItemRule::Literal),
     })
 }
 
@@ -510,7 +536,8 @@ fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, R
     if oid != column.type_oid && oid != column.base_oid && !own_cast {
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
     }
-    Ok(ParamRule { index, convert: None, print: Print::No, temporal: temporal(column) })
+    let temporal = temporal(column);
+    Ok(ParamRule { index, convert: None, as_text: false, print: Print::No, temporal })
 }
 
 /// May RETURNING show these columns? Their output must depend on nothing but settings of the key, and be about as long as what
@@ -520,13 +547,24 @@ fn may_be_returned(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
         match returned {
             Returned::Null => {}
             Returned::All => table.columns.iter().try_for_each(output_is_proven)?,
-            Returned::Column(name) => {
-                let column = table.column(name).ok_or_else(|| Reason::NoSuchColumn(name.clone()))?;
-                output_is_proven(column)?;
-            }
+            Returned::Column(name) => output_is_proven(returned_column(table, name)?)?,
+            Returned::Text(name) => text_is_proven(returned_column(table, name)?)?,
         }
     }
     Ok(())
+}
+
+fn returned_column<'a>(table: &'a Table, name: &str) -> Result<&'a Column, Reason> {
+    table.column(name).ok_or_else(|| Reason::NoSuchColumn(name.to_owned()))
+}
+
+/// An enum's label is its text, where nobody made a function for that cast.
+fn text_is_proven(column: &Column) -> Result<(), Reason> {
+    let label = column.kind == TypeKind::Enum && column.type_oid == column.base_oid && column.elem_oid == 0;
+    if label && !column.cast_to_text {
+        return output_is_proven(column);
+    }
+    Err(Reason::Type { column: column.name.clone(), base: column.base_name.clone() })
 }
 
 fn output_is_proven(column: &Column) -> Result<(), Reason> {
@@ -593,8 +631,9 @@ fn build(
         target: table.target.clone(),
         relname: table.relname.clone(),
         name_as_written: table.name_as_written.clone(),
-        fingerprint: table.fingerprint.clone(),
-        has_sentinel: table.has_sentinel(),
+        types: text_array(&target.types),
+        fingerprint: with_types(&table.fingerprint, &target.type_oids),
+        has_sentinel: table.has_sentinel() && target.types.is_empty() && !reads_texts(&items),
         root: table.root,
         references: table.references.clone(),
         copy_text_sql: copy_sql(table, &given, ""),
@@ -608,6 +647,26 @@ fn build(
         draws_sequence: left_out.sequence,
         max_value_bytes: VALUE_BYTES_MAX,
     })
+}
+
+/// Does a cast of a text read the value? That nobody made another is for the full guard to see: it touches no table.
+fn reads_texts(items: &[ItemRule]) -> bool {
+    items.iter().any(|item| matches!(item, ItemRule::Param(rule) if rule.as_text))
+}
+
+/// As the guard puts them together.
+fn with_types(fingerprint: &str, oids: &[Oid]) -> String {
+    oids.iter().fold(fingerprint.to_owned(), |all, oid| format!("{all} {oid}"))
+}
+
+/// The names as `to_regtype()` takes them, in an array as its input function does.
+pub(super) fn text_array(types: &[OtherType]) -> String {
+    let name = |of: &OtherType| {
+        let mut name = lookup_name(of.schema.as_deref(), &of.name);
+        name.push_str(if of.array { "[]" } else { "" });
+        format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+    };
+    format!("{{{}}}", types.iter().map(name).collect::<Vec<_>>().join(","))
 }
 
 /// The column of each item. Without a list: the live columns from the first on.
@@ -705,8 +764,9 @@ fn column_list(given: &[&Column]) -> String {
 
 fn all_can_be_binary(items: &[ItemRule]) -> bool {
     items.iter().all(|item| match item {
-        ItemRule::LeftOut | ItemRule::Param(_) => true,
-        ItemRule::Fixed { class, .. } => *class == Class::Null,
+        ItemRule::LeftOut => true,
+        ItemRule::Param(rule) => !rule.as_text,
+        ItemRule::Fixed { class, .. } => matches!(class, Class::Null | Class::CastNull(_)),
         ItemRule::Literal(_) => false,
     })
 }
@@ -873,34 +933,53 @@ fn accepted(column: &Column) -> ClassSet {
     }
 }
 
-fn literal_rule(class: Class, column: &Column) -> Result<LiteralRule, Reason> {
+fn literal_rule(class: Class, target: &InsertTarget, column: &Column) -> Result<LiteralRule, Reason> {
     let accept = accepted(column);
-    if !accept.has(class) || !class.cast().is_none_or(|cast| is_cast_to_own(cast, column)) {
-        return Err(Reason::Literal {
-            column: column.name.clone(),
-            class: class_name(class),
-            base: column.base_name.clone(),
-        });
+    let refused = || Reason::Literal {
+        column: column.name.clone(),
+        class: class_name(class),
+        base: column.base_name.clone(),
+    };
+    if !accept.has(class) {
+        return Err(refused());
+    }
+    let to = class.cast().map(|cast| target.type_oid(cast).ok_or_else(refused)).transpose()?;
+    let width = to.and_then(IntWidth::of).filter(|_| to != Some(column.base_oid));
+    let proven = match (class, to) {
+        (Class::CastString(cast), Some(to)) => string_is_read(cast, to, column),
+        // NULL whatever the way is, if there is one.
+        (_, Some(to)) => param_rule(0, to, column).is_ok(),
+        (_, None) => true,
+    };
+    if !proven {
+        return Err(refused());
     }
     Ok(LiteralRule {
         accept,
         cast: class.cast(),
+        width,
         float: matches!(column.base_oid, oid::FLOAT4 | oid::FLOAT8),
         temporal: temporal(column),
         lasting: Lasting::of(column),
     })
 }
 
-/// Does the type's name leave a string as it is read for the column?
-fn is_cast_to_own(cast: Cast, column: &Column) -> bool {
-    column.elem_oid == 0
-        && cast.is_of(column.base_oid)
-        && !modifier_changes_parameter(column, cast.oid.into())
+/// Is a string that is read as this type, and then taken to the column, what the column's input makes of it? Of an integer it is
+/// for each that the integer takes.
+fn string_is_read(cast: Cast, to: Oid, column: &Column) -> bool {
+    let own = to == column.base_oid || (cast::is_text(to) && cast::is_text(column.base_oid));
+    cast.typmod < 0
+        && ((own && !modifier_changes_parameter(column, to)) || is_integer_for_number(to, column.base_oid))
+}
+
+/// Integers go into the other integers and `numeric` by PostgreSQL's own casts, exactly or not at all.
+fn is_integer_for_number(from: Oid, to: Oid) -> bool {
+    from != to && IntWidth::of(from).is_some() && (IntWidth::of(to).is_some() || to == oid::NUMERIC)
 }
 
 fn class_name(class: Class) -> &'static str {
     match class {
-        Class::Null => "NULL",
+        Class::Null | Class::CastNull(_) => "NULL",
         Class::Default => "DEFAULT",
         Class::Integer => "integer",
         Class::SignedInteger => "signed integer",
@@ -914,8 +993,14 @@ fn class_name(class: Class) -> &'static str {
 }
 
 /// A literal of a prepared statement: the server read it at Parse, so it must mean the same at any time.
-fn fixed_literal(class: Class, text: &[u8], item: Item, column: &Column) -> Result<ItemRule, Reason> {
-    let rule = literal_rule(class, column)?;
+fn fixed_literal(
+    class: Class,
+    text: &[u8],
+    item: Item,
+    target: &InsertTarget,
+    column: &Column,
+) -> Result<ItemRule, Reason> {
+    let rule = literal_rule(class, target, column)?;
     let text = text.get(item.start..item.end).ok_or(Reason::ParameterList)?;
     if !rule.is_lasting(class, text) {
         return Err(Reason::FrozenLiteral(column.name.clone()));
@@ -931,9 +1016,8 @@ fn interval_of_fields(typmod: i32) -> bool {
 }
 
 /// Does the type's modifier do to the parameter what the column's does?
-fn modifier_is_own(cast: Cast, param: Oid, column: &Column) -> bool {
-    cast.typmod < 0
-        || (param == u32::from(cast.oid) && param == column.type_oid && cast.typmod == column.typmod)
+fn modifier_is_own(cast: Cast, to: Oid, param: Oid, column: &Column) -> bool {
+    cast.typmod < 0 || (param == to && param == column.type_oid && cast.typmod == column.typmod)
 }
 
 /// COPY reads a value with the column's modifier, Bind without it.
@@ -963,6 +1047,9 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         _ => None,
     };
     let into_text = text_like && matches!(base, oid::TEXT | oid::VARCHAR | oid::BPCHAR);
+    // All its digits, which numeric reads as the server's own cast writes them.
+    let into_numeric = base == oid::NUMERIC && IntWidth::of(oid).is_some();
+    let convert = convert.or_else(|| IntWidth::of(oid).filter(|_| into_numeric).map(|from| (from, from)));
     let proven = same && !modifier_changes_parameter(column, oid);
     if !proven && convert.is_none() && !into_text {
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
@@ -982,5 +1069,5 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         oid::NUMERIC => Print::Numeric,
         other => IntWidth::of(other).map_or(Print::No, Print::Int),
     };
-    Ok(ParamRule { index, convert, print, temporal: temporal(column) })
+    Ok(ParamRule { index, convert, as_text: into_numeric, print, temporal: temporal(column) })
 }

@@ -196,12 +196,15 @@ fn put_literal(
         return Err(NotPourable::ValueTooLong);
     }
     match class {
-        Class::Null => copy::put_text_null(out),
+        Class::Null | Class::CastNull(_) => copy::put_text_null(out),
         Class::True => out.push(b't'),
         Class::False => out.push(b'f'),
         Class::String | Class::CastString(_) => {
             let body =
                 bytes.strip_prefix(b"'").and_then(|b| b.strip_suffix(b"'")).ok_or(NotPourable::Literal)?;
+            if rule.width.is_some_and(|width| !fits_width(width, body)) {
+                return Err(NotPourable::Range);
+            }
             if !copy::put_text_unquoted(out, body) {
                 return Err(NotPourable::Literal);
             }
@@ -342,7 +345,8 @@ fn put_param_text(
     };
     if binary {
         print(rule.print, value, out)?;
-        return Ok(PUT);
+        // A text that is read as the column's type: a number has no words.
+        return Ok(Field::Put { own_time: rule.as_text && means_own_time(rule.temporal, value) });
     }
     if memchr::memchr(0, value).is_some() {
         return Err(NotPourable::ZeroByte);
@@ -419,7 +423,7 @@ fn params_binary(
     for item in &plan.items {
         match item {
             ItemRule::LeftOut => {}
-            ItemRule::Fixed { class: Class::Null, .. } => copy::put_binary(out, None),
+            ItemRule::Fixed { class: Class::Null | Class::CastNull(_), .. } => copy::put_binary(out, None),
             ItemRule::Literal(_) | ItemRule::Fixed { .. } => return Err(NotPourable::Format),
             ItemRule::Param(rule) => {
                 let value = params.take(rule.index, plan.max_value_bytes)?;
@@ -495,7 +499,7 @@ fn put_literal_bound(
         _ => return Err(NotPourable::Class),
     };
     let bytes = text.get(item.start..item.end).ok_or(NotPourable::Literal)?;
-    if item.class == Class::Null {
+    if matches!(item.class, Class::Null | Class::CastNull(_)) {
         out.extend_from_slice(&(-1i32).to_be_bytes());
         return Ok(false);
     }
@@ -506,6 +510,10 @@ fn put_literal_bound(
         let bytes = without_its_cast(item.class, bytes);
         if bytes.len() > max.saturating_add(2) {
             return Err(NotPourable::ValueTooLong);
+        }
+        let body = bytes.get(1..bytes.len().saturating_sub(1)).unwrap_or_default();
+        if rule.width.is_some_and(|width| !fits_width(width, body)) {
+            return Err(NotPourable::Range);
         }
         own_time = means_own_time(rule.temporal, bytes);
         decode_string(bytes).for_each(|piece| out.extend_from_slice(piece));
@@ -541,7 +549,7 @@ pub fn put_bound(
             ItemRule::Literal(_) => return Err(NotPourable::Class),
             ItemRule::Param(rule) => {
                 let value = params.take(rule.index, plan.max_value_bytes)?;
-                let text = value.filter(|_| !bind.binary(rule.index));
+                let text = value.filter(|_| rule.as_text || !bind.binary(rule.index));
                 info.own_time |= text.is_some_and(|text| means_own_time(rule.temporal, text));
             }
         }
@@ -570,6 +578,7 @@ mod tests {
             target: "\"s\".\"t\"".into(),
             relname: "t".into(),
             name_as_written: "\"t\"".into(),
+            types: "{}".into(),
             fingerprint: "f".into(),
             has_sentinel: false,
             root: 1,
@@ -591,6 +600,7 @@ mod tests {
         LiteralRule {
             accept: ClassSet::of(classes),
             cast: None,
+            width: None,
             float: false,
             temporal: Temporal::No,
             lasting: Lasting::Null,
@@ -696,7 +706,7 @@ mod tests {
     }
 
     fn param(index: usize, convert: Option<(IntWidth, IntWidth)>, print: Print) -> ItemRule {
-        ItemRule::Param(ParamRule { index, convert, print, temporal: Temporal::No })
+        ItemRule::Param(ParamRule { index, convert, as_text: false, print, temporal: Temporal::No })
     }
 
     fn body(formats: &[u16], values: &[Option<&[u8]>]) -> Vec<u8> {

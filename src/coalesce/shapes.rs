@@ -23,6 +23,7 @@ use crate::proto::vars::{VarSet, Whose};
 use crate::server::internal::{Lost, Reply};
 use crate::settings::{CoalesceMode, CoalesceTable};
 use crate::sql::again::Memo;
+use crate::sql::cast::OtherType;
 use crate::sql::effects::Effects;
 use crate::sql::insert::{Item, Lifted, NotPourable, lift, table_named};
 use crate::sql::meaning;
@@ -842,14 +843,17 @@ impl Question {
         lifted.put_statement(self.text(), 0, &mut one_row);
         lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
-        let target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        let mut target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        if target.types != lifted.types {
+            return Err(NotPourable::Disagreement.to_string().into());
+        }
         if (target.conflict || target.returning.is_some()) && !pool.settings.load().coalesce.share_transaction
         {
             let why = "coalesce.share_transaction is off".to_owned();
             return Err(Refusal::from(why).of(as_written(&target)));
         }
 
-        let answer = self.answer(tables, &mut asker, text, &target, &lifted).await;
+        let answer = self.answer(tables, &mut asker, text, &mut target, &lifted).await;
         asker.done(answer.as_ref().is_err_and(|refusal| refusal.spoilt));
         let mut answer = answer.map_err(|refusal| refusal.of(as_written(&target)))?;
         answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
@@ -861,18 +865,20 @@ impl Question {
         tables: &Tables,
         asker: &mut Asker<'_>,
         text: &str,
-        target: &meaning::InsertTarget,
+        target: &mut meaning::InsertTarget,
         lifted: &Lifted,
     ) -> Result<Answer, Refusal> {
         let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
         let seen = asker.table(tables, &name).await?;
-        if lifted.looks_up_types() && seen.names_catalog {
+        if (lifted.looks_up_types() || target.returns_text()) && seen.names_catalog {
             return Err(Reason::TypeNames.into());
         }
         let table = &seen.table;
         if let Some(why) = &table.refused {
             return Err(Refusal { kept: seen.left(), ..Refusal::from(why.clone()).of_whole_table() });
         }
+        target.type_oids = asker.types(&target.types).await?;
+        let target = &*target;
         let context = Context::Pooled;
         let together = !lifted.tail.is_plain();
         let (plan, param_description, together) = match self {
@@ -904,7 +910,7 @@ impl Question {
                 (plan, reply.param_description, together)
             }
         };
-        let plan = InsertPlan { has_sentinel: seen.has_sentinel, ..plan };
+        let plan = InsertPlan { has_sentinel: seen.has_sentinel && plan.has_sentinel, ..plan };
         Ok(Answer { plan, param_description, together, table: seen })
     }
 }
@@ -974,6 +980,18 @@ impl<'a> Asker<'a> {
         let seen = Arc::new(Seen::new(table, session.names_catalog(), has_sentinel));
         *turn = Some(Arc::clone(&seen));
         Ok(seen)
+    }
+
+    /// What the names of types mean.
+    async fn types(&mut self, names: &[OtherType]) -> Result<Vec<u32>, Refusal> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let max = self.max();
+        let list = plan::text_array(names);
+        let server = self.server().await?;
+        let reply = server.prepared(types_statement(), &[Some(list.as_bytes())], max).await.map_err(lost)?;
+        Ok(catalog::decode_types(names.len(), &one_row(&reply)?)?)
     }
 
     /// `kept`: the statement is one that clients have prepared.
@@ -1049,6 +1067,11 @@ fn session_statement() -> &'static Arc<Statement> {
 fn eligibility_statement() -> &'static Arc<Statement> {
     static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
     statement(&CELL, catalog::ELIGIBILITY_SQL)
+}
+
+fn types_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::TYPES_SQL)
 }
 
 /// The check inside a flush's transaction.

@@ -6,14 +6,14 @@
 //! once). On any doubt the answer is [`NotPourable`].
 //!
 //! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
-//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type` or `'...'::type` ([`super::cast`]), also written as `CAST(... AS
-//! type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
+//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type`, `$n::text::type`, `'...'::type` or `NULL::type` ([`super::cast`]), also
+//! written as `CAST(... AS type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
 
 use std::ops::Range;
 
 use memchr::{memchr, memrchr};
 
-use super::cast::{Cast, TypeName};
+use super::cast::{Cast, OtherType, Type, TypeName};
 use super::scan::{self, Kind, Scanner, Token};
 
 /// Longest identifier that the server does not cut (bytes).
@@ -30,6 +30,8 @@ pub const ALL_ITEMS_MAX: usize = 1 << 14;
 pub enum Class {
     /// NULL.
     Null,
+    /// `NULL::type` or `CAST(NULL AS type)`.
+    CastNull(Cast),
     /// DEFAULT.
     Default,
     /// Digits only.
@@ -66,7 +68,7 @@ impl Class {
     /// The type that is named behind it.
     pub fn cast(self) -> Option<Cast> {
         match self {
-            Self::CastParam(_, cast) | Self::CastString(cast) => Some(cast),
+            Self::CastParam(_, cast) | Self::CastString(cast) | Self::CastNull(cast) => Some(cast),
             _ => None,
         }
     }
@@ -87,6 +89,7 @@ impl Class {
             Self::Param(_) => 0x0f,
             Self::CastParam(..) => 0x10,
             Self::CastString(_) => 0x11,
+            Self::CastNull(_) => 0x12,
         }
     }
 }
@@ -150,6 +153,8 @@ pub struct Lifted {
     pub rows: usize,
     /// What stands behind them.
     pub tail: Tail,
+    /// The types that its casts name, beside PostgreSQL's own.
+    pub types: Vec<OtherType>,
     /// Where the first row's items begin in the text: behind its parenthesis.
     pub(super) head: usize,
     /// Where they stand in the shape.
@@ -187,7 +192,7 @@ impl Lifted {
     /// The shape of the statement with row `row` alone, into `out`. Only for rows without parameters.
     pub fn put_shape(&self, row: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.shape[..self.row.start]);
-        put_markers(self.row(row), out);
+        put_markers(self.row(row), &self.types, out);
         out.extend_from_slice(&self.shape[self.row.end..]);
     }
 
@@ -218,7 +223,7 @@ impl Lifted {
     }
 }
 
-fn put_markers(row: &[Item], out: &mut Vec<u8>) {
+fn put_markers(row: &[Item], types: &[OtherType], out: &mut Vec<u8>) {
     for (i, item) in row.iter().enumerate() {
         out.extend_from_slice(if i == 0 { b"" } else { b"," });
         out.push(item.class.marker());
@@ -226,8 +231,25 @@ fn put_markers(row: &[Item], out: &mut Vec<u8>) {
             out.extend_from_slice(&n.to_be_bytes());
         }
         if let Some(cast) = item.class.cast() {
-            out.extend_from_slice(&cast.oid.to_be_bytes());
-            out.extend_from_slice(&cast.typmod.to_be_bytes());
+            put_cast(cast, types, out);
+        }
+    }
+}
+
+fn put_cast(cast: Cast, types: &[OtherType], out: &mut Vec<u8>) {
+    out.push(u8::from(cast.through_text));
+    out.extend_from_slice(&cast.typmod.to_be_bytes());
+    match cast.to {
+        Type::Own(oid) => out.extend_from_slice(&oid.to_be_bytes()),
+        // No type of PostgreSQL's own has this number. A name has no zero byte.
+        Type::Named(place) => {
+            out.extend_from_slice(&[0, 0]);
+            if let Some(OtherType { schema, name, array }) = types.get(usize::from(place)) {
+                out.extend_from_slice(schema.as_deref().unwrap_or_default().as_bytes());
+                out.push(0);
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(&[0, u8::from(*array)]);
+            }
         }
     }
 }
@@ -356,6 +378,7 @@ pub fn quick_reject(text: &[u8]) -> bool {
 pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     out.shape.clear();
     out.items.clear();
+    out.types.clear();
     (out.rows, out.tail, out.head, out.row) = (0, Tail::default(), 0, 0..0);
     if quick_reject(text) {
         return Err(NotPourable::NotInsert);
@@ -574,7 +597,7 @@ impl<'a> Lift<'a, '_> {
         self.out.rows = 1;
         self.out.shape.push(b'(');
         let start = self.out.shape.len();
-        put_markers(&self.out.items, &mut self.out.shape);
+        put_markers(&self.out.items, &self.out.types, &mut self.out.shape);
         self.out.row = start..self.out.shape.len();
         self.out.shape.push(b')');
         loop {
@@ -644,7 +667,7 @@ impl<'a> Lift<'a, '_> {
             Kind::Integer => (Class::Integer, token.end),
             Kind::Decimal => (Class::Decimal, token.end),
             Kind::Word if self.bytes(token).eq_ignore_ascii_case(b"cast") => self.cast_item(token.start)?,
-            Kind::Word => (self.word_item(token)?, token.end),
+            Kind::Word => self.word_item(token)?,
             Kind::Param => self.param_item(token)?,
             Kind::Operator if self.bytes(token) == b"-" => self.signed(token)?,
             kind => return Err(unlike_literal(kind)),
@@ -652,7 +675,14 @@ impl<'a> Lift<'a, '_> {
         Ok(Item { class, start: token.start, end })
     }
 
-    fn word_item(&self, token: Token) -> Result<Class, NotPourable> {
+    /// NULL, perhaps with the name of a type, DEFAULT, TRUE or FALSE.
+    fn word_item(&mut self, token: Token) -> Result<(Class, usize), NotPourable> {
+        let class = self.word_class(token)?;
+        let cast = if class == Class::Null { self.cast()? } else { None };
+        Ok(cast.map_or((class, token.end), |(cast, end)| (Class::CastNull(cast), end)))
+    }
+
+    fn word_class(&self, token: Token) -> Result<Class, NotPourable> {
         let bytes = self.bytes(token);
         let classes: [(&[u8], Class); 4] = [
             (b"null", Class::Null),
@@ -664,13 +694,13 @@ impl<'a> Lift<'a, '_> {
         found.map(|(_, class)| *class).ok_or(NotPourable::Expression)
     }
 
-    /// `$n`, perhaps with the name of its type.
+    /// `$n`, perhaps with the name of its type, or with `text` and that.
     fn param_item(&mut self, token: Token) -> Result<(Class, usize), NotPourable> {
         let number = param(self.bytes(token))?;
-        Ok(match self.cast()? {
-            Some((cast, end)) => (Class::CastParam(number, cast), end),
-            None => (Class::Param(number), token.end),
-        })
+        let Some((cast, end)) = self.cast()? else { return Ok((Class::Param(number), token.end)) };
+        let outer = if cast.is_text() { self.cast()? } else { None };
+        let (cast, end) = outer.map_or((cast, end), |(outer, end)| (outer.behind(cast), end));
+        Ok((Class::CastParam(number, cast), end))
     }
 
     /// A plain string, perhaps with the name of a type.
@@ -685,19 +715,25 @@ impl<'a> Lift<'a, '_> {
         }
     }
 
-    /// `CAST(... AS type)` of a parameter or a plain string; it begins at `start`.
+    /// `CAST(... AS type)` of a parameter, a plain string or NULL, or `CAST($n::text AS type)`; it begins at `start`.
     fn cast_item(&mut self, start: usize) -> Result<(Class, usize), NotPourable> {
         let open = self.next();
         if !self.is_byte(open, b'(') {
             return Err(NotPourable::Expression);
         }
         let value = self.next().ok_or(NotPourable::Syntax)?;
+        let inner = if value.kind == Kind::Param { self.cast()? } else { None };
         let word = self.next();
         if !self.is_word(word, b"as") {
             return Err(NotPourable::Expression);
         }
         let (cast, _) = self.type_name(value.end)?;
         let end = self.close()?;
+        let cast = match inner {
+            None => cast,
+            Some((inner, _)) if inner.is_text() => cast.behind(inner),
+            Some(_) => return Err(NotPourable::Expression),
+        };
         let quoted = |range: Range<usize>| memchr(b'\'', &self.text[range]).is_some();
         match value.kind {
             Kind::Param => Ok((Class::CastParam(param(self.bytes(value))?, cast), end)),
@@ -706,6 +742,7 @@ impl<'a> Lift<'a, '_> {
                 Err(NotPourable::Expression)
             }
             Kind::String => Ok((Class::CastString(cast), end)),
+            _ if self.is_word(Some(value), b"null") => Ok((Class::CastNull(cast), end)),
             kind => Err(unlike_literal(kind)),
         }
     }
@@ -724,19 +761,77 @@ impl<'a> Lift<'a, '_> {
     fn type_name(&mut self, mut end: usize) -> Result<(Cast, usize), NotPourable> {
         let mut name = TypeName::default();
         while let Some(word) = self.peek().filter(|t| t.kind == Kind::Word) {
+            // CAST($1::text AS ...
+            if self.is_word(Some(word), b"as") {
+                break;
+            }
             self.next();
             name.push(self.bytes(word)).ok_or(NotPourable::Expression)?;
             end = word.end;
         }
-        let cast = name.meaning().ok_or(NotPourable::Expression)?;
-        let open = self.peek();
-        if !self.is_byte(open, b'(') {
+        let next = self.peek();
+        let quoted = next.is_some_and(|t| t.kind == Kind::Quoted);
+        let cast = match name.meaning() {
+            Some(cast) if !quoted && !self.is_byte(next, b'.') => cast,
+            _ => return self.other_type(&name, end),
+        };
+        if self.is_byte(next, b'[') {
+            let end = self.brackets()?;
+            return Ok((cast.array().ok_or(NotPourable::Expression)?, end));
+        }
+        if !self.is_byte(next, b'(') {
             return Ok((cast, end));
         }
         self.next();
         let (precision, scale, end) = self.modifier()?;
         let cast = cast.with_modifier(precision, scale).ok_or(NotPourable::Expression)?;
         Ok((cast, end))
+    }
+
+    /// `name` or `schema.name`, perhaps `[]`: a type that the grammar does not know. What it begins with is read if it is a word.
+    fn other_type(&mut self, word: &TypeName, mut end: usize) -> Result<(Cast, usize), NotPourable> {
+        let (mut schema, mut name) = (None, word.other());
+        if word.is_empty() {
+            (name, end) = self.identifier()?;
+        }
+        let dot = self.peek();
+        if self.is_byte(dot, b'.') {
+            self.next();
+            schema = Some(name.ok_or(NotPourable::Expression)?);
+            (name, end) = self.identifier()?;
+        }
+        let open = self.peek();
+        let array = self.is_byte(open, b'[');
+        if array {
+            end = self.brackets()?;
+        }
+        let name = name.ok_or(NotPourable::Expression)?;
+        let cast = Cast::of_name(schema, name, array, &mut self.out.types);
+        Ok((cast.ok_or(NotPourable::Expression)?, end))
+    }
+
+    /// A name as the server folds it, and where it ends. `None`: it is none that may be a type's.
+    fn identifier(&mut self) -> Result<(Option<String>, usize), NotPourable> {
+        let token = self.next().ok_or(NotPourable::Syntax)?;
+        let bytes = self.bytes(token);
+        let name = match token.kind {
+            Kind::Word => {
+                let mut name = TypeName::default();
+                name.push(bytes).and_then(|()| name.other())
+            }
+            Kind::Quoted => {
+                std::str::from_utf8(&bytes[1..bytes.len() - 1]).ok().map(|name| name.replace("\"\"", "\""))
+            }
+            _ => None,
+        };
+        Ok((name, token.end))
+    }
+
+    /// `[]`, and where it ends.
+    fn brackets(&mut self) -> Result<usize, NotPourable> {
+        self.next();
+        let close = self.next().filter(|t| self.is_byte(Some(*t), b']')).ok_or(NotPourable::Expression)?;
+        Ok(close.end)
     }
 
     /// `precision)` or `precision, scale)`, and where it ends.
@@ -824,7 +919,7 @@ impl<'a> Lift<'a, '_> {
         self.keyword(b"nothing", NotPourable::OnConflict)
     }
 
-    /// RETURNING with nothing but names, dots, stars and commas: the parser judges what they mean.
+    /// RETURNING with nothing but names, dots, stars, commas and `::text`: the parser judges what they mean.
     fn returning(&mut self) -> Result<(), NotPourable> {
         self.out.shape.push(b' ');
         self.keyword(b"returning", NotPourable::Returning)?;
@@ -836,7 +931,7 @@ impl<'a> Lift<'a, '_> {
                 Some(t) if matches!(t.kind, Kind::Word | Kind::Quoted) => {
                     self.name().map_err(|_| NotPourable::Returning)?;
                 }
-                Some(t) if matches!(self.bytes(t), b"." | b"," | b"*") => {
+                Some(t) if matches!(self.bytes(t), b"." | b"," | b"*" | b"::") => {
                     self.next();
                     self.out.shape.extend_from_slice(self.bytes(t));
                 }
@@ -966,7 +1061,7 @@ mod tests {
         let out =
             lifted("INSERT INTO t VALUES ($2::INTEGER, $1 :: /**/ timestamp\nWITHOUT time zone, $3::text)")
                 .unwrap();
-        let cast = |oid, looked_up| Cast { oid, looked_up, typmod: -1 };
+        let cast = |oid, looked_up| Cast::plain(Type::Own(oid), looked_up);
         let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
         assert_eq!(
             classes,
@@ -977,7 +1072,6 @@ mod tests {
             ]
         );
         assert_eq!((out.params(), out.looks_up_types()), (3, true));
-        assert!(lifted("INSERT INTO t VALUES ($1::int4range)").is_err());
         assert!(!lifted("INSERT INTO t VALUES ($1::date), ($2::DATE)").unwrap().is_like_before(1));
         let shape = |text| lifted(text).unwrap().shape;
         assert_eq!(shape("INSERT INTO t VALUES ($1::int)"), shape("insert into t values($1::INTEGER)"));
@@ -988,7 +1082,9 @@ mod tests {
     #[test]
     fn the_type_of_a_string_may_stand_behind_it() {
         let out = lifted("INSERT INTO t VALUES ('it''s'::date, '7' :: numeric(10, 2))").unwrap();
-        let cast = |oid, looked_up, typmod| Class::CastString(Cast { oid, looked_up, typmod });
+        let cast = |oid, looked_up, typmod| {
+            Class::CastString(Cast { typmod, ..Cast::plain(Type::Own(oid), looked_up) })
+        };
         let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
         assert_eq!(classes, [cast(1082, true, -1), cast(1700, false, 655_366)]);
         assert_eq!(without_cast(b"'it''s'::date"), b"'it''s'");
@@ -1005,7 +1101,7 @@ mod tests {
             "INSERT INTO t VALUES (CAST($1 AS timestamp with time zone), cast ( /**/ $2 as NUMERIC(10, 2) ))",
         );
         let out = out.unwrap();
-        let cast = |oid, looked_up, typmod| Cast { oid, looked_up, typmod };
+        let cast = |oid, looked_up, typmod| Cast { typmod, ..Cast::plain(Type::Own(oid), looked_up) };
         let classes: Vec<_> = out.items.iter().map(|item| item.class).collect();
         assert_eq!(
             classes,
@@ -1020,6 +1116,56 @@ mod tests {
         let shape = |value| lifted(&format!("INSERT INTO t VALUES ({value})")).unwrap().shape;
         for (a, b) in [("$1::uuid", "CAST($1 AS UUID)"), ("'x'::date", "Cast('y' As date)")] {
             assert_eq!(shape(a), shape(b), "{a}");
+        }
+    }
+
+    #[test]
+    fn types_of_users_are_known_by_their_names() {
+        let names = |text: &str| {
+            let out = lifted(text).expect(text);
+            let casts: Vec<_> = out.items.iter().filter_map(|item| item.class.cast()).collect();
+            (casts, out.types)
+        };
+        let (casts, types) = names(
+            "INSERT INTO t VALUES ($1::text::\"public\".\"Mood\", CAST($2::varchar AS s . MOOD), $3::s.mood, $4::mood[], '5'::mood)",
+        );
+        let other = |schema: Option<&str>, name: &str, array| OtherType {
+            schema: schema.map(str::to_owned),
+            name: name.to_owned(),
+            array,
+        };
+        assert_eq!(
+            types,
+            [
+                other(Some("public"), "Mood", false),
+                other(Some("s"), "mood", false),
+                other(None, "mood", true),
+                other(None, "mood", false)
+            ]
+        );
+        let plain = |place| Cast::plain(Type::Named(place), false);
+        let (text, varchar) = (Cast::of_word(b"text").unwrap(), Cast::of_word(b"varchar").unwrap());
+        assert_eq!(casts, [plain(0).behind(text), plain(1).behind(varchar), plain(1), plain(2), plain(3)]);
+        assert_eq!(names("INSERT INTO t VALUES ($1::\"a\"\"b\")").1, [other(None, "a\"b", false)]);
+        let own = |value: &str| names(&format!("INSERT INTO t VALUES ({value})"));
+        for (value, oid) in [("$1::int[]", 1007), ("$1::\"int4\"", 23), ("'{}'::pg_catalog.text[]", 1009)] {
+            assert_eq!((own(value).0[0].to, own(value).1), (Type::Own(oid), Vec::new()), "{value}");
+        }
+        // Another name is another statement, whatever its place is.
+        let shape = |text: &str| lifted(text).unwrap().shape;
+        assert_eq!(shape("INSERT INTO t VALUES ('1'::MOOD)"), shape("INSERT INTO t VALUES ('2'::\"mood\")"));
+        assert_ne!(shape("INSERT INTO t VALUES ('1'::mood)"), shape("INSERT INTO t VALUES ('1'::mood2)"));
+        assert_ne!(shape("INSERT INTO t VALUES ('1'::mood)"), shape("INSERT INTO t VALUES ('1'::s.mood)"));
+        assert_ne!(shape("INSERT INTO t VALUES ('1'::mood)"), shape("INSERT INTO t VALUES ('1'::mood[])"));
+        assert_ne!(shape("INSERT INTO t VALUES ($1::mood)"), shape("INSERT INTO t VALUES ($1::text::mood)"));
+    }
+
+    #[test]
+    fn null_may_have_a_type() {
+        let date = Cast::of_word(b"date").unwrap();
+        for value in ["null::date", "CAST(NULL AS date)", "(cast(null as DATE))"] {
+            let (class, _) = classes_of_one(&format!("INSERT INTO t VALUES ({value})"));
+            assert_eq!(class, Class::CastNull(date), "{value}");
         }
     }
 
@@ -1118,8 +1264,6 @@ mod tests {
             ("INSERT INTO t VALUES (--1\n)", N::Expression),
             ("INSERT INTO t VALUES (-$1)", N::Expression),
             ("INSERT INTO t VALUES (1::int)", N::Expression),
-            ("INSERT INTO t VALUES ('1'::int4range)", N::Expression),
-            ("INSERT INTO t VALUES ('1'::int[])", N::Expression),
             ("INSERT INTO t VALUES ('1'::varchar(3))", N::Expression),
             ("INSERT INTO t VALUES ('1'::numeric(3,1.5))", N::Expression),
             ("INSERT INTO t VALUES ('1'::text::int)", N::Expression),
@@ -1143,16 +1287,27 @@ mod tests {
             ("INSERT INTO t VALUES ((", N::Syntax),
             ("INSERT INTO t VALUES (CAST)", N::Expression),
             ("INSERT INTO t VALUES (cast(1 AS int))", N::Expression),
-            ("INSERT INTO t VALUES (cast(NULL AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast(TRUE AS bool))", N::Expression),
+            ("INSERT INTO t VALUES (TRUE::bool)", N::Expression),
+            ("INSERT INTO t VALUES (DEFAULT::int)", N::Expression),
             ("INSERT INTO t VALUES (cast(($1) AS int))", N::Expression),
-            ("INSERT INTO t VALUES (cast($1::text AS int))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1::int AS text))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1::text::text AS text))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1::varchar(3) AS mood))", N::Expression),
+            ("INSERT INTO t VALUES (cast('1'::text AS int))", N::Expression),
             ("INSERT INTO t VALUES (cast($1, int))", N::Expression),
             ("INSERT INTO t VALUES (cast($1 AS))", N::Expression),
             ("INSERT INTO t VALUES (cast($1 AS int)::text)", N::Expression),
-            ("INSERT INTO t VALUES (cast($1 AS int[]))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS int[3]))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS int[][]))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS numeric(3)[]))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS mood(3)))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS a.b.c))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS U&\"a\"))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS \"\"))", N::Expression),
+            ("INSERT INTO t VALUES (cast($1 AS é))", N::Expression),
             ("INSERT INTO t VALUES (cast($1 AS varchar(3)))", N::Expression),
             ("INSERT INTO t VALUES (cast($1 AS text COLLATE \"C\"))", N::Expression),
-            ("INSERT INTO t VALUES (cast($1 AS pg_catalog.int4))", N::Expression),
             ("INSERT INTO t VALUES (cast(E'1' AS int))", N::Literal),
             ("INSERT INTO t VALUES (cast('1'/*'*/AS int))", N::Expression),
             ("INSERT INTO t VALUES (cast(/*'*/'1' AS int))", N::Expression),
@@ -1175,11 +1330,13 @@ mod tests {
             ("INSERT INTO t VALUES (1a)", N::Syntax),
             ("INSERT INTO t VALUES ($1::varchar(3))", N::Expression),
             ("INSERT INTO t VALUES ($1::char)", N::Expression),
-            ("INSERT INTO t VALUES ($1::int[])", N::Expression),
+            ("INSERT INTO t VALUES ($1::int[1])", N::Expression),
+            ("INSERT INTO t VALUES ($1::mood[)", N::Expression),
             ("INSERT INTO t VALUES ($1::int ARRAY)", N::Expression),
             ("INSERT INTO t VALUES ($1::int::text)", N::Expression),
-            ("INSERT INTO t VALUES ($1::\"int4\")", N::Expression),
-            ("INSERT INTO t VALUES ($1::pg_catalog.int4)", N::Expression),
+            ("INSERT INTO t VALUES ($1::text::mood::text)", N::Expression),
+            ("INSERT INTO t VALUES ($1::mood \"x\")", N::Expression),
+            ("INSERT INTO t VALUES ($1::mood), ($2::mood2)", N::ManyRows),
             ("INSERT INTO t VALUES ($1::interval year)", N::Expression),
             ("INSERT INTO t VALUES ($1::timestamp(3))", N::Expression),
             ("INSERT INTO t VALUES ($1::timestamp at time zone 'UTC')", N::Expression),

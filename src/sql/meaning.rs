@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use pg_query::NodeEnum;
 use pg_query::protobuf::{self, a_const::Val};
 
-use super::cast::Cast;
+use super::cast::{Cast, OtherType, Type};
 use super::insert::{Class, Lifted, NotPourable};
 use super::scan;
 
@@ -32,6 +32,25 @@ pub struct InsertTarget {
     pub conflict: bool,
     /// RETURNING, when there is one.
     pub returning: Option<Vec<Returned>>,
+    /// The types that casts name, beside PostgreSQL's own ...
+    pub types: Vec<OtherType>,
+    /// ... and what the server says that each is; nothing until it was asked.
+    pub type_oids: Vec<u32>,
+}
+
+impl InsertTarget {
+    /// Does RETURNING name a type, which is looked for in `search_path`?
+    pub fn returns_text(&self) -> bool {
+        self.returning.iter().flatten().any(|returned| matches!(returned, Returned::Text(_)))
+    }
+
+    /// What a cast takes a value to. `None`: the server was not asked, or knows no such type.
+    pub fn type_oid(&self, cast: Cast) -> Option<u32> {
+        match cast.to {
+            Type::Own(oid) => Some(oid.into()),
+            Type::Named(place) => self.type_oids.get(usize::from(place)).copied(),
+        }
+    }
 }
 
 /// One entry of RETURNING.
@@ -41,6 +60,8 @@ pub enum Returned {
     All,
     /// A column.
     Column(String),
+    /// `column::text`.
+    Text(String),
     /// NULL.
     Null,
 }
@@ -284,6 +305,7 @@ pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourab
     let same = all.len() == lifted.items.len()
         && target.items.len() == lifted.row(0).len()
         && all.iter().zip(&lifted.items).all(|(tree, item)| is_same(*tree, item.class))
+        && target.types == lifted.types
         && (target.conflict, target.returning.is_some()) == (lifted.tail.conflict, lifted.tail.returning);
     if !same {
         return Err(NotPourable::Disagreement);
@@ -298,7 +320,9 @@ pub fn is_same(tree: Class, scanned: Class) -> bool {
     match (tree, scanned) {
         (Class::Integer, Class::SignedInteger) => true,
         (Class::CastParam(a, to), Class::CastParam(b, like)) => a == b && to.is_same(like),
-        (Class::CastString(to), Class::CastString(like)) => to.is_same(like),
+        (Class::CastString(to), Class::CastString(like)) | (Class::CastNull(to), Class::CastNull(like)) => {
+            to.is_same(like)
+        }
         (tree, scanned) => tree == scanned,
     }
 }
@@ -328,7 +352,9 @@ fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
             Class::False => out.push_str("FALSE"),
             Class::String => out.push_str("'x'"),
             Class::Param(n) => out.push_str(&format!("${n}")),
-            Class::CastParam(..) | Class::CastString(_) => return Err(NotPourable::Expression),
+            Class::CastParam(..) | Class::CastString(_) | Class::CastNull(_) => {
+                return Err(NotPourable::Expression);
+            }
         }
     }
     out.push_str(tail);
@@ -370,7 +396,8 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
         None => quote_ident(&relation.relname),
     };
     let columns: Vec<String> = stmt.cols.iter().map(column).collect::<Result<_, _>>()?;
-    let rows = rows(stmt)?;
+    let mut types = Vec::new();
+    let rows = rows(stmt, &mut types)?;
     let items = rows.first().cloned().unwrap_or_default();
     if rows.iter().any(|row| row.len() != items.len()) {
         return Err(NotPourable::Count);
@@ -380,7 +407,17 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     }
     let returning = returning(stmt, relation)?;
     let table = relation.relname.clone();
-    let target = InsertTarget { schema, table, columns, name_as_written, items, conflict, returning };
+    let target = InsertTarget {
+        schema,
+        table,
+        columns,
+        name_as_written,
+        items,
+        conflict,
+        returning,
+        types,
+        type_oids: Vec::new(),
+    };
     Ok((target, rows.concat()))
 }
 
@@ -416,13 +453,8 @@ fn returning(
     if !clause.options.is_empty() {
         return Err(NotPourable::Returning);
     }
-    let column = |node: &protobuf::Node| {
-        let Some(NodeEnum::ResTarget(target)) = node.node.as_ref() else { return None };
-        let column = match target.val.as_ref()?.node.as_ref()? {
-            NodeEnum::ColumnRef(column) => column,
-            NodeEnum::AConst(constant) if constant.isnull => return Some(Returned::Null),
-            _ => return None,
-        };
+    let named = |node: &protobuf::Node| {
+        let NodeEnum::ColumnRef(column) = node.node.as_ref()? else { return None };
         let last = match column.fields.as_slice() {
             [last] => last,
             [first, last] if is_name(first, table) && !hidden => last,
@@ -436,7 +468,20 @@ fn returning(
             _ => None,
         }
     };
-    clause.exprs.iter().map(column).collect::<Option<_>>().map(Some).ok_or(NotPourable::Returning)
+    let entry = |node: &protobuf::Node| {
+        let Some(NodeEnum::ResTarget(target)) = node.node.as_ref() else { return None };
+        let value = target.val.as_ref()?;
+        match value.node.as_ref()? {
+            NodeEnum::AConst(constant) if constant.isnull => Some(Returned::Null),
+            NodeEnum::TypeCast(cast) => {
+                let to = type_of(cast, &mut Vec::new())?;
+                let Returned::Column(name) = named(cast.arg.as_ref()?)? else { return None };
+                (to.is_text() && to.looked_up).then_some(Returned::Text(name))
+            }
+            _ => named(value),
+        }
+    };
+    clause.exprs.iter().map(entry).collect::<Option<_>>().map(Some).ok_or(NotPourable::Returning)
 }
 
 /// A table called so would be hidden by the aliases of what was there before and after.
@@ -468,7 +513,7 @@ fn column(node: &protobuf::Node) -> Result<String, NotPourable> {
 }
 
 /// The classes of each row of VALUES.
-fn rows(stmt: &protobuf::InsertStmt) -> Result<Vec<Vec<Class>>, NotPourable> {
+fn rows(stmt: &protobuf::InsertStmt, types: &mut Vec<OtherType>) -> Result<Vec<Vec<Class>>, NotPourable> {
     let source = stmt.select_stmt.as_ref().ok_or(NotPourable::DefaultValues)?;
     let Some(NodeEnum::SelectStmt(select)) = source.node.as_ref() else {
         return Err(NotPourable::NotValues);
@@ -486,17 +531,17 @@ fn rows(stmt: &protobuf::InsertStmt) -> Result<Vec<Vec<Class>>, NotPourable> {
         return Err(NotPourable::NotValues);
     }
     let row = |node: &protobuf::Node| match node.node.as_ref() {
-        Some(NodeEnum::List(list)) => list.items.iter().map(class).collect(),
+        Some(NodeEnum::List(list)) => list.items.iter().map(|item| class(item, types)).collect(),
         _ => Err(NotPourable::NotValues),
     };
     select.values_lists.iter().map(row).collect()
 }
 
-fn class(node: &protobuf::Node) -> Result<Class, NotPourable> {
+fn class(node: &protobuf::Node, types: &mut Vec<OtherType>) -> Result<Class, NotPourable> {
     match node.node.as_ref() {
         Some(NodeEnum::SetToDefault(_)) => Ok(Class::Default),
         Some(NodeEnum::ParamRef(param)) => param_number(param).map(Class::Param),
-        Some(NodeEnum::TypeCast(cast)) => cast_of(cast).unwrap_or(Err(NotPourable::Expression)),
+        Some(NodeEnum::TypeCast(cast)) => cast_of(cast, types).unwrap_or(Err(NotPourable::Expression)),
         Some(NodeEnum::AConst(constant)) => match &constant.val {
             None if constant.isnull => Ok(Class::Null),
             Some(Val::Ival(value)) if value.ival < 0 => Ok(Class::SignedInteger),
@@ -514,18 +559,30 @@ fn param_number(param: &protobuf::ParamRef) -> Result<u16, NotPourable> {
     u16::try_from(param.number).map_err(|_| NotPourable::Params)
 }
 
-/// `$n::type` or `'...'::type`. `None`: it is another cast.
-fn cast_of(cast: &protobuf::TypeCast) -> Option<Result<Class, NotPourable>> {
-    let to = type_of(cast.type_name.as_ref()?)?;
+/// `$n::type`, `$n::text::type`, `'...'::type` or `NULL::type`. `None`: it is another cast.
+fn cast_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Result<Class, NotPourable>> {
     match cast.arg.as_ref()?.node.as_ref()? {
-        NodeEnum::ParamRef(param) => Some(param_number(param).map(|n| Class::CastParam(n, to))),
-        NodeEnum::AConst(protobuf::AConst { val: Some(Val::Sval(_)), .. }) => Some(Ok(Class::CastString(to))),
+        NodeEnum::ParamRef(param) => {
+            let to = type_of(cast, types)?;
+            Some(param_number(param).map(|n| Class::CastParam(n, to)))
+        }
+        NodeEnum::TypeCast(inner) => {
+            let through = type_of(inner, types).filter(|inner| inner.is_text())?;
+            let NodeEnum::ParamRef(param) = inner.arg.as_ref()?.node.as_ref()? else { return None };
+            let to = type_of(cast, types)?.behind(through);
+            Some(param_number(param).map(|n| Class::CastParam(n, to)))
+        }
+        NodeEnum::AConst(protobuf::AConst { val: Some(Val::Sval(_)), .. }) => {
+            Some(Ok(Class::CastString(type_of(cast, types)?)))
+        }
+        NodeEnum::AConst(constant) if constant.isnull => Some(Ok(Class::CastNull(type_of(cast, types)?))),
         _ => None,
     }
 }
 
-fn type_of(name: &protobuf::TypeName) -> Option<Cast> {
-    let plain = name.typemod == -1 && name.array_bounds.is_empty() && !name.setof && !name.pct_type;
+fn type_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Cast> {
+    let name = cast.type_name.as_ref()?;
+    let plain = name.typemod == -1 && !name.setof && !name.pct_type;
     let names: Vec<&str> = name
         .names
         .iter()
@@ -534,21 +591,35 @@ fn type_of(name: &protobuf::TypeName) -> Option<Cast> {
             _ => None,
         })
         .collect::<Option<_>>()?;
-    let modifiers: Vec<i32> = name
-        .typmods
-        .iter()
-        .map(|modifier| match modifier.node.as_ref() {
-            Some(NodeEnum::AConst(protobuf::AConst { val: Some(Val::Ival(value)), .. })) => Some(value.ival),
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
-    let to = Cast::of_tree(&names).filter(|_| plain)?;
+    let (schema, last) = match names[..] {
+        [schema, last] => (Some(schema), last),
+        [last] => (None, last),
+        _ => return None,
+    };
+    let modifiers: Vec<i32> = numbers(&name.typmods)?;
+    let array = match numbers(&name.array_bounds)?[..] {
+        [] => false,
+        [-1] => true,
+        _ => return None,
+    };
     match modifiers[..] {
-        [] => Some(to),
-        [precision] => to.with_modifier(precision, 0),
-        [precision, scale] => to.with_modifier(precision, scale),
+        _ if !plain => None,
+        [] => Cast::of_name(schema.map(str::to_owned), last.to_owned(), array, types),
+        _ if array => None,
+        [precision] => Cast::of_names(schema, last)?.with_modifier(precision, 0),
+        [precision, scale] => Cast::of_names(schema, last)?.with_modifier(precision, scale),
         _ => None,
     }
+}
+
+/// Of a list of plain ones. `None`: there is something else.
+fn numbers(nodes: &[protobuf::Node]) -> Option<Vec<i32>> {
+    let number = |node: &protobuf::Node| match node.node.as_ref() {
+        Some(NodeEnum::AConst(protobuf::AConst { val: Some(Val::Ival(value)), .. })) => Some(value.ival),
+        Some(NodeEnum::Integer(value)) => Some(value.ival),
+        _ => None,
+    };
+    nodes.iter().map(number).collect()
 }
 
 /// The class of a number that the tree keeps as text.
@@ -676,6 +747,10 @@ mod tests {
         assert_eq!(all.returning.as_deref(), Some(&returned[..]));
         assert!(target("ON CONFLICT DO NOTHING").conflict);
         assert!(target("ON CONFLICT ON CONSTRAINT c DO NOTHING").conflict);
+        let texts = target("RETURNING a::text, \"T\".\"B\" :: TEXT AS c");
+        assert!(texts.returns_text() && !all.returns_text());
+        let text = |name: &str| Returned::Text(name.to_owned());
+        assert_eq!(texts.returning, Some(vec![text("a"), text("B")]));
         let named = insert_target("INSERT INTO s.t VALUES (1) RETURNING s.t.a, s.t.*, t.b").expect("schema");
         assert_eq!(named.returning, Some(vec![column("a"), Returned::All, column("b")]));
         let aliased = insert_target(
@@ -716,6 +791,12 @@ mod tests {
             ("INSERT INTO s.t AS a VALUES (1) RETURNING s.a.b", N::Returning),
             ("INSERT INTO s.t AS a VALUES (1) RETURNING s.t.b", N::Returning),
             ("INSERT INTO t VALUES (1) RETURNING NULL::int", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING NULL::text", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING a::varchar", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING a::text::int", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING a::text[]", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING a::s.text", N::Returning),
+            ("INSERT INTO t VALUES (1) RETURNING *::text", N::Syntax),
             ("INSERT INTO t VALUES (1) RETURNING NULL IS NULL", N::Returning),
             ("INSERT INTO t VALUES (1) RETURNING TRUE", N::Returning),
             ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),

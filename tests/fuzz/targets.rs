@@ -20,6 +20,7 @@ use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
 use pgsluice::server::names;
 use pgsluice::settings::{Policy, Settings, SimpleQuery, Statements};
 use pgsluice::sql::again::Memo;
+use pgsluice::sql::cast::Cast;
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject, without_cast};
 use pgsluice::sql::meaning::InsertTarget;
 use pgsluice::sql::{custom, effects, meaning, scan, verbs};
@@ -432,16 +433,23 @@ pub(crate) fn poured_values(data: &[u8]) {
         }
     }
 
-    let classes: Vec<Class> = (1..=6).map(Class::Param).collect();
+    let Ok(bind) = Bind::decode(data) else { return };
+    let own: Vec<Class> = (1..=6).map(Class::Param).collect();
+    let mut read = own.clone();
+    read[2] = Class::CastParam(3, Cast::of_word(b"timestamptz").expect("a type"));
+    for (classes, oids) in [(own, [23, 25, 1184, 1700, 16, 20]), (read, [21, 1043, 1043, 23, 16, 23])] {
+        poured_parameters(&table, classes, &oids, &bind);
+    }
+}
+
+fn poured_parameters(table: &catalog::Table, classes: Vec<Class>, oids: &[u32], bind: &Bind<'_>) {
     let items: Vec<Item> = classes.iter().map(|&class| Item { class, start: 0, end: 0 }).collect();
     let target = InsertTarget { table: "t".into(), items: classes, ..InsertTarget::default() };
-    let oids = [23, 25, 1184, 1700, 16, 20];
-    let plan = plan_params(&table, &target, b"", &items, &oids, Context::Pooled).expect("a plan");
-    let Ok(bind) = Bind::decode(data) else { return };
+    let plan = plan_params(table, &target, b"", &items, oids, Context::Pooled).expect("a plan");
     let rows = bind.params_len / 6;
-    if let Some(format) = format_of(&plan, &bind, rows) {
+    if let Some(format) = format_of(&plan, bind, rows) {
         let mut out = b"before".to_vec();
-        match encode_params(&plan, &bind, rows, format, &mut out) {
+        match encode_params(&plan, bind, rows, format, &mut out) {
             Err(_) => assert_eq!(out, b"before"),
             Ok(_) => {
                 let mut rest = out.strip_prefix(b"before").expect("only appended to");
@@ -468,7 +476,7 @@ fn table() -> catalog::Table {
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
              "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
-             "may_insert": true, "domain_null_check": false, "has_default": false, "default_whys": []}}"#
+             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "has_default": false, "default_whys": []}}"#
         )
     });
     let answer = format!(

@@ -25,9 +25,15 @@ impl Step {
 
     /// Parse, Bind, Describe, Execute, Sync of an unnamed statement with text parameters.
     pub fn extended(sql: &str, params: &[Option<&str>]) -> Self {
+        Self::typed(sql, &[], params)
+    }
+
+    /// The same, of parameters whose types are declared.
+    pub fn typed(sql: &str, types: &[u32], params: &[Option<&str>]) -> Self {
         let mut bytes = Vec::new();
         let params: Vec<_> = params.iter().map(|p| p.map(str::as_bytes)).collect();
-        frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &[]);
+        let types: Vec<u8> = types.iter().flat_map(|oid| oid.to_be_bytes()).collect();
+        frontend::put_parse(&mut bytes, b"", sql.as_bytes(), &types);
         frontend::put_bind_text(&mut bytes, b"", &params);
         frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', b"");
         frontend::put_execute(&mut bytes, b"", 0);
