@@ -351,11 +351,13 @@ fn a_connection_with_a_query_inside_a_unit_is_nobody_elses() {
     let proxy = Proxy::to(pg, "default_pool_size = 1", "", "");
     let mut raw = Raw::login(proxy.port(), &database);
     let mut other = Raw::login(proxy.port(), &database);
-    let pid = other.value("SELECT pg_backend_pid()");
-    raw.send(
-        &[parse("", "SELECT 1"), bind("", "", None), execute("", 0), query("SELECT 2"), sync()].concat(),
-    );
+    raw.send(&[parse("s", "SELECT 2"), sync()].concat());
     raw.read_until_ready();
-    raw.read_until_ready();
-    assert_ne!(other.value("SELECT pg_backend_pid()"), pid);
+    for text in ["SELECT 2", "EXECUTE s"] {
+        let pid = other.value("SELECT pg_backend_pid()");
+        raw.send(&[parse("", "SELECT 1"), bind("", "", None), execute("", 0), query(text), sync()].concat());
+        raw.read_until_ready();
+        raw.read_until_ready();
+        assert_ne!(other.value("SELECT pg_backend_pid()"), pid, "{text}");
+    }
 }

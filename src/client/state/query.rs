@@ -44,6 +44,9 @@ impl State {
             self.send_query(DEALLOCATE, fold, server);
             return Ok(Taken::Done);
         }
+        if !fold {
+            doubt_unit(server);
+        }
         if self.waits_for_loan(text, found, fold, server) {
             return Ok(Taken::Later);
         }
@@ -51,7 +54,6 @@ impl State {
             self.send_query(text, true, server);
             return Ok(Taken::Done);
         }
-        doubt_unit(server);
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
     }
