@@ -963,6 +963,23 @@ fn texts_are_bounded_by_prepared_statement_bytes_max() {
 }
 
 #[test]
+fn who_fills_the_memory_for_texts_leaves_other_pools_their_share() {
+    let (server, proxy, database) = one("prepared_statement_bytes_max = \"1MB\"");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let sql = |n: usize, bytes: usize| format!("SELECT {n}, '{}'", "x".repeat(bytes));
+    prepare(&mut raw, "a", &sql(1, 1000 << 10));
+    let refused = (2..).find(|n| {
+        let messages = ask(&mut raw, |o| put_parse(o, &n.to_string(), &sql(*n, 1 << 10)));
+        messages[0].tag == b::ERROR_RESPONSE && messages[0].sqlstate() == "53400"
+    });
+    assert!(refused.is_some());
+    let mut other = Raw::login(proxy.port(), &server.fresh_database(""));
+    prepare(&mut other, "small", &sql(1, 15 << 10));
+    let messages = ask(&mut other, |o| put_parse(o, "more", &sql(2, 15 << 10)));
+    assert_eq!(messages[0].sqlstate(), "53400");
+}
+
+#[test]
 fn a_plan_whose_result_changed_is_refused_as_direct_and_heals_with_a_new_parse() {
     let (server, proxy, database) = one("");
     server.psql(&database, "CREATE TABLE t AS SELECT 1 AS a");

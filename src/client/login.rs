@@ -174,7 +174,17 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
     let governs = pool.settings.load_full();
     let rules = super::rules(&settings, &me.asked, peer.ip());
     let audit = super::Auditor::new(&me, &cx.audit);
-    let own = Own { pid: me.pid, mode, rules, catalog: pool.catalog, base, since, reported, audit };
+    let own = Own {
+        pid: me.pid,
+        mode,
+        rules,
+        catalog: pool.catalog,
+        texts: Arc::clone(&pool.texts),
+        base,
+        since,
+        reported,
+        audit,
+    };
     let session = Box::new(Session {
         client,
         state: State::new(cx, &settings.general, &governs, own),

@@ -132,7 +132,7 @@ table! {
         "prepared statements kept on one server connection in transaction and statement mode; 0 passes \
          names through untouched";
     POOL, RELOAD, prepared_statement_bytes_max = prepared_statement_bytes_max: Bytes(1 << 20, BUDGET_MAX),
-        "bytes of statement text remembered in all, over all clients";
+        "bytes of statement text remembered in all, over all clients; a 64th of it is each pool's own, whatever others hold";
     POOL, RELOAD, session_state = session_state: one_of::<SessionState>(),
         "what happens with session state that cannot be carried to another server connection: the client \
          keeps its connection, the statement is refused, or it is let through";

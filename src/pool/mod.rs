@@ -227,6 +227,8 @@ pub struct Pool {
     pub target: ArcSwap<Target>,
     /// Texts that are prepared here mean something to its clients alone ([`own_catalog`](crate::proto::prepared::Statements::own_catalog)).
     pub catalog: u64,
+    /// Bytes of text of its clients' named statements.
+    pub texts: Arc<AtomicUsize>,
     /// Of the target's hosts, the one that the next connection begins with.
     next_host: AtomicUsize,
     /// Counters.

@@ -184,6 +184,7 @@ impl Pools {
             settings: ArcSwap::new(settings),
             target: ArcSwap::from_pointee(target),
             catalog: Statements::own_catalog(),
+            texts: Arc::default(),
             next_host: AtomicUsize::new(0),
             stats: Stats::default(),
             welcome: Mutex::default(),

@@ -42,7 +42,8 @@ pub struct Statement {
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
     pub shape: OnceLock<u64>,
     stale: AtomicBool,
-    bytes: Option<Arc<AtomicUsize>>,
+    /// Where its bytes are counted: in all, and of its pool.
+    bytes: Option<[Arc<AtomicUsize>; 2]>,
 }
 
 /// What a prepared INSERT is, as far as its text says.
@@ -131,10 +132,10 @@ impl Statement {
         class: u64,
         era: u64,
         effects: Effects,
-        bytes: Option<Arc<AtomicUsize>>,
+        bytes: Option<[Arc<AtomicUsize>; 2]>,
     ) -> Self {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        if let Some(bytes) = &bytes {
+        for bytes in bytes.iter().flatten() {
             bytes.fetch_add(query.len() + types.len(), Ordering::Relaxed);
         }
         Self {
@@ -167,11 +168,14 @@ impl Statement {
 
 impl Drop for Statement {
     fn drop(&mut self) {
-        if let Some(bytes) = &self.bytes {
+        for bytes in self.bytes.iter().flatten() {
             bytes.fetch_sub(self.query.len() + self.types.len(), Ordering::Relaxed);
         }
     }
 }
+
+/// This part of all bytes is each pool's own, whatever others hold.
+const POOLS_SHARE: usize = 64;
 
 /// All named statements that some client holds, by content.
 #[derive(Debug, Default)]
@@ -195,8 +199,8 @@ impl Statements {
         NEXT_ID.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The statement with this content under settings of this class; made when nobody holds it yet.
-    /// `None`: `bytes_max` is reached.
+    /// The statement with this content under settings of this class; made when nobody holds it yet. `own` counts the bytes of
+    /// the pool's. `None`: `bytes_max` is reached, and the pool has its share of it.
     pub fn intern(
         &self,
         query: &[u8],
@@ -204,6 +208,7 @@ impl Statements {
         class: u64,
         effects: impl FnOnce() -> Effects,
         bytes_max: usize,
+        own: &Arc<AtomicUsize>,
     ) -> Option<Arc<Statement>> {
         let key = self.hasher.hash_one((query, types, class));
         let era = self.era.load(Ordering::Acquire);
@@ -213,10 +218,11 @@ impl Statements {
         if known.is_some() {
             return known;
         }
-        if self.bytes.load(Ordering::Relaxed) + query.len() + types.len() > bytes_max {
+        let with_it = |bytes: &AtomicUsize| bytes.load(Ordering::Relaxed) + query.len() + types.len();
+        if with_it(&self.bytes) > bytes_max && with_it(own) > bytes_max / POOLS_SHARE {
             return None;
         }
-        let bytes = Some(Arc::clone(&self.bytes));
+        let bytes = Some([Arc::clone(&self.bytes), Arc::clone(own)]);
         let made = Arc::new(Statement::build(query, types, class, era, effects(), bytes));
         let slot = map.entry(key).or_default();
         slot.retain(|weak| weak.strong_count() > 0);
@@ -700,23 +706,25 @@ mod tests {
 
     #[test]
     fn equal_content_is_one_statement_and_bytes_are_bounded() {
-        let all = Statements::default();
-        let a = all.intern(b"select 1", &[], 0, || Effects::NONE, 10).unwrap();
-        let b = all.intern(b"select 1", &[], 0, || Effects::NONE, 10).unwrap();
+        let (all, own) = (Statements::default(), Arc::default());
+        let a = all.intern(b"select 1", &[], 0, || Effects::NONE, 10, &own).unwrap();
+        let b = all.intern(b"select 1", &[], 0, || Effects::NONE, 10, &own).unwrap();
         assert_eq!(a.id, b.id);
-        let other = all.intern(b"select 1", &[], 1, || Effects::NONE, 100).unwrap();
+        let other = all.intern(b"select 1", &[], 1, || Effects::NONE, 100, &own).unwrap();
         assert_ne!(a.id, other.id, "a literal may mean something else under other settings");
         drop(other);
-        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10).is_none());
+        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10, &own).is_none());
+        let another = Arc::default();
+        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10, &another).is_none());
         drop((a, b));
-        assert_eq!(all.bytes(), 0);
-        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10).is_some());
+        assert_eq!((all.bytes(), own.load(Ordering::Relaxed)), (0, 0));
+        assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10, &own).is_some());
     }
 
     #[test]
     fn catalogue_that_moved_makes_another_statement_of_the_same_text() {
-        let all = Statements::default();
-        let intern = || all.intern(b"select 1", &[], 0, || Effects::NONE, 100).unwrap();
+        let (all, own) = (Statements::default(), Arc::default());
+        let intern = || all.intern(b"select 1", &[], 0, || Effects::NONE, 100, &own).unwrap();
         let before = intern();
         all.catalog_moved();
         let behind = intern();

@@ -55,7 +55,8 @@ impl State {
             // This client was told just now how the rows look.
             let (query, types, max) = (&statement.query, &statement.types, self.prepared_bytes_max);
             let class = statement.class;
-            let interned = self.shared.statements.intern(query, types, class, || statement.effects, max);
+            let statements = &self.shared.statements;
+            let interned = statements.intern(query, types, class, || statement.effects, max, &self.texts);
             if let Some(new) = interned {
                 new.shape.get_or_init(|| shape);
                 self.names.replace(statement.id, &new);

@@ -12,6 +12,7 @@ mod taint;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::Auditor;
 use super::judge::{Reading, Unjudged};
@@ -183,6 +184,8 @@ pub struct State {
     pub catalog_moved: bool,
     /// Its pool's ([`Pool::catalog`](crate::pool::Pool::catalog)).
     pub catalog: u64,
+    /// Its pool's ([`Pool::texts`](crate::pool::Pool::texts)).
+    pub texts: Arc<AtomicUsize>,
     /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
     pub own_catalog: u64,
 
@@ -313,6 +316,8 @@ pub struct Own {
     pub rules: Rules,
     /// See [`State::catalog`].
     pub catalog: u64,
+    /// See [`State::texts`].
+    pub texts: Arc<AtomicUsize>,
     /// See [`State::base`].
     pub base: Arc<VarSet>,
     /// See [`State::since`].
@@ -326,7 +331,7 @@ pub struct Own {
 impl State {
     /// Of a client that has just logged in.
     pub fn new(cx: &super::Context, general: &General, governs: &pool::Settings, own: Own) -> Self {
-        let Own { pid, mode, rules, catalog, base, since, reported, audit } = own;
+        let Own { pid, mode, rules, catalog, texts, base, since, reported, audit } = own;
         let mut state = Self {
             pid,
             mode,
@@ -341,6 +346,7 @@ impl State {
             shapes: Shapes::default(),
             catalog_moved: false,
             catalog,
+            texts,
             own_catalog: 0,
             want: Arc::clone(&base),
             base,

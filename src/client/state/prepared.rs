@@ -119,6 +119,7 @@ impl State {
             self.class_of_texts(),
             || effects(parse.query, std_strings),
             self.prepared_bytes_max,
+            &self.texts,
         );
         let Some(statement) = interned else {
             return Ok(self.refuse(Kind::Parse, Error::prepared_bytes(self.prepared_bytes_max), server));
