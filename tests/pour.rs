@@ -893,6 +893,28 @@ fn a_role_that_bypasses_row_security_no_longer_is_bound_by_it() {
     }
 }
 
+/// The server tells such a change with its next answer, and the answer to a flush is no client's.
+#[test]
+fn a_reload_that_changes_what_strings_mean_is_heard_by_who_is_poured() {
+    let pg = &Postgres::start(PgOptions::default());
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    pg.psql(&db, "TRUNCATE t");
+    pg.psql(&db, "ALTER SYSTEM SET standard_conforming_strings = off");
+    pg.psql(&db, "SELECT pg_reload_conf()");
+    pg.wait_until(&db, "SELECT current_setting('standard_conforming_strings') = 'off'");
+    clients.push(Raw::login(proxy.port(), &db));
+    for _ in 0..3 {
+        let script = vec![Step::query(r"INSERT INTO t (a, b) VALUES (1, 'a\\b')")];
+        for seen in crowd::run(&mut clients, &vec![script; CLIENTS + 1], true) {
+            assert!(errors(&seen).is_empty(), "{}", comparable(&seen));
+        }
+    }
+    let lengths = pg.psql(&db, "SELECT length(b), count(*) FROM t GROUP BY 1");
+    assert_eq!(lengths.trim(), format!("3|{}", 3 * (CLIENTS + 1)));
+}
+
 #[test]
 fn a_row_that_waits_for_a_lock_holds_up_no_stranger() {
     let pg = Postgres::shared();

@@ -306,10 +306,13 @@ SELECT pg_catalog.json_build_object(
 /// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint, with what [`TYPES_SQL`] answered behind it,
 /// `$4` the names of types; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
-/// transaction cannot commit. Also where its isolation level came to be another one (ALTER ROLE, ALTER SYSTEM): what is looked at
-/// then is older than COPY's lock. And where row security has come to apply to the role, which lost BYPASSRLS, SUPERUSER or its
-/// membership in the owner: a COPY would fail of itself, but an INSERT that was prepared before is not planned again for that. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a
-/// qualified name.
+/// transaction cannot commit. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a qualified name.
+///
+/// It fails, too, where what is no part of the table has changed:
+/// - the isolation level (ALTER ROLE, ALTER SYSTEM): what is looked at then is older than COPY's lock;
+/// - row security, which applies to the role once that has lost BYPASSRLS, SUPERUSER or its membership in the owner: a COPY would fail of
+///   itself, but an INSERT that was prepared before is not planned again for that;
+/// - what a backslash in the clients' strings means (ALTER SYSTEM and a reload): of who is only poured none would hear of it.
 pub fn guard_sql() -> &'static str {
     // The text under the cast is never a constant, so it is not folded (and raised) while planning; and it is int4's input
     // that raises: xid8's takes any text for zero before PostgreSQL 16.
@@ -324,6 +327,7 @@ pub fn guard_sql() -> &'static str {
    AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid
    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
    AND NOT pg_catalog.row_security_active($1::pg_catalog.oid)
+   AND pg_catalog.current_setting('standard_conforming_strings') OPERATOR(pg_catalog.=) 'on'
   THEN pg_catalog.pg_current_xact_id()::pg_catalog.text
   ELSE pg_catalog.concat('pgsluice: the table changed ', found.f)::pg_catalog.int4::pg_catalog.text END FROM found"
     );
@@ -343,7 +347,8 @@ pub fn guard_sql() -> &'static str {
 /// users (ALTER DOMAIN invalidates no table): see [`Table::has_sentinel`]. The role needs SELECT.
 pub fn sentinel_sql<'a>(targets: impl IntoIterator<Item = &'a str>) -> String {
     let mut sql = String::from(
-        "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)",
+        "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)
+   AND pg_catalog.current_setting('standard_conforming_strings') OPERATOR(pg_catalog.=) 'on'",
     );
     for (at, target) in targets.into_iter().enumerate() {
         let (name, relid) = (2 * at + 2, 2 * at + 3);
