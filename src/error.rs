@@ -365,6 +365,12 @@ impl Error {
         Self::new(Kind::Killed, format!("database \"{database}\" was removed from the configuration"))
     }
 
+    /// A reload gave the entry of `database` another login, or took away the one that it named.
+    pub fn login_changed(database: &str) -> Self {
+        let what = format!("user of database \"{database}\" was changed in the configuration");
+        Self::new(Kind::Killed, what).with_hint("Connect again.")
+    }
+
     /// Neither of the console's lists has the user.
     pub fn console_not_allowed(user: &str) -> Self {
         Self::new(

@@ -216,6 +216,32 @@ fn clients_of_all_names_share_the_pool_of_a_login_that_the_entry_names() {
 }
 
 #[test]
+fn a_login_that_a_reload_takes_back_serves_nobody_any_longer() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let ann = role(server, &database, "withdrawn_ann");
+    let config = |user: &str, mode| Proxy::config(server, &format!("pool_mode = \"{mode}\""), user, "");
+    for mode in ["transaction", "session"] {
+        for (before, after) in [("user = \"postgres\"", ""), ("", "user = \"postgres\"")] {
+            let proxy = Proxy::start(&config(before, mode));
+            let [mut idle, mut busy] = [(); 2].map(|()| login_as(&proxy, &ann, &database));
+            let was = busy.value("SELECT current_user").expect("a name");
+            assert_eq!(was == "postgres", !before.is_empty(), "{was}");
+            busy.rows("BEGIN");
+            proxy.reload(&config(after, mode));
+            let last = idle.read_until_closed().pop().expect("a word");
+            assert_eq!(last.sqlstate(), "57P01", "{}", last.outline());
+            assert!(last.field(b'M').contains("user of database"), "{}", last.outline());
+            assert_eq!(busy.value("SELECT current_user"), Some(was), "a transaction is finished");
+            busy.send(&build(|o| f::put_query(o, b"COMMIT")));
+            assert!(busy.read_until_closed().iter().any(|m| m.tag == b'E' && m.sqlstate() == "57P01"));
+            let now = login_as(&proxy, &ann, &database).value("SELECT current_user").expect("a name");
+            assert_eq!(now == "postgres", !after.is_empty(), "{now}");
+        }
+    }
+}
+
+#[test]
 fn a_pool_without_a_size_has_a_connection_for_everybody() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

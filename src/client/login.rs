@@ -304,6 +304,15 @@ fn open_pool(
     }
 }
 
+/// Why a client that asked for this may not go on in that pool: its entry is gone, or has the server log in as another.
+pub(super) fn withdrawn(settings: &Settings, asked: &PoolKey, pool: &PoolKey) -> Option<Error> {
+    match settings.database(&asked.database) {
+        None => Some(Error::database_removed(&asked.database)),
+        Some(entry) if asked.pool(entry) != *pool => Some(Error::login_changed(&asked.database)),
+        Some(_) => None,
+    }
+}
+
 /// The settings in the startup packet.
 fn asked_for(cx: &Context, settings: &Settings, startup: &Startup, peer: Peer) -> Arc<VarSet> {
     let ignored = &settings.general.ignore_startup_parameters;

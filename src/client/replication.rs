@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::Context;
 use super::handshake::Authenticated;
-use super::login::{LetIn, Linked, NotAdmitted, let_in, rules};
+use super::login::{LetIn, Linked, NotAdmitted, let_in, rules, withdrawn};
 use super::state::policy_error;
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::error::{Error, Kind};
@@ -175,8 +175,8 @@ impl Replicating {
             return Ok(());
         }
         let PoolKey { database, user, .. } = &self.me.asked;
-        if self.cx.settings.load().database(database).is_none() {
-            return Err(Error::database_removed(database));
+        if let Some(error) = withdrawn(&self.cx.settings.load(), &self.me.asked, &self.pool.key) {
+            return Err(error);
         }
         let ClientShared { id: client, peer: address, tls, .. } = *self.me;
         may_replicate(&self.cx, Source { client, address, tls, user, database })

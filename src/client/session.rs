@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::Context;
 use super::defer::{Deferred, Left};
-use super::login::why_none;
+use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
@@ -351,7 +351,7 @@ impl Session {
             self.state.max_prepared = self.settings.max_prepared_statements;
             self.state.message_max = settings.general.max_packet_size;
             self.busy_poll = settings.general.busy_poll;
-            self.draining |= settings.database(&self.me.asked.database).is_none();
+            self.draining |= login::withdrawn(&settings, &self.me.asked, &self.pool.key).is_some();
         }
     }
 
@@ -762,13 +762,8 @@ impl Session {
         }
         self.draining |= told(Signal::Drain);
         if self.draining && quiet {
-            let name = &self.me.asked.database;
-            let removed = self.cx.settings.load().database(name).is_none();
-            return Err(Fault::Client(if removed {
-                Error::database_removed(name)
-            } else {
-                Error::shutting_down()
-            }));
+            let why = login::withdrawn(&self.cx.settings.load(), &self.me.asked, &self.pool.key);
+            return Err(Fault::Client(why.unwrap_or_else(Error::shutting_down)));
         }
         for (signal, error) in [
             (Signal::IdleTimeout, Error::timeout(Kind::IdleTimeout, "client_idle_timeout")),
