@@ -554,6 +554,7 @@ fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T
 }
 
 impl State {
+    #[inline]
     fn pass_ready(&mut self, frame: &[u8], pipeline: &mut Pipeline) -> Result<Answer, Fault> {
         let status =
             b::ready_for_query(&frame[HEADER_BYTES..]).map_err(|e| Fault::ServerViolation(e.to_string()))?;
@@ -572,6 +573,7 @@ impl State {
     }
 
     /// A message that answers what was asked; `rest` bytes of it are still to come.
+    #[inline]
     fn pass_answer(
         &mut self,
         tag: u8,
@@ -621,6 +623,7 @@ impl State {
         self.fold.kept.clear();
     }
 
+    #[inline]
     fn put_answer(&mut self, answer: Answer, tag: u8, frame: &[u8], rest: usize, walk: &mut Down<'_>) {
         // Mostly what comes next is here, too, and shows that nothing is to be kept.
         let may_be_taken_back = || {
@@ -644,6 +647,7 @@ impl State {
     }
 
     /// Answers that no server is asked for, where their turn has come.
+    #[inline]
     fn put_fakes(&mut self, pipeline: &mut Pipeline, walk: &mut Down<'_>) {
         while let Some(owed) = pipeline.pop_fake() {
             walk.copy();
