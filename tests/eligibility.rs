@@ -362,6 +362,17 @@ fn a_hostile_search_path_changes_no_answer() {
     }
 }
 
+/// Three sessions of a fresh database; names are looked for in the schema `earlier` first by those that plan and flush.
+fn who_plans_flushes_and_changes(setup: &str) -> [Raw; 3] {
+    let server = Postgres::shared();
+    let database = server.fresh_database(setup);
+    let mut sessions = [(); 3].map(|()| Raw::login(server.port(), &database));
+    for raw in &mut sessions[..2] {
+        raw.rows("SET search_path = earlier, public");
+    }
+    sessions
+}
+
 /// A flush whose table changed since it was planned must not commit; what cannot matter must not fail it.
 #[test]
 fn ddl_between_planning_and_commit_fails_the_flush() {
@@ -418,14 +429,7 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         ),
         ("t", "CREATE TABLE earlier.t (a int, b int)", true),
     ];
-    let server = Postgres::shared();
-    let database = server.fresh_database(SETUP);
-    let mut planner = Raw::login(server.port(), &database);
-    let mut flusher = Raw::login(server.port(), &database);
-    let mut changer = Raw::login(server.port(), &database);
-    for raw in [&mut planner, &mut flusher] {
-        raw.rows("SET search_path = earlier, public");
-    }
+    let [mut planner, mut flusher, mut changer] = who_plans_flushes_and_changes(SETUP);
     for &(table, step, must_fail) in STEPS {
         // The refusal of the table as such is not the question here.
         let mut facts = ask(&mut planner, None, table).expect("table");
@@ -480,14 +484,7 @@ fn names_of_types_mean_what_they_mean_in_the_flush() {
         ("u", &[other(Some("others"), "feeling", false)], "SELECT 1", false),
         ("t", &[other(None, "nonesuch", false)], "SELECT 1", true),
     ];
-    let server = Postgres::shared();
-    let database = server.fresh_database(SETUP);
-    let mut planner = Raw::login(server.port(), &database);
-    let mut flusher = Raw::login(server.port(), &database);
-    let mut changer = Raw::login(server.port(), &database);
-    for raw in [&mut planner, &mut flusher] {
-        raw.rows("SET search_path = earlier, public");
-    }
+    let [mut planner, mut flusher, mut changer] = who_plans_flushes_and_changes(SETUP);
     for (table, types, step, must_fail) in steps {
         let facts = ask(&mut planner, None, table).expect("table");
         let mut target = target(table, &["a"], &classes("i"));

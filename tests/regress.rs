@@ -436,5 +436,9 @@ fn the_isolation_suite_cannot_tell() {
     let _turn = TURN.lock();
     let regress = suite();
     let specs = specs(&regress);
+    if specs.is_empty() {
+        println!("PGSLUICE_REGRESS_FILES names none of the isolation suite");
+        return;
+    }
     compare(&specs, &THROUGH[..2], |way| run_isolation(way, &regress, &specs));
 }
