@@ -184,6 +184,11 @@ impl ClientShared {
         (state, now.duration_since(watched.turn_at), now.duration_since(watched.xact_at))
     }
 
+    /// Where from, for the log.
+    pub fn place(&self) -> String {
+        self.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string())
+    }
+
     /// What it does.
     pub fn state(&self) -> ClientState {
         ClientState::from_u8(self.state.load(Ordering::Relaxed))

@@ -130,10 +130,12 @@ impl Replicating {
         self.me.unlink();
         self.part(told.as_ref()).await;
         let settings = self.cx.settings.load();
-        let ours = told.is_some();
-        if if ours { settings.general.log_pooler_errors } else { settings.general.log_disconnections } {
-            let why = told.map_or_else(|| "connection closed".to_owned(), |error| error.to_string());
-            let peer = self.me.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string());
+        let (logs, why) = match told {
+            Some(error) => (settings.general.log_pooler_errors, error.to_string()),
+            None => (settings.general.log_disconnections, "connection closed".to_owned()),
+        };
+        if logs {
+            let peer = self.me.place();
             let PoolKey { user, database, .. } = &self.me.asked;
             events::session_ended(events::Who { client: self.me.id, user, database, peer: &peer }, &why);
         }

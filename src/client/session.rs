@@ -595,7 +595,7 @@ impl Session {
     }
 
     fn peer(&self) -> String {
-        self.me.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string())
+        self.me.place()
     }
 
     fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
