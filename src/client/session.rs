@@ -795,14 +795,17 @@ impl Session {
             Fault::ServerViolation(why) => Error::server_violation(why).put(out),
             Fault::Settings(body) => b::put_as_fatal(out, body),
         }
-        let peer = self.peer();
-        let settings = self.cx.settings.load();
-        let ours = matches!(fault, Fault::Client(_) | Fault::ServerViolation(_));
-        if if ours { settings.general.log_pooler_errors } else { settings.general.log_disconnections } {
-            events::session_ended(self.who(&peer), &fault_text(&fault));
-        }
-        drop(settings);
+        self.log_end(&fault);
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
+    }
+
+    fn log_end(&self, fault: &Fault) {
+        let general = &self.cx.settings.load().general;
+        let ours = matches!(fault, Fault::Client(_) | Fault::ServerViolation(_));
+        if if ours { general.log_pooler_errors } else { general.log_disconnections } {
+            let peer = self.peer();
+            events::session_ended(self.who(&peer), &fault_text(fault));
+        }
     }
 }
 

@@ -178,8 +178,7 @@ impl Proxy {
     async fn take_tcp(self: &Arc<Self>, tcp: std::net::TcpStream, peer: SocketAddr) {
         let place = self.place(Peer::Tcp(peer)).await;
         self.give_to_worker(move |proxy| async move {
-            let general = &proxy.cx.settings.load().general;
-            let keepalive = Keepalive::from(general);
+            let keepalive = Keepalive::from(&proxy.cx.settings.load().general);
             let stream = tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
             if let Ok(stream) = stream {
                 proxy.connection(stream, Peer::Tcp(peer), place).await;
