@@ -25,6 +25,7 @@ use crate::limits::STATEMENT_BYTES_MAX;
 use crate::settings::{AllowList, AllowListMode, Enforce, Policy, SimpleQuery, Statements, Switch};
 use crate::sql::meaning::{self, Kind};
 use crate::sql::scan;
+use crate::sql::verbs::opens_to_writes;
 use texts::Readings;
 
 /// Longest text that is given a fingerprint in an audit event (bytes): parsing it must not cost more than
@@ -414,6 +415,17 @@ pub fn judge_replication(rules: &Rules) -> Verdict {
     let what = format!("replication connections are not allowed: {why}");
     let hint = "Connect without the replication parameter.";
     rules.broken(Rejection::new(Rule::ReplicationDeny, what, hint))
+}
+
+/// The verdict on what a StartupMessage sets: it does for a whole session what SET may not.
+pub fn judge_startup<'a>(rules: &Rules, mut settings: impl Iterator<Item = (&'a str, &'a str)>) -> Verdict {
+    if rules.statements != Statements::ReadOnly || !settings.any(|(name, value)| opens_to_writes(name, value))
+    {
+        return Verdict::Pass;
+    }
+    let what = "a setting that opens transactions to writes is not allowed: statements is \"read_only\"";
+    let hint = "Connect without it.";
+    rules.broken(Rejection::new(Rule::StatementsReadOnly, what.into(), hint))
 }
 
 /// The verdict on a Query message that is too long to be held whole.

@@ -261,6 +261,47 @@ fn a_login_that_was_under_way_when_what_governs_it_changed_ends() {
     }
 }
 
+/// RELOAD, the `nth` of a proxy: when it returns, `config` is effective.
+fn reload(proxy: &Proxy, config: &str, nth: usize) {
+    proxy.reload(config);
+    let done = || (proxy.log().matches("configuration reloaded").count() == nth).then_some(());
+    assert!(poll(PATIENCE, done).is_some(), "{}", proxy.log());
+}
+
+/// Clients prove who they are by what the server knows, and are all to be ann to it; each session has a connection of
+/// its own, which no other gets.
+fn all_as_ann(server: &Postgres, general: &str, database: &str) -> String {
+    Proxy::config(server, &format!("{general}\npool_mode = \"session\"\nserver_lifetime = 0"), database, "")
+}
+
+const LOOKED_UP: &str = "auth_type = \"scram-sha-256\"\nauth_file = \"users\"\nauth_user = \"lookup\"";
+const USERS: (&str, &str) = ("users", "\"lookup\" \"asks\"\n\"listed\" \"by file\"\n");
+const NO_SECRET: &str = "08001 no connection to the server within query_wait_timeout";
+
+#[test]
+fn what_a_client_proved_logs_in_for_nobody_else() {
+    let server = server();
+    let proxy = Proxy::start_with(&all_as_ann(&server, LOOKED_UP, "user = \"ann\""), &[USERS]);
+    for (user, password) in [("listed", "by file"), ("ann", "right"), ("listed", "by file")] {
+        assert_eq!(enter(&proxy, user, password, &[]), Err(NO_SECRET.to_owned()), "{user}");
+    }
+}
+
+#[test]
+fn a_secret_that_a_reload_takes_from_an_entry_is_gone() {
+    let server = server();
+    let config = |database: &str| all_as_ann(&server, LOOKED_UP, database);
+    let (with_secret, without) = ("user = \"ann\"\npassword = \"right\"", "user = \"ann\"");
+    let proxy = Proxy::start_with(&config(with_secret), &[USERS]);
+    assert_eq!(enter(&proxy, "listed", "by file", &[]).as_deref(), Ok("ann"));
+    reload(&proxy, &config(without), 1);
+    assert_eq!(enter(&proxy, "listed", "by file", &[]), Err(NO_SECRET.to_owned()));
+    reload(&proxy, &config(with_secret), 2);
+    assert_eq!(enter(&proxy, "listed", "by file", &[]).as_deref(), Ok("ann"));
+    reload(&proxy, &all_as_ann(&server, "auth_type = \"trust\"", ""), 3);
+    assert_eq!(enter(&proxy, "ann", "", &[]), Err(NO_SECRET.to_owned()), "it was not hers");
+}
+
 /// A server that lets none of them in, and takes its time.
 #[test]
 fn made_up_databases_cost_a_server_a_few_connections_at_a_time() {

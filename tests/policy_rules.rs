@@ -198,6 +198,47 @@ fn replication_connections_are_refused_with_the_rule() {
 }
 
 #[test]
+fn a_startup_packet_opens_nothing_that_set_may_not() {
+    let opens = [
+        ("default_transaction_read_only", "off"),
+        ("Default_Transaction_Read_Only", "0"),
+        ("options", "-c default_transaction_read_only=off"),
+        ("options", "-c a.b=1 --default-transaction-read-only=no"),
+        ("options", "-c default_transaction_read_only=on -c default_transaction_read_only=f"),
+        ("transaction_read_only", "off"),
+    ];
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[users.postgres.policy]\nstatements = \"read_only\"");
+        let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
+        Postgres::shared().psql("postgres", &set);
+        let login = |setting| {
+            let parameters = [("user", "postgres"), ("database", &*database), setting];
+            Raw::login_as(proxy.port(), &parameters, "")
+        };
+        for setting in opens {
+            let error = login(setting).err().unwrap_or_else(|| panic!("{setting:?} was let in"));
+            assert_eq!(
+                (error.sqlstate(), error.field(b'S')),
+                ("42501".into(), "FATAL".into()),
+                "{setting:?}"
+            );
+            assert!(error.field(b'M').contains("statements is \"read_only\""), "{}", error.outline());
+        }
+        proxy.wait_for_log("statements=read_only");
+        for setting in [("default_transaction_read_only", "on"), ("options", "-c work_mem=1MB")] {
+            let mut raw = login(setting).unwrap_or_else(|e| panic!("{setting:?}: {}", e.outline()));
+            assert_eq!(raw.value("SHOW transaction_read_only").as_deref(), Some("on"));
+        }
+    }
+    let (proxy, database) =
+        with_policy("session", "[policy]\nstatements = \"read_only\"\nenforce = \"report\"");
+    let parameters = [("user", "postgres"), ("database", &*database), opens[0]];
+    let mut raw = Raw::login_as(proxy.port(), &parameters, "").expect("report lets it pass");
+    assert_eq!(raw.value("SHOW transaction_read_only").as_deref(), Some("off"));
+    proxy.wait_for_log("\"verdict\":\"report\"");
+}
+
+#[test]
 fn function_calls_are_no_reads() {
     let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"read_only\"");
     let mut raw = Raw::login(proxy.port(), &database);

@@ -30,7 +30,9 @@ use crate::limits::{AUTH_MESSAGE_BYTES_MAX, LOGIN_PIECE_BYTES};
 use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
+use crate::pool::PoolKey;
 use crate::settings::{AuthType, Mapping, Secret, Settings};
+use crate::telemetry::audit::Source;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::frontend;
@@ -526,6 +528,12 @@ impl Unauthenticated {
 }
 
 impl Authenticated {
+    /// Who it is, for the audit, while it has no session.
+    pub(super) fn source<'k>(&self, key: &'k PoolKey) -> Source<'k> {
+        let (address, tls) = (self.peer.addr(), self.stream.tls_version());
+        Source { client: 0, address, tls, user: &key.user, database: &key.database }
+    }
+
     /// Was it judged by a rule or a secret `before` that is another one `now`?
     pub fn is_outdated(&self, before: &Settings, now: &Settings) -> bool {
         self.judged_by(before) != self.judged_by(now)

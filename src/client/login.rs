@@ -18,7 +18,7 @@ use crate::error::{Error, Kind};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
-use crate::policy::Rules;
+use crate::policy::{Rules, judge_startup};
 use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
 use crate::proto::vars::{VarSet, Whose, moment};
 use crate::server::Reported;
@@ -123,7 +123,8 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
     }
 }
 
-/// Where a pool's connections log in, and as whom.
+/// Where a pool's connections log in, and as whom. `credential` is a client's own, and good for its own login only: one that
+/// the entry names serves others, too.
 pub fn pool_target(
     settings: &Settings,
     tls: Connector,
@@ -132,12 +133,12 @@ pub fn pool_target(
     credential: Credential,
 ) -> Target {
     let general = &settings.general;
-    let credential = match &database.password {
-        Some(secret) => Credential::from_secret(secret),
-        None => match database.user.as_ref().and_then(|forced| settings.userlist.get(forced)) {
-            Some(secret) => Credential::from_secret(secret),
-            None => credential,
-        },
+    let credential = match &database.user {
+        Some(named) => {
+            let secret = database.password.as_ref().or_else(|| settings.userlist.get(named));
+            secret.map_or(Credential::None, Credential::from_secret)
+        }
+        None => credential,
     };
     Target {
         hosts: database.host.clone(),
@@ -169,6 +170,9 @@ fn startup_settings(database: &Database) -> Vec<(String, String)> {
 /// # Errors
 /// The client is refused; it has to be told and closed.
 pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted, NotAdmitted> {
+    if let Err(error) = may_set(cx, &proven) {
+        return Err(NotAdmitted::new(proven, error));
+    }
     let LetIn { client, me, generation, settings, linked, peer } = let_in(cx, proven).await?;
     let Linked { pool, counted, mode, base, since, reported, server } = linked;
     let governs = pool.settings.load_full();
@@ -289,8 +293,6 @@ fn open_pool(
 ) -> Result<(Arc<Pool>, CountedIn), Error> {
     let database = settings.database(&who.database).ok_or_else(|| Error::unknown_database(&who.database))?;
     let key = who.pool(database);
-    // What a client proved is good for nobody else's login.
-    let credential = if key.user == who.user { credential } else { Credential::None };
     let pool = pool_of(cx, settings, database, &key, credential);
     if pool.disabled.load(Ordering::Relaxed) {
         let what = format!("database \"{}\" is disabled (DISABLE on the console)", key.database);
@@ -313,13 +315,27 @@ pub(super) fn withdrawn(settings: &Settings, asked: &PoolKey, pool: &PoolKey) ->
     }
 }
 
-/// The settings in the startup packet.
-fn asked_for(cx: &Context, settings: &Settings, startup: &Startup, peer: Peer) -> Arc<VarSet> {
+/// What the policy says of the settings in the startup packet.
+fn may_set(cx: &Context, proven: &Authenticated) -> Result<(), Error> {
+    let (settings, key) = (cx.settings.load(), PoolKey::of(&proven.startup));
+    let rules = rules(&settings, &key, proven.peer.ip());
+    cx.judged(proven.source(&key), judge_startup(&rules, sent(&settings, &proven.startup)))
+}
+
+/// The settings in the startup packet that are not to be dropped.
+fn sent<'a>(settings: &'a Settings, startup: &'a Startup) -> impl Iterator<Item = (&'a str, &'a str)> {
     let ignored = &settings.general.ignore_startup_parameters;
-    let named = named_by_host(settings, startup, peer);
     let kept = |name: &str| !ignored.iter().any(|i| i.eq_ignore_ascii_case(name));
-    let sent = startup.params.iter().filter(|(name, _)| kept(name)).map(|(n, v)| (n.as_str(), v.as_str()));
-    cx.pools.shared().vars.intern(sent.chain(named.as_deref().map(|name| ("application_name", name))))
+    startup.params.iter().filter(move |(name, _)| kept(name)).map(|(n, v)| (n.as_str(), v.as_str()))
+}
+
+/// The settings that a client begins with, of its own.
+fn asked_for(cx: &Context, settings: &Settings, startup: &Startup, peer: Peer) -> Arc<VarSet> {
+    let named = named_by_host(settings, startup, peer);
+    cx.pools
+        .shared()
+        .vars
+        .intern(sent(settings, startup).chain(named.as_deref().map(|name| ("application_name", name))))
 }
 
 fn put_greeting(client: &mut Conn, reported: &Reported, me: &ClientShared) {

@@ -32,9 +32,10 @@ use arc_swap::ArcSwap;
 
 use crate::cancel::{ClientShared, Registry};
 use crate::coalesce::Lanes;
+use crate::error::Error;
 use crate::learn::Learner;
 use crate::net::Connector;
-use crate::policy::Rejection;
+use crate::policy::{Rejection, Verdict};
 use crate::pool::Pools;
 use crate::settings::Settings;
 use crate::telemetry::audit::{Audit, Source};
@@ -60,6 +61,19 @@ pub struct Context {
     pub learner: Arc<Learner>,
     /// What met the policy.
     pub audit: Arc<Audit>,
+}
+
+impl Context {
+    /// What the policy says of a client that has no session yet: it is written down, and the error if it is refused.
+    fn judged(&self, source: Source<'_>, verdict: Verdict) -> Result<(), Error> {
+        let (rejection, rejected) = match verdict {
+            Verdict::Reject(rejection) => (rejection, true),
+            Verdict::Report(rejection) => (rejection, false),
+            Verdict::Pass | Verdict::Single => return Ok(()),
+        };
+        self.audit.record(source, "StartupMessage", &rejection, rejected);
+        if rejected { Err(state::policy_error(&rejection)) } else { Ok(()) }
+    }
 }
 
 /// Writes down what of one client met the policy.

@@ -12,12 +12,11 @@ use std::time::Instant;
 use super::Context;
 use super::handshake::Authenticated;
 use super::login::{LetIn, Linked, NotAdmitted, let_in, rules, withdrawn};
-use super::state::policy_error;
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::error::{Error, Kind};
 use crate::limits::LAST_WORDS;
 use crate::net::conn::Conn;
-use crate::policy::{Verdict, judge_replication};
+use crate::policy::judge_replication;
 use crate::pool::{Checkout, CountedIn, Pool, PoolKey};
 use crate::telemetry::audit::Source;
 use crate::telemetry::events;
@@ -46,14 +45,7 @@ pub struct Replicating {
 /// The client is refused; it has to be told and closed.
 pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Replicating, NotAdmitted> {
     let key = PoolKey::of(&proven.startup);
-    let source = Source {
-        client: 0,
-        address: proven.peer.addr(),
-        tls: proven.stream.tls_version(),
-        user: &key.user,
-        database: &key.database,
-    };
-    if let Err(error) = may_replicate(cx, source) {
+    if let Err(error) = may_replicate(cx, proven.source(&key)) {
         return Err(NotAdmitted::new(proven, error));
     }
     let LetIn { client, me, generation, settings, linked, .. } = let_in(cx, proven).await?;
@@ -74,17 +66,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Replicati
 fn may_replicate(cx: &Context, source: Source<'_>) -> Result<(), Error> {
     let key = PoolKey::new(source.database.to_owned(), source.user.to_owned());
     let rules = rules(&cx.settings.load(), &key, source.address.map(|address| address.ip().to_canonical()));
-    match judge_replication(&rules) {
-        Verdict::Reject(rejection) => {
-            cx.audit.record(source, "StartupMessage", &rejection, true);
-            Err(policy_error(&rejection))
-        }
-        Verdict::Report(rejection) => {
-            cx.audit.record(source, "StartupMessage", &rejection, false);
-            Ok(())
-        }
-        Verdict::Pass | Verdict::Single => Ok(()),
-    }
+    cx.judged(source, judge_replication(&rules))
 }
 
 /// Why the way of bytes ended.

@@ -365,6 +365,12 @@ fn check_database(draft: &mut Draft, database: &Database) {
             format!("\"{name}\" is no host; write an address, a host name, or a socket's directory");
         draft.object(&host, message);
     }
+    if database.password.is_some() && database.user.is_none() {
+        draft.object_ours(
+            &join(&path, "password"),
+            "is user's, which is not set; set user, or leave password out",
+        );
+    }
     let general = &draft.settings.general;
     let min = database.min_pool_size.unwrap_or(general.min_pool_size);
     let size = database.pool_size.unwrap_or(general.default_pool_size);

@@ -45,11 +45,11 @@ const CONNECTIONS: Count<usize> = Count(0, CONNECTIONS_MAX);
 const ROWS_MAX: usize = 1_000_000;
 /// Largest memory budget that a setting may give (bytes): 64 GiB.
 const BUDGET_MAX: usize = 64 << 30;
-/// A flush must be over before another session would start looking for deadlocks: below
 /// A wait of which the wake-up behind it is no noticeable part (microseconds).
 const BUSY_POLL_MICROS_MAX: u64 = 10_000;
 
-/// PostgreSQL's default `deadlock_timeout` of 1 s (microseconds).
+/// A flush must be over before another session would start looking for deadlocks: below PostgreSQL's default
+/// `deadlock_timeout` of 1 s (microseconds).
 const FLUSH_MICROS_MAX: u64 = 999_000;
 
 /// Highest number of a peer: PgBouncer's.

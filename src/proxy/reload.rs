@@ -161,7 +161,10 @@ impl Proxy {
                 continue;
             };
             let old = pool.target.load_full();
-            let credential = credential_now(settings, &pool.key.user, &old.credential);
+            // The secret of a login that the entry named is no client's.
+            let named = running.database(&pool.key.database).is_some_and(|entry| entry.user.is_some());
+            let proved = if named { &Credential::None } else { &old.credential };
+            let credential = credential_now(settings, &pool.key.user, proved);
             let target = login::pool_target(settings, tls.clone(), database, &pool.key, credential);
             let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
                 != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)

@@ -188,6 +188,11 @@ fn is_read_only_setting(name: &str) -> bool {
     READ_ONLY_SETTINGS.iter().any(|setting| name.eq_ignore_ascii_case(setting))
 }
 
+/// A setting of a StartupMessage that opens transactions to writes. Of the ways to say "on" the plain ones are taken.
+pub fn opens_to_writes(name: &str, value: &str) -> bool {
+    is_read_only_setting(name) && !["on", "true", "1"].iter().any(|on| value.eq_ignore_ascii_case(on))
+}
+
 /// READ WRITE among the modes of a transaction.
 fn opens_writes(options: &[protobuf::Node]) -> bool {
     def_elems(options).any(|option| {

@@ -119,6 +119,7 @@ disable_pqexec = true
 [databases."*"]
 host = "a.example,b.example"
 pool_mode = "session"
+user = "u"
 password = "s3cret"
 [databases.app]
 host = "/run"
@@ -286,6 +287,12 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             5,
             "databases.app.min_pool_size",
             "lower one or raise the other",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\npassword = \"x\"\n",
+            5,
+            "databases.app.password",
+            "is user's, which is not set",
         ),
         ("[databases]\napp = 1\n", 4, "databases.app", "expected the section [databases.app]"),
         ("[database.app]\nhost = \"a\"\n", 3, "database", "did you mean [databases]?"),
@@ -554,7 +561,9 @@ mode = shadow
     assert_eq!(settings.users["app"].max_user_connections, Some(7));
     let notices: Vec<(&str, Option<usize>)> =
         loaded.notices.iter().map(|n| (n.key.as_str(), n.line)).collect();
-    assert_eq!(notices, [("logfile", Some(18)), ("peer_id", None)]);
+    // Without user, as in PgBouncer.
+    let password = ("databases.app.password", Some(5));
+    assert_eq!(notices, [("logfile", Some(18)), password, ("peer_id", None)]);
     assert!(loaded.notices[0].message.contains("ignored, because"));
     let peers: Vec<_> =
         settings.peers.iter().map(|(id, p)| (*id, p.host.as_deref(), p.port, p.pool_size)).collect();
