@@ -242,6 +242,24 @@ fn a_login_that_a_reload_takes_back_serves_nobody_any_longer() {
 }
 
 #[test]
+fn limits_that_a_reload_lowers_are_kept_as_connections_come_back() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for limit in ["default_pool_size", "max_db_connections", "max_user_connections"] {
+        let config = |max: usize| Proxy::config(server, &format!("{limit} = {max}"), "", "");
+        let proxy = Proxy::start(&config(3));
+        let mut clients: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &database)).collect();
+        clients.iter_mut().for_each(|client| drop(client.rows("BEGIN")));
+        proxy.reload(&config(1));
+        proxy.wait_for_log("configuration reloaded");
+        clients.iter_mut().for_each(|client| drop(client.rows("COMMIT")));
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let row = [("database", &*database), ("sv_idle", "1"), ("sv_active", "0")];
+        support::console::until(&mut console, "SHOW POOLS", &row);
+    }
+}
+
+#[test]
 fn a_pool_without_a_size_has_a_connection_for_everybody() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

@@ -361,7 +361,7 @@ impl Pool {
         }
         let settings = &inner.settings;
         // Also when a reload made the pool smaller.
-        if inner.paused || inner.total > settings.most(settings.reserve_size) {
+        if inner.paused || inner.total > settings.most(settings.reserve_size) || self.is_above(settings) {
             drop(inner);
             return self.discard(server);
         }
@@ -446,6 +446,13 @@ impl Pool {
 
     fn full(count: &AtomicUsize, max: usize) -> bool {
         max > 0 && count.load(Ordering::Relaxed) >= max
+    }
+
+    /// More connections than the database or the user may have: a limit was lowered.
+    fn is_above(&self, settings: &Settings) -> bool {
+        let above = |count: &AtomicUsize, max: usize| max > 0 && count.load(Ordering::Relaxed) > max;
+        above(&self.db_count, settings.max_db_connections)
+            || above(&self.user_count, settings.max_user_connections)
     }
 
     /// Counts one more connection, unless the database's or the user's limit is reached.
