@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
@@ -20,8 +20,10 @@ use zeroize::Zeroizing;
 pub use peers::{Peers, Way, onward};
 
 use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
+use crate::net::stream::Peer;
 use crate::pool::PoolKey;
 use crate::server::ServerShared;
+use crate::telemetry::events::Who;
 use crate::wire::CancelKey;
 
 /// What a client does now. The console counts these.
@@ -186,7 +188,13 @@ impl ClientShared {
 
     /// Where from, for the log.
     pub fn place(&self) -> String {
-        self.peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string())
+        self.peer.map_or(Peer::Unix, Peer::Tcp).to_string()
+    }
+
+    /// As the log names it, at its [`place`](Self::place).
+    pub fn who<'a>(&'a self, place: &'a str) -> Who<'a> {
+        let PoolKey { database, user, .. } = &self.asked;
+        Who { client: self.id, user, database, peer: place }
     }
 
     /// What it does.
@@ -251,9 +259,15 @@ impl ClientShared {
         self.signals.swap(0, Ordering::AcqRel)
     }
 
-    /// The session's task, said once.
-    pub fn set_waker(&self, waker: &Waker) {
-        *lock(&self.waker) = Some(waker.clone());
+    /// What is signalled from here on wakes the task that waits for this.
+    ///
+    /// Cancel safety: it does not wait itself.
+    pub async fn wakes_this_task(&self) {
+        std::future::poll_fn(|cx| {
+            *lock(&self.waker) = Some(cx.waker().clone());
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Hot path. From here on a cancel request goes to `server`.

@@ -80,23 +80,14 @@ enum End {
 }
 
 impl Replicating {
-    /// Its id, as the console shows it.
-    pub fn id(&self) -> u64 {
-        self.me.id
-    }
-
-    /// TLS on its connection.
-    pub fn is_tls(&self) -> bool {
-        self.me.tls.is_some()
+    /// As others see it.
+    pub fn me(&self) -> &ClientShared {
+        &self.me
     }
 
     /// Runs until one of both leaves or the client is closed. Its server connection is closed with it.
     pub async fn run(mut self) {
-        std::future::poll_fn(|cx| {
-            self.me.set_waker(cx.waker());
-            Poll::Ready(())
-        })
-        .await;
+        self.me.wakes_this_task().await;
         self.me.link(&self.server.shared);
         self.me.begin(ClientState::Active, Instant::now());
         let told = loop {
@@ -117,9 +108,7 @@ impl Replicating {
             None => (settings.general.log_disconnections, "connection closed".to_owned()),
         };
         if logs {
-            let peer = self.me.place();
-            let PoolKey { user, database, .. } = &self.me.asked;
-            events::session_ended(events::Who { client: self.me.id, user, database, peer: &peer }, &why);
+            events::session_ended(self.me.who(&self.me.place()), &why);
         }
         self.cx.clients.leave(&self.me);
     }

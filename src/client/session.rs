@@ -132,11 +132,7 @@ enum Woken {
 impl Session {
     /// Runs until the client leaves or is closed. `server` is given in session mode.
     pub async fn run(mut self: Box<Self>, server: Option<Checkout>) {
-        std::future::poll_fn(|cx| {
-            self.me.set_waker(cx.waker());
-            Poll::Ready(())
-        })
-        .await;
+        self.me.wakes_this_task().await;
         let ended = match server {
             Some(server) => self.keep(server).await,
             None => self.share().await,
@@ -145,8 +141,7 @@ impl Session {
         match ended {
             Err(fault) => Box::pin(self.tell(fault)).await,
             Ok(()) if self.cx.settings.load().general.log_disconnections => {
-                let peer = self.peer();
-                events::session_ended(self.who(&peer), "client left");
+                events::session_ended(self.me.who(&self.me.place()), "client left");
             }
             Ok(()) => {}
         }
@@ -594,23 +589,9 @@ impl Session {
         self.state.candidates = Vec::new();
     }
 
-    fn peer(&self) -> String {
-        self.me.place()
-    }
-
-    fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
-        let key = &self.me.asked;
-        events::Who { client: self.me.id, user: &key.user, database: &key.database, peer }
-    }
-
-    /// Its id, as the console shows it.
-    pub fn id(&self) -> u64 {
-        self.me.id
-    }
-
-    /// TLS on its connection.
-    pub fn is_tls(&self) -> bool {
-        self.me.tls.is_some()
+    /// As others see it.
+    pub fn me(&self) -> &ClientShared {
+        &self.me
     }
 
     /// Asks the server what the transaction left in the session: settings go with the client from here on; what is
@@ -803,8 +784,7 @@ impl Session {
         let general = &self.cx.settings.load().general;
         let ours = matches!(fault, Fault::Client(_) | Fault::ServerViolation(_));
         if if ours { general.log_pooler_errors } else { general.log_disconnections } {
-            let peer = self.peer();
-            events::session_ended(self.who(&peer), &fault_text(fault));
+            events::session_ended(self.me.who(&self.me.place()), &fault_text(fault));
         }
     }
 }

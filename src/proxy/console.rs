@@ -91,7 +91,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     backend::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
     let console = Console { client, session: Session::new(role), role, own, me, cx: Arc::clone(cx), peer };
     if settings.general.log_connections {
-        events::client_login(console.who(&peer.to_string()), tls.is_some());
+        events::client_login(console.me.who(&peer.to_string()), tls.is_some());
     }
     Some(console)
 }
@@ -121,11 +121,7 @@ impl Drop for Console {
 impl Console {
     /// Answers until the client leaves or is closed.
     pub(super) async fn run(mut self: Box<Self>, proxy: Arc<Proxy>) {
-        poll_fn(|cx| {
-            self.me.set_waker(cx.waker());
-            Poll::Ready(())
-        })
-        .await;
+        self.me.wakes_this_task().await;
         let End::Closed(error) = self.converse(&proxy).await else { return };
         error.fatal().put(&mut self.client.out);
         let _ = tokio::time::timeout(LAST_WORDS, self.client.say_goodbye()).await;
@@ -202,7 +198,7 @@ impl Console {
         };
         self.me.set_state(ClientState::Idle, std::time::Instant::now());
         let refused = result.as_ref().err().map(|refusal| refusal.message.as_str());
-        events::console(self.who(&self.peer.to_string()), tag, refused);
+        events::console(self.me.who(&self.peer.to_string()), tag, refused);
         self.session.finish(result, &mut self.client.out);
         if ends_now {
             // The answer goes out first; the process does not wait for who does not read it.
@@ -233,10 +229,5 @@ impl Console {
             Poll::Pending
         })
         .await
-    }
-
-    fn who<'a>(&'a self, peer: &'a str) -> events::Who<'a> {
-        let PoolKey { database, user, .. } = &self.me.asked;
-        events::Who { client: self.me.id, user, database, peer }
     }
 }

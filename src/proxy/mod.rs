@@ -291,7 +291,6 @@ impl Proxy {
     async fn admit(&self, proven: Authenticated) -> Option<Client> {
         let settings = self.cx.settings.load_full();
         let peer = proven.peer.to_string();
-        let (user, database) = (proven.startup.user.clone(), proven.startup.database.clone());
         let admitted = if self.let_in() > settings.general.max_client_conn {
             Err(login::NotAdmitted::new(proven, Error::too_many_clients("max_client_conn")))
         } else if proven.startup.replication != Replication::None {
@@ -304,12 +303,11 @@ impl Proxy {
         match admitted {
             Ok(client) => {
                 if settings.general.log_connections {
-                    let (id, is_tls) = match &client {
-                        Client::Session(session, _) => (session.id(), session.is_tls()),
-                        Client::Replication(replicating) => (replicating.id(), replicating.is_tls()),
+                    let me = match &client {
+                        Client::Session(session, _) => session.me(),
+                        Client::Replication(replicating) => replicating.me(),
                     };
-                    let who = events::Who { client: id, user: &user, database: &database, peer: &peer };
-                    events::client_login(who, is_tls);
+                    events::client_login(me.who(&me.place()), me.tls.is_some());
                 }
                 Some(client)
             }
