@@ -774,16 +774,17 @@ fn mixed_rows_are_equal() {
     assert_eq!(counts.poured, 32, "{counts:?}");
 }
 
-/// Integers of one width into a column of another, both formats: exact, or left to the server.
+/// Integers of one width into a column of another number, both formats: exact, or left to the server.
 #[test]
-fn integers_change_width_exactly() {
+fn integers_become_other_numbers_exactly() {
     let server = Postgres::shared();
-    let database = server
-        .fresh_database("CREATE TABLE i21 (a int2); CREATE TABLE i23 (a int4); CREATE TABLE i20 (a int8)");
+    let columns = ["int2", "int4", "int8", "numeric", "numeric(6, 2)", "float4", "float8", "amount"];
+    let database = server.fresh_database("CREATE DOMAIN amount AS float8 CHECK (value > -9e15)");
     let mut raw = Raw::login(server.port(), &database);
     let mut counts = Counts::default();
-    for column in [21, 23, 20] {
-        let table = format!("i{column}");
+    for (at, column) in columns.into_iter().enumerate() {
+        let table = format!("i{at}");
+        raw.rows(&format!("CREATE TABLE {table} (a {column})"));
         let facts = ask(&mut raw, &table);
         for param in [21, 23, 20] {
             let sql = format!("INSERT INTO {table} VALUES ($1)");
@@ -793,24 +794,38 @@ fn integers_change_width_exactly() {
             let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
             let plan = plan.expect("plan");
             raw.rows("BEGIN");
-            for n in [0, 1, -1, 32767, -32768, 32768, 2147483647, -2147483648, 2147483648, i64::MAX, i64::MIN]
-            {
+            let texts = INTEGERS_WRITTEN.iter().map(|text| (Some(text.as_bytes().to_vec()), false));
+            let numbers = integers().flat_map(|n| {
                 let wire = match param {
                     21 => i16::try_from(n).map(|n| n.to_be_bytes().to_vec()).ok(),
                     23 => i32::try_from(n).map(|n| n.to_be_bytes().to_vec()).ok(),
                     _ => Some(n.to_be_bytes().to_vec()),
                 };
-                let text = Some(n.to_string().into_bytes());
-                for (value, binary) in wire.map(|w| (Some(w), true)).into_iter().chain([(text, false)]) {
-                    params_agree(&mut raw, &plan, &table, &[value], &[binary], &mut counts)
-                        .unwrap_or_else(|e| panic!("{e}"));
-                }
+                wire.map(|w| (Some(w), true)).into_iter().chain([(Some(n.to_string().into_bytes()), false)])
+            });
+            for (value, binary) in numbers.chain(texts) {
+                params_agree(&mut raw, &plan, &table, &[value], &[binary], &mut counts)
+                    .unwrap_or_else(|e| panic!("{column} {e}"));
             }
             raw.rows("ROLLBACK");
         }
     }
-    assert!(counts.poured > 80, "{counts:?}");
+    assert!(counts.poured > 1500, "{counts:?}");
 }
+
+/// At the edges of the integers, and where those are halfway between two floats.
+fn integers() -> impl Iterator<Item = i64> {
+    let edges = [15, 16, 23, 24, 25, 30, 31, 32, 52, 53, 54, 55, 61, 62].into_iter().flat_map(|bits| {
+        let power = 1i64 << bits;
+        let half = power >> 24 | power >> 53;
+        [power - 1, power, power + 1, power + half - 1, power + half, power + half + 1, power + 3 * half]
+    });
+    edges.flat_map(|n| [n, -n]).chain([0, 1, -1, i64::MAX, i64::MIN, i64::MAX - 255, i64::MAX - 256])
+}
+
+/// As an integer's input reads them, and other numbers' might otherwise; and what it does not read.
+const INTEGERS_WRITTEN: [&str; 14] =
+    ["-0", "-00", "+5", "007", " 7", "7 ", "0x1F", "0b1", "1_000", "1e3", "1.5", "", "-", "Infinity"];
 
 /// The plan of two parameters of these types into a table of two columns.
 fn plan_of_two(raw: &mut Raw, table: &str, types: [u32; 2]) -> InsertPlan {

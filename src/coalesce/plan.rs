@@ -972,9 +972,10 @@ fn string_is_read(cast: Cast, to: Oid, column: &Column) -> bool {
         && ((own && !modifier_changes_parameter(column, to)) || is_integer_for_number(to, column.base_oid))
 }
 
-/// Integers go into the other integers and `numeric` by PostgreSQL's own casts, exactly or not at all.
+/// Integers go into the other numbers by PostgreSQL's own casts, as those read their digits or not at all.
 fn is_integer_for_number(from: Oid, to: Oid) -> bool {
-    from != to && IntWidth::of(from).is_some() && (IntWidth::of(to).is_some() || to == oid::NUMERIC)
+    let number = matches!(to, oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8) || IntWidth::of(to).is_some();
+    from != to && IntWidth::of(from).is_some() && number
 }
 
 fn class_name(class: Class) -> &'static str {
@@ -1047,9 +1048,9 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         _ => None,
     };
     let into_text = text_like && matches!(base, oid::TEXT | oid::VARCHAR | oid::BPCHAR);
-    // All its digits, which numeric reads as the server's own cast writes them.
-    let into_numeric = base == oid::NUMERIC && IntWidth::of(oid).is_some();
-    let convert = convert.or_else(|| IntWidth::of(oid).filter(|_| into_numeric).map(|from| (from, from)));
+    // All its digits, which such a number's input makes of what the server's own cast does: a float's rounds once, to the nearest.
+    let into_wider = matches!(base, oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8) && IntWidth::of(oid).is_some();
+    let convert = convert.or_else(|| IntWidth::of(oid).filter(|_| into_wider).map(|from| (from, from)));
     let proven = same && !modifier_changes_parameter(column, oid);
     if !proven && convert.is_none() && !into_text {
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
@@ -1069,5 +1070,5 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         oid::NUMERIC => Print::Numeric,
         other => IntWidth::of(other).map_or(Print::No, Print::Int),
     };
-    Ok(ParamRule { index, convert, as_text: into_numeric, print, temporal: temporal(column) })
+    Ok(ParamRule { index, convert, as_text: into_wider, print, temporal: temporal(column) })
 }

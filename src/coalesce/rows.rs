@@ -202,8 +202,9 @@ fn put_literal(
         Class::String | Class::CastString(_) => {
             let body =
                 bytes.strip_prefix(b"'").and_then(|b| b.strip_suffix(b"'")).ok_or(NotPourable::Literal)?;
-            if rule.width.is_some_and(|width| !fits_width(width, body)) {
-                return Err(NotPourable::Range);
+            if let Some(width) = rule.width {
+                copy::put_text_int(out, read_text_int(width, body)?);
+                return Ok(PUT);
             }
             if !copy::put_text_unquoted(out, body) {
                 return Err(NotPourable::Literal);
@@ -351,23 +352,24 @@ fn put_param_text(
     if memchr::memchr(0, value).is_some() {
         return Err(NotPourable::ZeroByte);
     }
-    if let Some((from, _)) = rule.convert
-        && !fits_width(from, value)
-    {
-        return Err(NotPourable::Range);
+    if let Some((from, _)) = rule.convert {
+        copy::put_text_int(out, read_text_int(from, value)?);
+        return Ok(PUT);
     }
     copy::put_text(out, value);
     Ok(Field::Put { own_time: means_own_time(rule.temporal, value) })
 }
 
-/// Is the text a plain integer that the parameter's own type takes? The column's may be wider, and would take more.
-fn fits_width(width: IntWidth, value: &[u8]) -> bool {
+/// A plain integer that the parameter's own type takes. It is written anew: the column's may be wider, and would take more; and a
+/// float would keep the sign of `-0`.
+fn read_text_int(width: IntWidth, value: &[u8]) -> Result<i64, NotPourable> {
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
-    number.is_some_and(|number| match width {
-        IntWidth::Two => i16::try_from(number).is_ok(),
-        IntWidth::Four => i32::try_from(number).is_ok(),
+    let fits = |number: &i64| match width {
+        IntWidth::Two => i16::try_from(*number).is_ok(),
+        IntWidth::Four => i32::try_from(*number).is_ok(),
         IntWidth::Eight => true,
-    })
+    };
+    number.filter(fits).ok_or(NotPourable::Range)
 }
 
 /// Appends a binary value as text.
@@ -506,14 +508,10 @@ fn put_literal_bound(
     let length = out.len();
     out.extend_from_slice(&[0; 4]);
     let mut own_time = false;
-    if matches!(item.class, Class::String | Class::CastString(_)) {
+    if matches!(item.class, Class::String | Class::CastString(_)) && rule.width.is_none() {
         let bytes = without_its_cast(item.class, bytes);
         if bytes.len() > max.saturating_add(2) {
             return Err(NotPourable::ValueTooLong);
-        }
-        let body = bytes.get(1..bytes.len().saturating_sub(1)).unwrap_or_default();
-        if rule.width.is_some_and(|width| !fits_width(width, body)) {
-            return Err(NotPourable::Range);
         }
         own_time = means_own_time(rule.temporal, bytes);
         decode_string(bytes).for_each(|piece| out.extend_from_slice(piece));
