@@ -827,6 +827,75 @@ fn integers() -> impl Iterator<Item = i64> {
 const INTEGERS_WRITTEN: [&str; 14] =
     ["-0", "-00", "+5", "007", " 7", "7 ", "0x1F", "0b1", "1_000", "1e3", "1.5", "", "-", "Infinity"];
 
+/// Arrays of integers or texts into columns of other such arrays: exact, or left to the server.
+#[test]
+fn arrays_become_other_arrays_exactly() {
+    const ARRAYS: [&str; 24] = [
+        "{}",
+        "{1,2,3}",
+        "{1,NULL}",
+        "{NULL}",
+        "{{1,-2},{3,+4}}",
+        "{{1},{2,3}}",
+        "{{1},{}}",
+        "{32767,-32768}",
+        "{32768}",
+        "{2147483648}",
+        "{9223372036854775807}",
+        "{9223372036854775808}",
+        "{-0}",
+        "{007}",
+        "{ 1 , 2 }",
+        "[2:3]={1,2}",
+        "{\"1\"}",
+        "{null}",
+        "{1.5}",
+        "{1",
+        "5",
+        "{abcd,\"a b\"}",
+        "{\"ab  \",\"\\\\\"}",
+        "{abc,\"NULL\",NULL,''}",
+    ];
+    let server = Postgres::shared();
+    let columns = [
+        "int2[]",
+        "int4[]",
+        "int8[]",
+        "numeric[]",
+        "numeric(3, 1)[]",
+        "text[]",
+        "varchar[]",
+        "varchar(3)[]",
+        "many",
+    ];
+    let database = server.fresh_database("CREATE DOMAIN many AS int[] CHECK (array_length(VALUE, 1) > 1)");
+    let mut raw = Raw::login(server.port(), &database);
+    let (mut counts, mut allowed) = (Counts::default(), 0);
+    for (at, column) in columns.into_iter().enumerate() {
+        let table = format!("i{at}");
+        raw.rows(&format!("CREATE TABLE {table} (a {column})"));
+        let facts = ask(&mut raw, &table);
+        for param in [1005, 1007, 1016, 1009, 1015] {
+            let sql = format!("INSERT INTO {table} VALUES ($1)");
+            let Ok(resolved) = parse(&mut raw, &sql, &[param]) else { continue };
+            let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
+            let target = target(&table, &[Class::Param(1)]);
+            let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
+            let Ok(plan) = plan else { continue };
+            allowed += 1;
+            raw.rows("BEGIN");
+            for text in ARRAYS {
+                let value = Some(text.as_bytes().to_vec());
+                params_agree(&mut raw, &plan, &table, &[value], &[false], &mut counts)
+                    .unwrap_or_else(|e| panic!("{param} into {column} {e}"));
+            }
+            raw.rows("ROLLBACK");
+        }
+    }
+    assert_eq!(allowed, 6 * 3 + 3 * 2, "pairs of numbers, and of texts");
+    assert!(counts.poured > 250 && counts.refused > 50 && counts.both_failed > 50, "{counts:?}");
+}
+
 /// The plan of two parameters of these types into a table of two columns.
 fn plan_of_two(raw: &mut Raw, table: &str, types: [u32; 2]) -> InsertPlan {
     let facts = ask(raw, table);

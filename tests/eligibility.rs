@@ -381,7 +381,8 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         CREATE DOMAIN d AS int; CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (1);
         CREATE TYPE mood AS ENUM ('ok');
         CREATE FUNCTION at(text) RETURNS timestamptz LANGUAGE sql AS $$SELECT '2000-01-01'::timestamptz$$;
-        CREATE TABLE t (a int, b d, c text, d timestamptz);
+        CREATE FUNCTION twice(int2[]) RETURNS int4[] LANGUAGE sql AS 'SELECT ARRAY[2]';
+        CREATE TABLE t (a int, b d, c text, d timestamptz, e int[]);
         CREATE TRIGGER first BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION noop();
         CREATE RULE one AS ON UPDATE TO t DO INSTEAD NOTHING;
         CREATE TABLE feel (a int, b int, c mood);
@@ -417,6 +418,8 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         ("t", "CREATE CAST (varchar AS public.mood) WITH INOUT", false),
         ("t", "CREATE CAST (text AS timestamptz) WITH FUNCTION at(text)", true),
         ("t", "DROP CAST (text AS timestamptz)", true),
+        ("t", "CREATE CAST (int2[] AS int8[]) WITH INOUT", false),
+        ("t", "CREATE CAST (int2[] AS int4[]) WITH FUNCTION twice(int2[]) AS ASSIGNMENT", true),
         ("feel", "CREATE CAST (public.mood AS varchar) WITH INOUT", false),
         ("feel", "CREATE CAST (public.mood AS text) WITH INOUT", true),
         ("p", "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)", true),

@@ -1373,16 +1373,18 @@ fn texts_that_are_cast_are_poured() {
 /// Numbers that are integers first.
 #[test]
 fn integers_for_other_numbers_are_poured() {
-    let setup = "CREATE DOMAIN small AS numeric(4, 1); CREATE TABLE t (a bigint, b numeric, c small, d int, e bigint, f float8, g float4)";
-    let parameters = "INSERT INTO t (a, b, c, d, f, g) VALUES ($1, $2, $3, CAST($4 AS bigint), $5, $6)";
+    let setup = "CREATE DOMAIN small AS numeric(4, 1); CREATE TABLE t (a bigint, b numeric, c small, d int, e bigint, f float8, g float4, h int[], i text[])";
+    let parameters =
+        "INSERT INTO t (a, b, c, d, f, g, h, i) VALUES ($1, $2, $3, CAST($4 AS bigint), $5, $6, $7, $8)";
     let row = |a: usize, [b, c, d]: [&str; 3]| {
         if a.is_multiple_of(2) {
-            let types = &[23, 20, 21, 20, 20, 21];
-            let values = [Some(&*a.to_string()), Some(b), Some(c), Some(d), Some(b), Some(c)];
+            let types = &[23, 20, 21, 20, 20, 21, 1005, 1015];
+            let (a, list) = (a.to_string(), format!("{{{c},NULL}}"));
+            let values = [&*a, b, c, d, b, c, &list, &list].map(Some);
             return Step::typed(parameters, types, &values);
         }
         Step::query(&format!(
-            "INSERT INTO t VALUES (('{a}'::int4), '{b}'::int8, CAST('{c}' AS int2), ('{d}'::bigint), NULL::int, '{b}'::int8, '{c}'::int2)"
+            "INSERT INTO t VALUES (('{a}'::int4), '{b}'::int8, CAST('{c}' AS int2), ('{d}'::bigint), NULL::int, '{b}'::int8, '{c}'::int2, '{{{c}}}', '{{}}')"
         ))
     };
     let usual = [["9223372036854775807", "7", "-7"], ["-0", "-99", "+5"]];

@@ -123,7 +123,7 @@ macro_rules! fingerprint_query {
             versions!(
                 "x.oid",
                 "pg_cast",
-                "x.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043]::pg_catalog.oid[]) AND x.casttarget OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.typ FROM dom d))"
+                "x.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043, 1005, 1007, 1016, 1009, 1015]::pg_catalog.oid[]) AND x.casttarget OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.typ FROM dom d))"
             ),
             ", '#',\n    ",
             versions!(
@@ -289,7 +289,7 @@ SELECT pg_catalog.json_build_object(
       'domain_null_check', EXISTS (SELECT 1 FROM dom d WHERE d.attnum OPERATOR(pg_catalog.=) a.attnum AND d.typtype OPERATOR(pg_catalog.=) 'd'
          AND (d.typnotnull OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.contypid OPERATOR(pg_catalog.=) d.typ))),
       'cast_from_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
-         AND k.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043]::pg_catalog.oid[]) AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
+         AND k.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043, 1005, 1007, 1016, 1009, 1015]::pg_catalog.oid[]) AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
       'cast_to_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
          AND k.castsource OPERATOR(pg_catalog.=) b.typ AND k.casttarget OPERATOR(pg_catalog.=) 25::pg_catalog.oid),
       'has_default', EXISTS (SELECT 1 FROM expr e WHERE e.attnum OPERATOR(pg_catalog.=) a.attnum AND e.what OPERATOR(pg_catalog.=) 'default'),
@@ -600,7 +600,8 @@ pub struct Column {
     pub may_insert: bool,
     /// A domain with NOT NULL or a CHECK: left out, COPY stores NULL in it without a look.
     pub domain_null_check: bool,
-    /// There is a function, a user's perhaps, for the cast of a text to its type: it is not read by the type's own input then.
+    /// There is a function, a user's perhaps, for the cast of a text, or of an array of integers or texts, to its type: it is not
+    /// read by the type's own input then.
     pub cast_from_text: bool,
     /// There is one for the cast of its type to `text`.
     pub cast_to_text: bool,

@@ -50,6 +50,11 @@ pub mod oid {
     pub const INET: Oid = 869;
     pub const BPCHAR: Oid = 1042;
     pub const VARCHAR: Oid = 1043;
+    pub const INT2_ARRAY: Oid = 1005;
+    pub const INT4_ARRAY: Oid = 1007;
+    pub const INT8_ARRAY: Oid = 1016;
+    pub const TEXT_ARRAY: Oid = 1009;
+    pub const VARCHAR_ARRAY: Oid = 1015;
     pub const DATE: Oid = 1082;
     pub const TIME: Oid = 1083;
     pub const TIMESTAMP: Oid = 1114;
@@ -220,6 +225,16 @@ impl IntWidth {
             _ => None,
         }
     }
+
+    /// Of the elements of an array of integers; `None` for any other type.
+    fn of_elements(array: Oid) -> Option<Self> {
+        match array {
+            oid::INT2_ARRAY => Some(Self::Two),
+            oid::INT4_ARRAY => Some(Self::Four),
+            oid::INT8_ARRAY => Some(Self::Eight),
+            _ => None,
+        }
+    }
 }
 
 /// How a binary value is written in a text row, exactly.
@@ -258,6 +273,8 @@ pub struct ParamRule {
     pub index: usize,
     /// An integer of another width, from and to; `None`: the bytes as they are.
     pub convert: Option<(IntWidth, IntWidth)>,
+    /// An array, as a text, of integers of this width, which the input of another array of numbers reads.
+    pub elements: Option<IntWidth>,
     /// The value is a text, or another number, which the column's own input reads: a row of it is a text row.
     pub as_text: bool,
     /// A binary value in a text row.
@@ -537,7 +554,7 @@ fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, R
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
     }
     let temporal = temporal(column);
-    Ok(ParamRule { index, convert: None, as_text: false, print: Print::No, temporal })
+    Ok(ParamRule { index, convert: None, elements: None, as_text: false, print: Print::No, temporal })
 }
 
 /// May RETURNING show these columns? Their output must depend on nothing but settings of the key, and be about as long as what
@@ -649,9 +666,11 @@ fn build(
     })
 }
 
-/// Does a cast of a text read the value? That nobody made another is for the full guard to see: it touches no table.
+/// Does a cast that somebody could make another of read a value? That nobody did is for the full guard to see: it touches no
+/// table. Of numbers PostgreSQL has all casts itself.
 fn reads_texts(items: &[ItemRule]) -> bool {
-    items.iter().any(|item| matches!(item, ItemRule::Param(rule) if rule.as_text))
+    let reads = |rule: &ParamRule| rule.as_text && !matches!(rule.print, Print::Int(_));
+    items.iter().any(|item| matches!(item, ItemRule::Param(rule) if reads(rule)))
 }
 
 /// As the guard puts them together.
@@ -1051,8 +1070,9 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
     // All its digits, which such a number's input makes of what the server's own cast does: a float's rounds once, to the nearest.
     let into_wider = matches!(base, oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8) && IntWidth::of(oid).is_some();
     let convert = convert.or_else(|| IntWidth::of(oid).filter(|_| into_wider).map(|from| (from, from)));
+    let into_array = is_read_as_array(oid, column);
     let proven = same && !modifier_changes_parameter(column, oid);
-    if !proven && convert.is_none() && !into_text {
+    if !proven && convert.is_none() && !into_text && !into_array {
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
     }
     // A domain's own oid means its base type's bytes.
@@ -1070,5 +1090,16 @@ fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<ParamRule, Reas
         oid::NUMERIC => Print::Numeric,
         other => IntWidth::of(other).map_or(Print::No, Print::Int),
     };
-    Ok(ParamRule { index, convert, as_text: into_wider, print, temporal: temporal(column) })
+    let elements = IntWidth::of_elements(oid).filter(|_| into_array);
+    let as_text = into_wider || into_array;
+    Ok(ParamRule { index, convert, elements, as_text, print, temporal: temporal(column) })
+}
+
+/// Does the column's own input make of such an array, as a text, what the server's casts make of its elements? Of integers it does
+/// where each is one of its type. Nobody made a cast of the whole.
+fn is_read_as_array(from: Oid, column: &Column) -> bool {
+    let texts = |oid| matches!(oid, oid::TEXT_ARRAY | oid::VARCHAR_ARRAY);
+    let into_numbers = IntWidth::of(column.elem_oid).is_some() || column.elem_oid == oid::NUMERIC;
+    let ints = IntWidth::of_elements(from).is_some() && into_numbers;
+    from != column.base_oid && !column.cast_from_text && (ints || (texts(from) && texts(column.base_oid)))
 }

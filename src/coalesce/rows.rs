@@ -356,8 +356,17 @@ fn put_param_text(
         copy::put_text_int(out, read_text_int(from, value)?);
         return Ok(PUT);
     }
+    if rule.elements.is_some_and(|width| !are_ints(width, value)) {
+        return Err(NotPourable::Range);
+    }
     copy::put_text(out, value);
     Ok(Field::Put { own_time: means_own_time(rule.temporal, value) })
+}
+
+/// Are the elements of this array, of as many dimensions as it may have, NULL or plain integers of its type?
+fn are_ints(width: IntWidth, array: &[u8]) -> bool {
+    let elements = array.split(|b| b"{},".contains(b)).filter(|element| !element.is_empty());
+    elements.into_iter().all(|element| element == b"NULL" || read_text_int(width, element).is_ok())
 }
 
 /// A plain integer that the parameter's own type takes. It is written anew: the column's may be wider, and would take more; and a
@@ -704,7 +713,14 @@ mod tests {
     }
 
     fn param(index: usize, convert: Option<(IntWidth, IntWidth)>, print: Print) -> ItemRule {
-        ItemRule::Param(ParamRule { index, convert, as_text: false, print, temporal: Temporal::No })
+        ItemRule::Param(ParamRule {
+            index,
+            convert,
+            elements: None,
+            as_text: false,
+            print,
+            temporal: Temporal::No,
+        })
     }
 
     fn body(formats: &[u16], values: &[Option<&[u8]>]) -> Vec<u8> {
