@@ -1399,6 +1399,31 @@ fn integers_for_other_numbers_are_poured() {
     assert_eq!(errors_of_odd_rows(setup, row, usual, &odd), CLIENTS / 4 * 10);
 }
 
+/// Arrays of other texts and integers, integers for floats, and an array that a prepared statement names the type of.
+#[test]
+fn arrays_of_other_types_are_poured() {
+    let setup =
+        "CREATE TABLE t (a int, b text[], c varchar(3)[], d bigint[], e int[], f float8, g real, h int[])";
+    let sql = "INSERT INTO t VALUES ($1, $2, $3, $4::int2[], $5, $6, $7, '{1,2}'::int[])";
+    let row = |a: usize, [b, c, d, e, f, g]: [&str; 6]| {
+        let a = a.to_string();
+        let params = [&a, b, c, d, e, f, g].map(Some);
+        Step::typed(sql, &[23, 1015, 1009, 1005, 1016, 20, 23], &params)
+    };
+    let usual = [
+        ["{a,NULL}", "{abc}", "{1,-2,NULL}", "{{1},{2}}", "9007199254740993", "16777217"],
+        ["{}", "{\"b,\"}", "{}", "{-999999999}", "-7", "007"],
+    ];
+    let odd = [
+        ["{}", "{}", "{40000}", "{}", "1", "1"],
+        ["{}", "{}", "{}", "{5000000000}", "1", "1"],
+        ["{}", "{abcd}", "{}", "{}", "1", "1"],
+        ["{}", "{}", "{}", "{}", "1", "1.5"],
+        ["[2:3]={x,y}", "{\"abc  \"}", "[2:3]={1,2}", "{}", "-0", "-0"],
+    ];
+    assert_eq!(errors_of_odd_rows(setup, row, usual, &odd), CLIENTS / 4 * 8);
+}
+
 /// What generators of SQL write behind a parameter computes nothing, and so costs nothing.
 #[test]
 fn parameters_with_the_names_of_their_types_are_poured() {
@@ -1467,7 +1492,7 @@ fn strings_with_the_names_of_their_columns_types_are_poured() {
 fn parameters_that_are_computed_with_are_not_poured() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
-    let cases: [(&str, &str, &[u32]); 6] = [
+    let cases: [(&str, &str, &[u32]); 7] = [
         ("SET search_path = s, pg_catalog, public", "$2::text", &[]),
         // A user's cast.
         ("", "$2::text::mood", &[]),
@@ -1475,22 +1500,30 @@ fn parameters_that_are_computed_with_are_not_poured() {
         ("", "$2::SMALLINT", &[23, 23]),
         ("", "$2::DATE", &[23, 1114]),
         ("", "$2::text::INTEGER", &[23, 23]),
+        ("", "$2", &[23, 1005]),
     ];
     for (set, value, types) in cases {
         let setup = "CREATE SCHEMA s; CREATE DOMAIN s.text AS pg_catalog.text CHECK (VALUE <> '7');
             CREATE TYPE mood AS ENUM ('6', '8'); CREATE DOMAIN s.mood AS public.mood CHECK (VALUE <> '8');
             CREATE FUNCTION felt(text) RETURNS mood LANGUAGE sql AS $$SELECT mood '8'$$;
             CREATE CAST (text AS mood) WITH FUNCTION felt(text);
-            CREATE TABLE t (a int, b text, c int, d smallint, e date, f mood)";
+            CREATE FUNCTION twelve(smallint[]) RETURNS int[] LANGUAGE sql AS $$SELECT '{12}'::int[]$$;
+            CREATE CAST (smallint[] AS int[]) WITH FUNCTION twelve(smallint[]) AS ASSIGNMENT;
+            CREATE TABLE t (a int, b text, c int, d smallint, e date, f mood, g int[])";
         let column = match value {
             "$2::text" => "b",
             "$2::text::mood" | "$2::mood" => "f",
             "$2::text::INTEGER" => "c",
             "$2::SMALLINT" => "d",
+            "$2" => "g",
             _ => "e",
         };
         let sql = format!("INSERT INTO t (a, {column}) VALUES ($1::int, {value})");
-        let values = if column == "e" { ["2024-02-29 12:00:00", "nonesuch"] } else { ["6", "7"] };
+        let values = match column {
+            "e" => ["2024-02-29 12:00:00", "nonesuch"],
+            "g" => ["{6}", "{40000}"],
+            _ => ["6", "7"],
+        };
         let script = |c: usize| -> Vec<Step> {
             let mut steps = if set.is_empty() { Vec::new() } else { vec![Step::query(set)] };
             steps.extend((0..20).map(|i| {

@@ -169,12 +169,16 @@ impl LiteralRule {
             (Class::String, Lasting::Iso(oid)) => iso(oid, item),
             (Class::CastString(_), Lasting::Iso(oid)) => iso(oid, without_cast(item)),
             // What NULL means in an array is a setting.
-            (Class::String, Lasting::Array) => {
-                !item.windows(4).any(|word| word.eq_ignore_ascii_case(b"null"))
-            }
+            (Class::String, Lasting::Array) => !has_null(item),
+            (Class::CastString(_), Lasting::Array) => !has_null(without_cast(item)),
             _ => false,
         }
     }
+}
+
+/// Does the word stand anywhere in it?
+fn has_null(text: &[u8]) -> bool {
+    text.windows(4).any(|word| word.eq_ignore_ascii_case(b"null"))
 }
 
 /// Which literals of a column's type mean the same at any time.
