@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use super::session::Session;
 use super::state::{Fault, Late};
-use super::walk::{Rest, SCRATCH, Scratch, Tier, Unnamed, Unpoured, Walk};
+use super::walk::{Place, Rest, SCRATCH, Scratch, Tier, Unnamed, Unpoured, Walk};
 use crate::cancel::ClientState;
 use crate::coalesce::batch::statement_end;
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, Single, Ticket, Work};
@@ -133,7 +133,7 @@ pub(super) struct Found {
     /// The unnamed statement after them.
     pub(super) unnamed: Unnamed,
     /// Where in the answers those of the server belong; none: it is a COPY.
-    pub(super) places: Vec<usize>,
+    pub(super) places: Vec<Place>,
 }
 
 /// How far recognising got.
@@ -465,17 +465,36 @@ impl Session {
     }
 }
 
-/// Appends the answers that were known before, with those of the server where they belong: each ends with a CommandComplete.
-fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[usize], ticket: &Ticket) {
+/// Appends the answers that were known before, with those of the server where they belong.
+fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[Place], ticket: &Ticket) {
     let given = if places.is_empty() { Vec::new() } else { ticket.take_answer() };
     let (mut given, mut at) = (&given[..], 0);
-    for &place in places {
+    for place in places {
         let (own, others) = given.split_at(statement_end(given));
-        out.extend_from_slice(&known[at..place]);
-        out.extend_from_slice(own);
-        (given, at) = (others, place);
+        out.extend_from_slice(&known[at..place.at]);
+        match place.one_row.then(|| before_tag(own)).flatten() {
+            Some(row) => {
+                out.extend_from_slice(row);
+                b::put_empty(out, b::PORTAL_SUSPENDED);
+            }
+            None => out.extend_from_slice(own),
+        }
+        (given, at) = (others, place.at);
     }
     out.extend_from_slice(&known[at..]);
+}
+
+/// One statement's answer without its CommandComplete, if it has a row.
+fn before_tag(answer: &[u8]) -> Option<&[u8]> {
+    let (mut at, mut has_row) = (0, false);
+    while let Ok(Some((head, _))) = frame::whole(&answer[at..], usize::MAX) {
+        if head.tag == b::COMMAND_COMPLETE {
+            return has_row.then_some(&answer[..at]);
+        }
+        has_row |= head.tag == b::DATA_ROW;
+        at += head.total();
+    }
+    None
 }
 
 /// Answers to INSERTs, with the notices of each in front of its CommandComplete, where PostgreSQL sends them; what is nobody's

@@ -38,9 +38,17 @@ pub(super) struct Scratch {
     pub(super) statements: usize,
     pub(super) answers: Vec<u8>,
     /// Where in the answers those of the server belong.
-    pub(super) places: Vec<usize>,
+    pub(super) places: Vec<Place>,
     /// What the first message binds is not poured, as far as that will be so the next time.
     pub(super) unpoured: Option<Unpoured>,
+}
+
+/// Where among the answers that are known beforehand those of one statement belong.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) at: usize,
+    /// The client asked for one row: behind it the portal is suspended.
+    pub(super) one_row: bool,
 }
 
 /// A statement that is not poured.
@@ -230,6 +238,8 @@ struct Stretch<'a> {
     /// To this, not to an INSERT.
     word: Option<Word>,
     executed: bool,
+    /// A portal of it may be suspended: it is there until the Sync.
+    suspended: bool,
     /// Rows of the portal.
     rows: usize,
     /// The block was ended in it: only a Sync may follow.
@@ -364,7 +374,7 @@ impl<'a> Walk<'a> {
                 _ if stretch.ended.is_some() => false,
                 f::PARSE => self.parse(body, scratch)?,
                 // A portal bound over is never executed: its row is none.
-                f::BIND if !stretch.open => self.bind(body, &mut stretch, scratch)?,
+                f::BIND if !stretch.open && !stretch.suspended => self.bind(body, &mut stretch, scratch)?,
                 f::DESCRIBE => self.describe(body, &stretch, scratch)?,
                 f::EXECUTE if stretch.open => self.execute(body, &mut stretch, scratch)?,
                 f::CLOSE if !stretch.open => self.close(body, &mut stretch, scratch)?,
@@ -574,10 +584,12 @@ impl<'a> Walk<'a> {
         stretch.open = false;
         let executed = std::mem::replace(&mut stretch.executed, true);
         let Some(word) = stretch.word else {
-            if self.bound.as_ref().is_some_and(|bound| bound.ready.together().is_some()) {
-                scratch.places.push(scratch.answers.len());
-                // A limit stops rows that are answered, and those alone.
-                return Ok(limit == 0);
+            if let Some(together) = self.bound.as_ref().and_then(|bound| bound.ready.together()) {
+                // It answers one row at most, and a limit stops rows that are answered, and those alone.
+                let one_row = limit == 1 && together.row_description.is_some();
+                scratch.places.push(Place { at: scratch.answers.len(), one_row });
+                stretch.suspended = one_row;
+                return Ok(true);
             }
             put_inserted(&mut scratch.answers, stretch.rows);
             return Ok(true);

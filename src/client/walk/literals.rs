@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{OwnTime, Scratch, put_inserted};
+use super::{OwnTime, Place, Scratch, put_inserted};
 use crate::client::session::Session;
 use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{are_lasting, encode_literals, put_literals_bound};
@@ -133,7 +133,7 @@ impl Session {
             if let Some(described) = &together.row_description {
                 frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
             }
-            places.push(answers.len());
+            places.push(Place { at: answers.len(), one_row: false });
         }
         let pushed = scratch.push_rows(&together.lane, 1);
         let own_time = OwnTime::of(&ready.plan, info);
