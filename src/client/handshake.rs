@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::auth::hba::{self, Asker};
@@ -408,6 +408,13 @@ impl Line {
 enum Asked {
     Cancel { pid: i32, key: CancelKey },
     Startup(Startup),
+}
+
+/// Ends a connection that is told nothing: over TLS its client would take silence for a cut.
+///
+/// Cancel safety: dropping the future closes the connection.
+pub async fn close(mut stream: Stream) {
+    let _ = timeout(FAREWELL, stream.shutdown()).await;
 }
 
 /// A socket that is closed with bytes unread sends a reset, which can overtake the message just sent.

@@ -194,7 +194,7 @@ impl Proxy {
                 let limit = self.cx.settings.load().general.cancel_wait_timeout;
                 let peers = self.peers.load_full();
                 Box::pin(self.cx.clients.cancel(pid, &key, &peers, limit)).await;
-                drop(stream);
+                handshake::close(stream).await;
             }
             Some(Proven::Client(proven)) if is_console(&proven.startup) => {
                 // An operator is let in when no client is, and takes no client's place.
