@@ -1,5 +1,6 @@
 //! Conversations in raw protocol, direct and through pgsluice: every message in every state that a seed comes to (inside a
-//! unit, behind an error, in COPY, in a failed block), cut anywhere on its way. Every answer must be the same.
+//! unit, behind an error, in COPY, in a failed block), cut anywhere on its way, and each step on another server connection where
+//! nothing holds the client to one. Every answer must be the same.
 
 mod support;
 
@@ -9,7 +10,8 @@ use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::seeded::{Seeded, from_env};
 use support::{Message, Postgres, Proxy, Raw};
 
-/// Conversations of one run, each in two pool modes; `PGSLUICE_TEST_SEED` is the first.
+/// Conversations of one run, each in two pool modes; `PGSLUICE_TEST_SEED` is the first, `PGSLUICE_TEST_CONVERSATIONS` another
+/// number of them.
 const CONVERSATIONS: u64 = 120;
 
 const TEXTS: &[&str] = &[
@@ -50,6 +52,111 @@ const TEXTS: &[&str] = &[
     "EXECUTE b(1)",
     "EXPLAIN (COSTS OFF) EXECUTE a",
     "VACUUM t",
+];
+
+/// Said as often as all of those together.
+const MORE_TEXTS: &[&str] = &[
+    "START TRANSACTION READ ONLY",
+    "BEGIN ISOLATION LEVEL SERIALIZABLE",
+    "END",
+    "ABORT",
+    "COMMIT AND CHAIN",
+    "ROLLBACK AND CHAIN",
+    "RELEASE a",
+    "SAVEPOINT b",
+    "ROLLBACK TO SAVEPOINT b",
+    "/* begin */ BEGIN",
+    "BEGIN; INSERT INTO t VALUES (2); COMMIT; SELECT 3",
+    "SELECT 1; COMMIT; SELECT 1/0",
+    "INSERT INTO t VALUES (3); SELECT 1/0",
+    "SAVEPOINT a; SELECT 1/0",
+    "ROLLBACK; SELECT 4",
+    ";",
+    "-- nothing",
+    "SELECT 1;;",
+    "DECLARE cu CURSOR WITH HOLD FOR SELECT generate_series(1, 9)",
+    "DECLARE cu BINARY CURSOR FOR SELECT generate_series(1, 9)",
+    "FETCH ALL FROM cu",
+    "FETCH 0 FROM cu",
+    "FETCH 1 FROM p",
+    "MOVE 1 FROM cu",
+    "MOVE ALL IN p",
+    "CLOSE cu",
+    "CLOSE p",
+    "CLOSE ALL",
+    "SELECT name, is_holdable FROM pg_cursors ORDER BY 1",
+    "SET work_mem = '2MB'",
+    "SET LOCAL work_mem = '3MB'",
+    "SHOW work_mem",
+    "RESET work_mem",
+    "RESET ALL",
+    "SET DateStyle = 'German'",
+    "SET LOCAL DateStyle = 'SQL'; SELECT 1",
+    "SELECT '2020-01-02'::date",
+    "SHOW DateStyle",
+    "SELECT set_config('TimeZone', 'UTC', false), set_config('work_mem', '4MB', true)",
+    "SET TimeZone = 'nowhere'",
+    "SET application_name = 'y'; SELECT 1/0",
+    "SHOW application_name",
+    "SET standard_conforming_strings = off",
+    "SELECT 'a\\b'",
+    "RESET standard_conforming_strings",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+    "SHOW transaction_read_only",
+    "SET SESSION AUTHORIZATION DEFAULT",
+    "SET ROLE pg_monitor",
+    "SELECT current_user",
+    "RESET ROLE",
+    "UNLISTEN a",
+    "UNLISTEN *",
+    "SELECT pg_notify('a', 'c')",
+    "DEALLOCATE ALL",
+    "DEALLOCATE pp",
+    "DEALLOCATE PREPARE b",
+    "DISCARD PLANS",
+    "DISCARD TEMP",
+    "DISCARD SEQUENCES",
+    "PREPARE pp AS SELECT 8",
+    "EXECUTE pp; EXECUTE pp",
+    "PREPARE TRANSACTION 'x'",
+    "COMMIT PREPARED 'nobody'",
+    "COPY t TO STDOUT (FORMAT csv)",
+    "COPY (SELECT 1/0) TO STDOUT",
+    "COPY (VALUES (1), (2)) TO STDOUT (FORMAT binary)",
+    "COPY t FROM STDIN (FORMAT csv)",
+    "COPY t FROM STDIN; COPY t FROM STDIN",
+    "COPY nope FROM STDIN",
+    "INSERT INTO t VALUES (1), (2) RETURNING a",
+    "INSERT INTO t VALUES (500)",
+    "INSERT INTO t SELECT generate_series(1, 3)",
+    "INSERT INTO t VALUES ($1) RETURNING a",
+    "UPDATE t SET a = a RETURNING a",
+    "DELETE FROM t",
+    "TRUNCATE t",
+    "LOCK TABLE t",
+    "TABLE t",
+    "VALUES (1), (2)",
+    "SELECT 1 WHERE false",
+    "SELECT",
+    "SELECT $1::int, $2::text",
+    "SELECT $1",
+    "SELECT 5 INTO u",
+    "CREATE TABLE u (a int)",
+    "CREATE TABLE IF NOT EXISTS u (a int)",
+    "DROP TABLE IF EXISTS u",
+    "SELECT * FROM u",
+    "CREATE TEMP TABLE tt (a int)",
+    "SELECT * FROM tt",
+    "CREATE TEMP TABLE tc ON COMMIT DROP AS SELECT 1",
+    "DO $$BEGIN RAISE WARNING 'w' USING HINT = 'h'; RAISE EXCEPTION 'e' USING ERRCODE = 'UX001'; END$$",
+    "DO $$BEGIN COMMIT; END$$",
+    "SELECT pg_advisory_lock(1)",
+    "SELECT pg_advisory_unlock(1)",
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+    "EXPLAIN (COSTS OFF) SELECT 1",
+    "ANALYZE t",
+    "CHECKPOINT; SELECT 1",
+    "CALL nope()",
 ];
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
@@ -137,15 +244,27 @@ fn outline(message: &Message) -> String {
             let fields = [b'S', b'C', b'D', b'H', b'P', b'W'].map(|kind| message.field(kind));
             format!("{} {text} {fields:?}", char::from(message.tag))
         }
+        b::ROW_DESCRIPTION => without_tables(&message.body).escape_ascii().to_string(),
         _ => message.outline(),
     }
 }
 
+/// A RowDescription without the tables' oids: those of temporary ones differ.
+fn without_tables(body: &[u8]) -> Vec<u8> {
+    let mut body = body.to_vec();
+    let mut at = 2;
+    while let Some(end) = body[at..].iter().position(|&b| b == 0) {
+        body[at + end + 1..][..4].fill(0);
+        at += end + 19;
+    }
+    body
+}
+
 /// Says all of it step by step, each cut as it says; what was answered, and whether the connection was closed.
-fn converse(port: u16, database: &str, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
-    let mut raw = Raw::login(port, database);
+fn converse(mut raw: Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut()) -> Vec<String> {
     let mut answers = Vec::new();
     for step in steps {
+        before();
         for piece in step.iter().chain([&end()]) {
             if raw.try_send(piece).is_err() {
                 break;
@@ -175,45 +294,66 @@ fn converse(port: u16, database: &str, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
 struct Sides {
     pg: &'static Postgres,
     proxies: [(&'static str, Proxy); 2],
-    major: u32,
     database: String,
     admin: RefCell<Raw>,
+    moves: RefCell<Moves>,
+}
+
+/// One of the pool's two connections is another client's every other time, so that what has no transaction open gets the other.
+struct Moves {
+    other: Raw,
+    holds: bool,
+}
+
+impl Moves {
+    fn next(&mut self) {
+        self.holds = !self.holds;
+        self.other.rows(if self.holds { "BEGIN" } else { "COMMIT" });
+    }
 }
 
 impl Sides {
     fn new() -> Self {
         let pg = Postgres::shared();
         let database = pg.fresh_database("CREATE TABLE t (a int CHECK (a < 100))");
+        let rest = "[policy]\nfunction_call = \"allow\"\n[coalesce]\nmode = \"on\"";
         let proxies = ["session", "transaction"].map(|mode| {
-            (mode, Proxy::to(pg, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", ""))
+            (mode, Proxy::to(pg, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", rest))
         });
         let admin = RefCell::new(Raw::login(pg.port(), &database));
-        Self { pg, proxies, major: pg.major(), database, admin }
+        let other = Raw::login(proxies[1].1.port(), &database);
+        let moves = RefCell::new(Moves { other, holds: false });
+        Self { pg, proxies, database, admin, moves }
     }
 
-    fn run(&self, port: u16, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
-        self.admin.borrow_mut().rows("TRUNCATE t");
-        converse(port, &self.database, steps)
+    /// `minor` is that of the protocol's version.
+    fn run(&self, port: u16, minor: u32, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
+        self.clean();
+        let mut raw = Raw::connect(port);
+        raw.startup(3 << 16 | minor, &[("user", "postgres"), ("database", &self.database)]);
+        raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
+        converse(raw, steps, || self.moves.borrow_mut().next())
+    }
+
+    fn clean(&self) {
+        let mut admin = self.admin.borrow_mut();
+        for row in admin.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()") {
+            admin.rows(&format!("ROLLBACK PREPARED '{}'", row[0].as_deref().expect("a name")));
+        }
+        admin.rows("DROP TABLE IF EXISTS u; TRUNCATE t");
     }
 
     fn compare(&self, what: &str, steps: &[Vec<Vec<u8>>]) {
-        let direct = self.run(self.pg.port(), steps);
-        let elsewhere = self.elsewhere(&direct, steps).join("--\n");
-        let direct = direct.join("--\n");
+        self.compare_in(0, what, steps);
+    }
+
+    fn compare_in(&self, minor: u32, what: &str, steps: &[Vec<Vec<u8>>]) {
+        let direct = self.run(self.pg.port(), minor, steps).join("--\n");
         for (mode, proxy) in &self.proxies {
-            let mut through = self.run(proxy.port(), steps).join("--\n");
-            let mut expected = &direct[..];
-            if *mode == "transaction" {
-                expected = &elsewhere;
-                // Inside a step it depends on what was sent ahead where the rest is run: all is the same up to there.
-                if let Some(at) = expected.find(STILL_STARTED) {
-                    expected = &expected[..at];
-                    through.truncate(at);
-                }
-            }
+            let through = self.run(proxy.port(), minor, steps).join("--\n");
             assert!(
-                expected == through,
-                "{what}, {mode} mode, {}\ndirect:\n{expected}\nthrough:\n{through}",
+                direct == through,
+                "{what}, {mode} mode, {}\ndirect:\n{direct}\nthrough:\n{through}",
                 steps
                     .iter()
                     .flatten()
@@ -222,31 +362,32 @@ impl Sides {
             );
         }
     }
-
-    /// The answers where a connection that PostgreSQL 18 left in a transaction is not used again, as `docs/protocol.md` says of
-    /// transaction mode: a step that fails for it runs on another one.
-    fn elsewhere(&self, direct: &[String], steps: &[Vec<Vec<u8>>]) -> Vec<String> {
-        let mut answers = direct.to_vec();
-        for (answer, step) in answers.iter_mut().zip(steps) {
-            assert!(self.major >= 18 || !answer.contains(STILL_STARTED));
-            if answer.starts_with(STILL_STARTED) {
-                *answer = converse(self.pg.port(), &self.database, std::slice::from_ref(step)).concat();
-            }
-        }
-        answers
-    }
 }
 
-/// How the statement fails that PostgreSQL 18 finds behind a Query that stood inside a unit.
-const STILL_STARTED: &str = "E StartTransactionCommand: unexpected state STARTED ";
+/// `int4abs`, given as text.
+fn function_call(argument: &str) -> Vec<u8> {
+    let mut body = vec![0, 0, 4, 227, 0, 0, 0, 1, 0, 0, 0, argument.len() as u8];
+    body.extend_from_slice(argument.as_bytes());
+    body.extend_from_slice(&[0, 0]);
+    message(f::FUNCTION_CALL, &body)
+}
+
+/// A Bind that asks for its results in these formats.
+fn bind_formats(portal: &str, name: &str, formats: &[u8]) -> Vec<u8> {
+    let mut body =
+        [portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0", &[formats.len() as u8]].concat();
+    body.extend(formats.iter().flat_map(|&format| [0, format]));
+    message(f::BIND, &body)
+}
 
 fn any(r: &mut Seeded) -> Vec<u8> {
-    let text = TEXTS[r.below(TEXTS.len())];
+    let texts = [TEXTS, MORE_TEXTS][r.below(2)];
+    let text = texts[r.below(texts.len())];
     let name = ["", "", "", "a", "b"][r.below(5)];
     let portal = ["", "", "", "p"][r.below(4)];
     let of = |kind| if kind == b'S' { name } else { portal };
     let kind = [b'S', b'P'][r.below(2)];
-    match r.below(24) {
+    match r.below(30) {
         0..=2 => query(text),
         3..=5 => parse(name, text),
         6..=8 => bind(portal, name, [None, None, Some("1"), Some("x")][r.below(4)]),
@@ -257,10 +398,35 @@ fn any(r: &mut Seeded) -> Vec<u8> {
         15..=17 => sync(),
         18 => data(["1\n", "x\n", "1", "\n", "", "1\n2\n"][r.below(6)]),
         19 => copy_done(),
-        20 => message(f::FUNCTION_CALL, &[0; 10]),
+        20 => match r.below(3) {
+            0 => message(f::FUNCTION_CALL, &[0; 10]),
+            1 => function_call("-5"),
+            _ => function_call("x"),
+        },
         21 => [parse("", text), bind("", "", None), target(f::DESCRIBE, b'P', ""), execute("", 0), sync()]
             .concat(),
         22 => [copy(), data(["5\n", "x\n"][r.below(2)]), data("6\n"), copy_done(), sync()].concat(),
+        23 => {
+            let mut out = Vec::new();
+            f::put_parse(&mut out, name.as_bytes(), text.as_bytes(), &[0, 0, 0, [0, 23, 25][r.below(3)]]);
+            out
+        }
+        24 => bind_formats(portal, name, [&[1][..], &[0], &[2], &[0, 1]][r.below(4)]),
+        25 => message(f::COPY_FAIL, b"no more\0"),
+        26 => {
+            let flush = if r.one_in(2) { message(f::FLUSH, b"") } else { Vec::new() };
+            [bind(portal, name, None), target(f::DESCRIBE, b'P', portal), flush, execute(portal, 2), sync()]
+                .concat()
+        }
+        27 => [target(f::CLOSE, b'S', name), parse(name, text), target(f::DESCRIBE, b'S', name), sync()]
+            .concat(),
+        28 => [
+            parse(name, text),
+            bind(portal, name, None),
+            execute(portal, 1),
+            query(texts[r.below(texts.len())]),
+        ]
+        .concat(),
         _ => {
             let first = if r.one_in(2) { sync() } else { Vec::new() };
             [copy(), first, data(["5\n", "x\n"][r.below(2)]), sync(), data("6\n"), copy_done()].concat()
@@ -284,15 +450,19 @@ fn nobody_can_tell_in_any_state() {
     let sides = Sides::new();
     let seed = from_env("PGSLUICE_TEST_SEED", 0);
     println!("PGSLUICE_TEST_SEED={seed}");
-    for seed in seed..seed + CONVERSATIONS {
+    for seed in seed..seed + from_env("PGSLUICE_TEST_CONVERSATIONS", CONVERSATIONS) {
         let mut r = Seeded(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let steps: Vec<_> = (0..1 + r.below(4))
+        let mut steps: Vec<_> = (0..1 + r.below(5))
             .map(|_| {
                 let bytes: Vec<u8> = (0..1 + r.below(8)).flat_map(|_| any(&mut r)).collect();
                 cut(&mut r, &bytes)
             })
             .collect();
-        sides.compare(&format!("seed {seed}"), &steps);
+        if r.one_in(3) {
+            steps.insert(r.below(steps.len()), vec![query("BEGIN")]);
+        }
+        let minor = [0, 2][r.below(2)];
+        sides.compare_in(minor, &format!("seed {seed}, protocol 3.{minor}"), &steps);
     }
 }
 
@@ -343,21 +513,75 @@ fn a_parse_of_a_name_that_is_taken_fails_for_its_text_first() {
     }
 }
 
-/// PostgreSQL 18 answers a Query there and takes the transaction for open behind the Sync: its next statement fails.
+/// PostgreSQL 18 answers a Query there, and its transaction is still started behind the Sync: what comes next fails (XX000).
+#[test]
+fn what_comes_behind_a_query_inside_a_unit_is_told_as_directly() {
+    let sides = Sides::new();
+    let unit = [parse("", "SELECT 1"), bind("", "", None), execute("", 0)].concat();
+    let prepared = vec![[parse("a", "SELECT 7"), sync()].concat()];
+    for text in [
+        "SELECT 2",
+        "SET application_name = 'x'",
+        "INSERT INTO t VALUES (1)",
+        "LISTEN c",
+        "EXECUTE a",
+        "COMMIT",
+    ] {
+        for between in [Vec::new(), target(f::CLOSE, b'S', ""), unit.clone(), query("SELECT 3")] {
+            let odd = [&unit[..], &query(text), &between].concat();
+            for behind in [
+                query("SHOW application_name"),
+                [parse("b", "SELECT 7"), sync()].concat(),
+                function_call("-5"),
+                [
+                    parse("", "INSERT INTO t VALUES (2)"),
+                    [bind("", "", None), execute("", 0)].concat().repeat(9),
+                    sync(),
+                ]
+                .concat(),
+            ] {
+                let steps =
+                    [prepared.clone(), vec![odd.clone()], vec![behind.clone()], vec![query("TABLE t")]];
+                sides.compare(&format!("{text}, then, apart"), &steps);
+                let together = [prepared.clone(), vec![odd.clone(), behind], vec![query("TABLE t")]];
+                sides.compare(&format!("{text}, then, together"), &together);
+            }
+        }
+    }
+}
+
+/// Nobody else gets a connection that says it is idle and is not.
 #[test]
 fn a_connection_with_a_query_inside_a_unit_is_nobody_elses() {
     let pg = Postgres::shared();
-    let database = pg.fresh_database("");
+    let database = pg.fresh_database("CREATE TABLE t (a int)");
     let proxy = Proxy::to(pg, "default_pool_size = 1", "", "");
     let mut raw = Raw::login(proxy.port(), &database);
     let mut other = Raw::login(proxy.port(), &database);
     raw.send(&[parse("s", "SELECT 2"), sync()].concat());
     raw.read_until_ready();
-    for text in ["SELECT 2", "EXECUTE s"] {
-        let pid = other.value("SELECT pg_backend_pid()");
+    for text in ["SELECT 2", "EXECUTE s", "SET work_mem = '2MB'"] {
         raw.send(&[parse("", "SELECT 1"), bind("", "", None), execute("", 0), query(text), sync()].concat());
         raw.read_until_ready();
         raw.read_until_ready();
-        assert_ne!(other.value("SELECT pg_backend_pid()"), pid, "{text}");
+        let mut messages = Vec::new();
+        f::put_query(&mut messages, b"SELECT 3");
+        other.send(&messages);
+        raw.query("SELECT 4");
+        assert!(other.read_until_ready().iter().all(|m| m.tag != b::ERROR_RESPONSE), "{text}");
     }
+    raw.send(
+        &[
+            parse("", "SELECT 1"),
+            bind("", "", None),
+            execute("", 0),
+            query("DO $$BEGIN LOCK TABLE t; END$$"),
+            sync(),
+        ]
+        .concat(),
+    );
+    raw.read_until_ready();
+    raw.read_until_ready();
+    raw.terminate();
+    other.rows("BEGIN; LOCK TABLE t; COMMIT");
 }

@@ -415,7 +415,6 @@ impl Session {
             Unnamed::Gone => None,
             Unnamed::Set(statement) => Some(statement),
         };
-        self.state.unnamed_at = (0, 0);
         self.state.names.set_unnamed(statement);
     }
 

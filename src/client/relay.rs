@@ -177,7 +177,7 @@ impl Session {
         let owed = !server.pipeline.is_empty() || self.state.part.up > 0;
         let state = match server.pipeline.status() {
             _ if owed => ClientState::Active,
-            TransactionStatus::Idle => ClientState::Idle,
+            TransactionStatus::Idle if !server.pipeline.is_still_started() => ClientState::Idle,
             _ => ClientState::IdleInTransaction,
         };
         self.me.show(state, self.state.turns, self.state.xact_turns);

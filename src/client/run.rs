@@ -68,6 +68,7 @@ impl Session {
             && self.state.report != Reporting::Pending
             && self.state.can_pour_behind(Effects::TRANSACTION)
             && server.pipeline.is_at_rest()
+            && !server.pipeline.is_in_unit_of_query()
             && self.pouring.as_ref().is_none_or(|pouring| pouring.may_run(self.client.consumed()))
     }
 

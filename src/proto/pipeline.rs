@@ -160,6 +160,12 @@ pub struct Pipeline {
     fenced: Option<usize>,
     /// Something was answered to the Query or FunctionCall at the front.
     answered: bool,
+    /// A Query or FunctionCall was sent behind extended messages, and no Sync since.
+    whole_in_unit: bool,
+    /// No statement was run, nor any message that begins one, since the last ReadyForQuery.
+    at_ready: bool,
+    /// See [`Pipeline::is_still_started`].
+    still_started: bool,
     status: TransactionStatus,
 }
 
@@ -212,7 +218,18 @@ impl Pipeline {
 
     /// The server may be released: nothing owed, no block open, no message half discarded.
     pub fn is_quiet(&self) -> bool {
-        self.is_at_rest() && self.status == TransactionStatus::Idle
+        self.is_at_rest() && self.status == TransactionStatus::Idle && !self.still_started
+    }
+
+    /// The server says that it is idle, and its transaction is open: behind a Query inside a unit PostgreSQL 18 says that one is,
+    /// ends it at the Sync only by name, and fails what comes next for it (XX000).
+    pub fn is_still_started(&self) -> bool {
+        self.still_started
+    }
+
+    /// A transaction is open, or still started, that no BEGIN opened: a Parse or a Sync of ours, or one left out, would tell.
+    pub fn is_in_unit_of_query(&self) -> bool {
+        self.still_started || (self.whole_in_unit && self.status == TransactionStatus::InTransaction)
     }
 
     /// Everything that was asked is answered, in a block or not.
@@ -287,8 +304,14 @@ impl Pipeline {
                 self.swallowed += 1;
                 return false;
             }
-            Kind::Sync => (self.discarding, self.unsynced, self.names_in_unit) = (false, false, 0),
-            Kind::Query | Kind::FunctionCall => (self.unsynced, self.names_in_unit) = (false, 0),
+            Kind::Sync => {
+                (self.discarding, self.unsynced, self.names_in_unit) = (false, false, 0);
+                self.whole_in_unit = false;
+            }
+            Kind::Query | Kind::FunctionCall => {
+                self.whole_in_unit |= self.unsynced;
+                (self.unsynced, self.names_in_unit) = (false, 0);
+            }
             Kind::Parse | Kind::Bind | Kind::Describe | Kind::Execute | Kind::Close => self.unsynced = true,
             Kind::CopyEnd => {
                 if self.owed.is_empty() {
@@ -345,6 +368,10 @@ impl Pipeline {
             self.recv_behind_fence(tag, readies)?;
         }
         (self.answered, self.spare) = (true, 0);
+        // A Close begins no transaction, and ends none.
+        if tag != b::CLOSE_COMPLETE {
+            (self.at_ready, self.still_started) = (false, false);
+        }
         let front = match tag {
             b::DATA_ROW | b::COPY_DATA => {
                 return Ok((self.front_answer(tag)?, Settled::No));
@@ -498,6 +525,9 @@ impl Pipeline {
             self.owed.pop_front();
         }
         let answered = std::mem::replace(&mut self.answered, false);
+        let ended = self.status == TransactionStatus::InTransaction && status == TransactionStatus::Idle;
+        self.still_started |= ended && self.at_ready;
+        self.at_ready = true;
         if let Some(readies) = self.fenced {
             if readies > self.spare {
                 let owed = self.owed.front().map(|o| o.kind);
@@ -585,6 +615,45 @@ mod tests {
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
         assert_eq!(p.recv(b::BIND_COMPLETE), Ok((Answer::Forward, Settled::No)));
         assert_eq!(p.recv_ready(TransactionStatus::Idle), Ok(Answer::Forward));
+        assert!(p.is_quiet());
+    }
+
+    /// As PostgreSQL 18 answers a Query inside a unit, and the statement behind its Sync.
+    #[test]
+    fn a_transaction_that_a_sync_ends_by_name_only_is_no_rest() {
+        use Action::Forward as F;
+        use TransactionStatus::{Idle, InTransaction};
+        for between in [None, Some((Kind::Close, b::CLOSE_COMPLETE)), Some((Kind::Parse, b::PARSE_COMPLETE))]
+        {
+            let mut p = sent(&[(Kind::Execute, F), (Kind::Query, F)]);
+            p.recv(b::COMMAND_COMPLETE).unwrap();
+            p.recv(b::COMMAND_COMPLETE).unwrap();
+            p.recv_ready(InTransaction).unwrap();
+            assert!(p.is_in_unit_of_query());
+            if let Some((kind, tag)) = between {
+                p.push(kind, F, false);
+                p.recv(tag).unwrap();
+            }
+            p.push(Kind::Sync, F, false);
+            p.recv_ready(Idle).unwrap();
+            let still = !matches!(between, Some((Kind::Parse, _)));
+            assert_eq!((p.is_still_started(), p.is_quiet()), (still, !still));
+            p.push(Kind::Query, F, false);
+            p.recv(b::ERROR_RESPONSE).unwrap();
+            p.recv_ready(Idle).unwrap();
+            assert!(p.is_quiet() && !p.is_in_unit_of_query());
+        }
+    }
+
+    /// A block that COMMIT ends is over.
+    #[test]
+    fn a_block_that_is_ended_is_a_rest() {
+        let mut p = Pipeline::default();
+        for status in [TransactionStatus::InTransaction, TransactionStatus::Idle] {
+            p.push(Kind::Query, Action::Forward, false);
+            p.recv(b::COMMAND_COMPLETE).unwrap();
+            p.recv_ready(status).unwrap();
+        }
         assert!(p.is_quiet());
     }
 

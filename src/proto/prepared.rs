@@ -274,8 +274,9 @@ impl Undo {
     /// It is about the unnamed statement.
     fn is_unnamed(&self) -> bool {
         match self {
-            Self::Name { name, .. } => name.is_empty(),
-            Self::Server { on_server } | Self::Closed { on_server } => on_server & UNNAMED != 0,
+            Self::Unnamed { .. } => true,
+            Self::Name { .. } | Self::Closed { .. } => false,
+            Self::Server { on_server } => on_server & UNNAMED != 0,
         }
     }
 }
@@ -288,6 +289,8 @@ const UNNAMED: u64 = 1 << 63;
 pub struct ClientNames {
     named: HashMap<Box<[u8]>, Arc<Statement>, ahash::RandomState>,
     unnamed: Option<Arc<Statement>>,
+    /// The server connection where the unnamed statement was parsed, and which Parse that was.
+    unnamed_at: (u64, u64),
     undo: VecDeque<Undo>,
     /// This one was found to mean nothing that may be poured; whatever changes a name's meaning takes it away.
     unpoured: ShortName,
@@ -326,6 +329,15 @@ const SHORT_NAME_BYTES_MAX: usize = 31;
 enum Undo {
     /// `name` meant this before; on the server connection `on_server` was counted as there.
     Name { name: Box<[u8]>, before: Option<Arc<Statement>>, on_server: Option<u64> },
+    /// The unnamed statement meant this before, which stood there; on the server connection `number` took the place of `was`.
+    Unnamed {
+        before: Option<Arc<Statement>>,
+        at: (u64, u64),
+        number: u64,
+        was: Option<u64>,
+        /// A Parse of ours, of what it means already.
+        again: bool,
+    },
     /// Only the server connection's set changes (a Parse of ours).
     Server { on_server: u64 },
     /// A Close of ours: if it is struck, the statement is still there.
@@ -373,16 +385,46 @@ impl ClientNames {
     }
 
     /// A Parse was taken: `name` means `statement` from here on, unless an error strikes it.
-    /// `on_server`: the id that the server connection's set gained with it.
+    /// `on_server`: the id that the server connection's set gained with it. For one with a name.
     pub fn parse(&mut self, name: &[u8], statement: Arc<Statement>, on_server: Option<u64>) {
         let before = self.set(name, Some(statement));
         self.undo.push_back(Undo::Name { name: told_apart(name).into(), before, on_server });
     }
 
-    /// A Close of a statement was taken.
+    /// A Close of a statement with a name was taken.
     pub fn close(&mut self, name: &[u8]) {
         let before = self.set(name, None);
         self.undo.push_back(Undo::Name { name: told_apart(name).into(), before, on_server: None });
+    }
+
+    /// A Parse of the unnamed statement was taken, on the server connection `id`.
+    pub fn parse_unnamed(&mut self, statement: Arc<Statement>, server: &mut ServerNames, id: u64) {
+        let before = self.set(b"", Some(statement));
+        self.move_unnamed(before, server, id, false);
+    }
+
+    /// A Parse of ours was sent there: the unnamed statement means what it meant.
+    pub fn parse_unnamed_again(&mut self, server: &mut ServerNames, id: u64) {
+        self.move_unnamed(self.unnamed.clone(), server, id, true);
+    }
+
+    /// A Close of the unnamed statement was taken.
+    pub fn close_unnamed(&mut self, server: &mut ServerNames) {
+        let (before, at, was) = (self.set(b"", None), self.unnamed_at, server.unnamed);
+        let number = server.unnamed_parsed();
+        self.undo.push_back(Undo::Unnamed { before, at, number, was, again: false });
+    }
+
+    fn move_unnamed(&mut self, before: Option<Arc<Statement>>, server: &mut ServerNames, id: u64, again: bool) {
+        let was = server.unnamed;
+        let number = server.unnamed_parsed();
+        let at = std::mem::replace(&mut self.unnamed_at, (id, number));
+        self.undo.push_back(Undo::Unnamed { before, at, number, was, again });
+    }
+
+    /// What stands unnamed on the server connection `id` is what this client has.
+    pub fn unnamed_is_at(&self, server: &ServerNames, id: u64) -> bool {
+        (id, server.unnamed) == (self.unnamed_at.0, Some(self.unnamed_at.1))
     }
 
     /// A Parse of ours was sent.
@@ -415,18 +457,16 @@ impl ClientNames {
     pub fn forget_unnamed(&mut self) {
         self.set_unnamed(None);
         for undo in &mut self.undo {
-            if let Undo::Name { name, before, .. } = undo
-                && name.is_empty()
-            {
+            if let Undo::Unnamed { before, .. } = undo {
                 *before = None;
             }
         }
     }
 
-    /// The unnamed statement is this one, without undo.
+    /// The unnamed statement is this one, without undo; it is on no server connection.
     pub fn set_unnamed(&mut self, statement: Option<Arc<Statement>>) {
         self.unpoured = ShortName::default();
-        self.unnamed = statement;
+        (self.unnamed, self.unnamed_at) = (statement, (0, 0));
     }
 
     /// DISCARD ALL, DEALLOCATE ALL: PostgreSQL leaves the unnamed statement, if no Query took it away.
@@ -460,10 +500,11 @@ impl ClientNames {
     /// As [`ClientNames::strike`], where the oldest is a Parse that failed: it has no meaning to give to the unnamed statement, but
     /// the one before it is gone.
     pub fn fail(&mut self, count: usize, server: &mut ServerNames) {
-        if let Some(Undo::Name { name, before, .. }) = self.undo.front_mut()
-            && name.is_empty()
-        {
-            *before = None;
+        if let Some(Undo::Unnamed { before, was, again, .. }) = self.undo.front_mut() {
+            *was = None;
+            if !*again {
+                *before = None;
+            }
         }
         self.strike(count, server);
     }
@@ -480,6 +521,29 @@ impl ClientNames {
         }
     }
 
+    /// As [`ClientNames::give_back`], of the unnamed statement: `number` was never taken up.
+    fn give_back_unnamed(
+        &mut self,
+        (statement, place): (Option<Arc<Statement>>, (u64, u64)),
+        (number, stood): (u64, Option<u64>),
+        server: &mut ServerNames,
+    ) {
+        for undo in &mut self.undo {
+            if let Undo::Unnamed { before, at, was, .. } = undo {
+                (*before, *at) = (statement, place);
+                if *was == Some(number) {
+                    *was = stood;
+                }
+                return;
+            }
+        }
+        self.unpoured = ShortName::default();
+        (self.unnamed, self.unnamed_at) = (statement, place);
+        if server.unnamed == Some(number) {
+            server.unnamed = stood;
+        }
+    }
+
     /// The oldest `count` recorded changes were struck: take them back, newest first.
     pub fn strike(&mut self, count: usize, server: &mut ServerNames) {
         let count = count.min(self.undo.len());
@@ -489,6 +553,10 @@ impl ClientNames {
                 Undo::Name { name, before, on_server } => {
                     self.give_back(&name, before);
                     on_server
+                }
+                Undo::Unnamed { before, at, number, was, .. } => {
+                    self.give_back_unnamed((before, at), (number, was), server);
+                    None
                 }
                 Undo::Server { on_server } => Some(on_server),
                 Undo::Closed { on_server } => {
@@ -508,7 +576,7 @@ impl ClientNames {
 pub struct ServerNames {
     held: HashSet<u64, ahash::RandomState>,
     order: VecDeque<u64>,
-    /// Which Parse made the unnamed statement that is there now; see [`ServerNames::unnamed_parsed`].
+    /// Which Parse made the unnamed statement that is there now, or which Close left none; see `unnamed_parsed`.
     pub unnamed: Option<u64>,
     unnamed_parses: u64,
 }
@@ -564,9 +632,9 @@ impl ServerNames {
         *self = Self { unnamed_parses: self.unnamed_parses, ..Self::default() };
     }
 
-    /// A Parse of the unnamed statement was sent. Returns its number on this connection: an older Parse of the same
+    /// A Parse or a Close of the unnamed statement was sent. Returns its number on this connection: an older Parse of the same
     /// text may mean something else (a table was changed, other settings held).
-    pub fn unnamed_parsed(&mut self) -> u64 {
+    fn unnamed_parsed(&mut self) -> u64 {
         // Never the id of a statement with a name.
         self.unnamed_parses += 1;
         let number = UNNAMED | self.unnamed_parses;
@@ -633,18 +701,18 @@ mod tests {
     fn failed_parse_takes_the_unnamed_statement_away() {
         let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
         names.set_unnamed(Some(statement("a")));
-        names.parse(b"", statement("b"), None);
-        names.parse(b"", statement("c"), None);
+        names.parse_unnamed(statement("b"), &mut server, 1);
+        names.parse_unnamed(statement("c"), &mut server, 1);
         names.strike(2, &mut server);
         assert_eq!(&*names.lookup(b"").unwrap().query, b"a");
-        names.parse(b"", statement("b"), None);
-        names.parse(b"", statement("c"), None);
+        names.parse_unnamed(statement("b"), &mut server, 1);
+        names.parse_unnamed(statement("c"), &mut server, 1);
         names.fail(2, &mut server);
         assert!(names.lookup(b"").is_none());
         // One with a name, and what stood behind it.
         names.set_unnamed(Some(statement("a")));
         names.parse(b"s", statement("b"), None);
-        names.parse(b"", statement("c"), None);
+        names.parse_unnamed(statement("c"), &mut server, 1);
         names.fail(2, &mut server);
         assert_eq!(&*names.lookup(b"").unwrap().query, b"a");
     }
@@ -653,16 +721,20 @@ mod tests {
     fn struck_parse_is_nothing_to_one_behind_it() {
         let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
         for name in [&b""[..], b"s"] {
-            names.parse(name, statement("a"), None);
+            let parse = |names: &mut ClientNames, server: &mut ServerNames, text| match name {
+                b"" => names.parse_unnamed(statement(text), server, 1),
+                _ => names.parse(name, statement(text), None),
+            };
+            parse(&mut names, &mut server, "a");
             names.settle();
-            names.parse(name, statement("b"), None);
-            names.parse(name, statement("c"), None);
+            parse(&mut names, &mut server, "b");
+            parse(&mut names, &mut server, "c");
             names.strike(1, &mut server);
             assert_eq!(&*names.lookup(name).unwrap().query, b"c");
             names.strike(1, &mut server);
             assert_eq!(&*names.lookup(name).unwrap().query, b"a");
         }
-        names.parse(b"", statement("b"), None);
+        names.parse_unnamed(statement("b"), &mut server, 1);
         names.forget_unnamed();
         names.strike(1, &mut server);
         assert!(names.lookup(b"").is_none(), "a Query stood between");
@@ -670,11 +742,11 @@ mod tests {
 
     #[test]
     fn what_an_earlier_unit_changed_is_in_doubt() {
-        let mut names = ClientNames::default();
-        names.parse(b"", statement("a"), Some(UNNAMED | 1));
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        names.parse_unnamed(statement("a"), &mut server, 1);
         assert!(!names.is_in_doubt(b"", 1), "it is of this unit");
         assert!(names.is_in_doubt(b"", 0) && !names.is_in_doubt(b"s", 0));
-        names.parse(b"", statement("b"), Some(UNNAMED | 2));
+        names.parse_unnamed(statement("b"), &mut server, 1);
         assert!(!names.is_in_doubt(b"", 1), "the last one counts");
         names.parse_on_server(7);
         assert!(!names.is_in_doubt(b"", 2) && !names.is_in_doubt(b"s", 1));
@@ -700,6 +772,34 @@ mod tests {
         let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
         server.unnamed = Some(7);
         names.parse_on_server(7);
+        names.strike(1, &mut server);
+        assert_eq!(server.unnamed, None);
+    }
+
+    #[test]
+    fn struck_unnamed_parse_leaves_what_stood_there() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        names.parse_unnamed(statement("a"), &mut server, 1);
+        names.settle();
+        names.parse_unnamed(statement("b"), &mut server, 1);
+        names.close_unnamed(&mut server);
+        assert!(!names.unnamed_is_at(&server, 1));
+        names.strike(2, &mut server);
+        assert!(names.unnamed_is_at(&server, 1) && !names.unnamed_is_at(&server, 2));
+        assert_eq!(&*names.lookup(b"").unwrap().query, b"a");
+        // The first is struck, the second is not: what that took the place of was never there.
+        names.parse_unnamed(statement("b"), &mut server, 1);
+        names.parse_unnamed(statement("c"), &mut server, 1);
+        names.strike(1, &mut server);
+        names.strike(1, &mut server);
+        assert!(names.unnamed_is_at(&server, 1));
+        // A Parse of ours that failed: the statement is the client's still, and is not there.
+        names.parse_unnamed_again(&mut server, 1);
+        names.fail(1, &mut server);
+        assert!(names.lookup(b"").is_some() && !names.unnamed_is_at(&server, 1));
+        // What nobody takes back stands.
+        names.parse_unnamed(statement("d"), &mut server, 1);
+        server.unnamed = None;
         names.strike(1, &mut server);
         assert_eq!(server.unnamed, None);
     }

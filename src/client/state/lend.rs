@@ -108,7 +108,8 @@ impl State {
 
     /// Names are to be taken back: nothing is owed any more.
     pub(super) fn owes_loan(&self, pipeline: &Pipeline) -> bool {
-        !self.lent.names.is_empty() && self.lent.query.is_none() && pipeline.is_at_rest()
+        let waits = self.lent.query.is_some() || pipeline.is_in_unit_of_query();
+        !self.lent.names.is_empty() && !waits && pipeline.is_at_rest()
     }
 
     /// Takes them back.

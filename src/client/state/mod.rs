@@ -174,8 +174,6 @@ pub struct State {
 
     /// Its names.
     pub names: ClientNames,
-    /// The server connection where its unnamed statement was parsed, and which Parse that was.
-    pub unnamed_at: (u64, u64),
     /// A portal is bound whose Execute may take prepared statements away.
     pub forgetting: bool,
     /// How the rows of its statements look.
@@ -341,7 +339,6 @@ impl State {
             prepared_bytes_max: general.prepared_statement_bytes_max,
             message_max: general.max_packet_size,
             names: ClientNames::default(),
-            unnamed_at: (0, 0),
             forgetting: false,
             shapes: Shapes::default(),
             catalog_moved: false,
@@ -556,7 +553,7 @@ impl State {
     fn refuse_parse(&mut self, unnamed: bool, error: Error, server: &mut ServerConn) -> Taken {
         let takes_away = unnamed && self.tracks(b"");
         if takes_away {
-            self.names.close(b"");
+            self.names.close_unnamed(&mut server.names);
         } else if unnamed {
             f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
             server.pipeline.push(Kind::Close, Action::Skip, false);

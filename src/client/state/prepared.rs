@@ -95,9 +95,7 @@ impl State {
         self.lend(parse.query, statement.effects, server);
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
-        let number = server.names.unnamed_parsed();
-        self.unnamed_at = (server.shared.id, number);
-        self.names.parse(b"", statement, Some(number));
+        self.names.parse_unnamed(statement, &mut server.names, server.shared.id);
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         Ok(Taken::Forward)
     }
@@ -133,7 +131,7 @@ impl State {
         self.note_custom_settings(parse.query, statement.effects);
         self.lend(parse.query, statement.effects, server);
         if server.names.holds(statement.id) {
-            if !server.pipeline.may_be_failed() {
+            if !server.pipeline.may_be_failed() && !server.pipeline.is_in_unit_of_query() {
                 self.names.parse(parse.name, statement, None);
                 if server.pipeline.push(Kind::Parse, Action::Fake, true) {
                     b::put_empty(reply, b::PARSE_COMPLETE);
@@ -141,7 +139,7 @@ impl State {
                 }
                 return Ok(Taken::Done);
             }
-            // In a failed block PostgreSQL refuses almost every Parse; let it judge.
+            // In a failed block PostgreSQL refuses almost every Parse, and behind a Query inside a unit one matters: let it judge.
             server.names.forget(statement.id);
             server.put_close(statement.id, &mut self.names, Action::Skip);
         }
@@ -342,14 +340,11 @@ impl State {
         match self.names.lookup(b"") {
             Some(statement) => {
                 self.forgetting = statement.effects.intersects(FORGETS_NAMES);
-                if (server.shared.id, server.names.unnamed) != (self.unnamed_at.0, Some(self.unnamed_at.1)) {
+                if !self.names.unnamed_is_at(&server.names, server.shared.id) {
                     let statement = Arc::clone(statement);
                     self.counts.server_parses += 1;
                     f::put_parse(&mut server.conn.out, b"", &statement.query, &statement.types);
-                    // Struck by an error, it leaves whatever stood there.
-                    let number = server.names.unnamed_parsed();
-                    self.unnamed_at = (server.shared.id, number);
-                    self.names.parse_on_server(number);
+                    self.names.parse_unnamed_again(&mut server.names, server.shared.id);
                     server.pipeline.push(Kind::Parse, Action::Skip, true);
                 }
             }
@@ -439,8 +434,7 @@ impl State {
                 return Ok(Taken::Done);
             }
             if name.is_empty() {
-                self.names.close(b"");
-                server.names.unnamed = None;
+                self.names.close_unnamed(&mut server.names);
                 server.pipeline.push(Kind::Close, Action::Forward, true);
                 return Ok(Taken::Forward);
             }

@@ -2,8 +2,6 @@
 //!
 //! Owns: what a text waits for, whether it goes as one extended unit, SQL's DEALLOCATE of a name that the protocol prepared.
 
-use std::sync::atomic::Ordering;
-
 use super::prepared::{DEALLOCATE, put_deallocable};
 use super::{FORGETS_NAMES, Fault, State, Taken};
 use crate::client::judge::Ruling;
@@ -43,9 +41,6 @@ impl State {
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() && self.deallocate(text, server) {
             self.send_query(DEALLOCATE, fold, server);
             return Ok(Taken::Done);
-        }
-        if !fold {
-            doubt_unit(server);
         }
         if self.waits_for_loan(text, found, fold, server) {
             return Ok(Taken::Later);
@@ -126,7 +121,6 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
-        doubt_unit(server);
         if self.shares_servers() {
             self.taint = self.taint.union(Effects::UNKNOWN);
             self.recheck = true;
@@ -165,13 +159,5 @@ impl State {
         server.pipeline.push(Kind::Parse, Action::Skip, false);
         self.names.forget(&gone);
         true
-    }
-}
-
-/// Behind extended messages without a Sync a Query ends their transaction: PostgreSQL 18 takes it for open all the same when
-/// their Sync comes, says that it is idle, and fails the next statement (XX000). That is to be nobody else's.
-fn doubt_unit(server: &ServerConn) {
-    if server.pipeline.is_unsynced() {
-        server.shared.close_needed.store(true, Ordering::Relaxed);
     }
 }
