@@ -113,6 +113,12 @@ const MORE_TEXTS: &[&str] = &[
     "DEALLOCATE ALL",
     "DEALLOCATE pp",
     "DEALLOCATE PREPARE b",
+    "DEALLOCATE a; SELECT 1",
+    "SELECT 1; DEALLOCATE b; EXECUTE a",
+    "DEALLOCATE a; PREPARE a AS SELECT 9",
+    "PREPARE a AS SELECT 8",
+    "PREPARE b(int) AS INSERT INTO t VALUES ($1)",
+    "ROLLBACK; DEALLOCATE a",
     "DISCARD PLANS",
     "DISCARD TEMP",
     "DISCARD SEQUENCES",
@@ -519,14 +525,7 @@ fn what_comes_behind_a_query_inside_a_unit_is_told_as_directly() {
     let sides = Sides::new();
     let unit = [parse("", "SELECT 1"), bind("", "", None), execute("", 0)].concat();
     let prepared = vec![[parse("a", "SELECT 7"), sync()].concat()];
-    for text in [
-        "SELECT 2",
-        "SET application_name = 'x'",
-        "INSERT INTO t VALUES (1)",
-        "LISTEN c",
-        "EXECUTE a",
-        "COMMIT",
-    ] {
+    for text in ["SET application_name = 'x'", "INSERT INTO t VALUES (1)", "EXECUTE a", "COMMIT"] {
         for between in [Vec::new(), target(f::CLOSE, b'S', ""), unit.clone(), query("SELECT 3")] {
             let odd = [&unit[..], &query(text), &between].concat();
             for behind in [
@@ -584,4 +583,153 @@ fn a_connection_with_a_query_inside_a_unit_is_nobody_elses() {
     raw.read_until_ready();
     raw.terminate();
     other.rows("BEGIN; LOCK TABLE t; COMMIT");
+}
+
+/// What SQL and the protocol prepare has one kind of names.
+#[test]
+fn names_of_sql_and_of_the_protocol_are_the_same() {
+    let sides = Sides::new();
+    let made = |name: &str, text: &str| vec![[parse(name, text), sync()].concat()];
+    let runs = |name: &str| vec![[bind("", name, None), execute("", 0), sync()].concat()];
+    let sql = |text: &str| vec![query(text)];
+    let table = [sql("CREATE TABLE u (a int)"), made("a", "SELECT * FROM u"), sql("DROP TABLE u")].concat();
+    let conversations = [
+        vec![sql("PREPARE a AS SELECT 8"), made("a", "SELECT 7"), runs("a"), sql("EXECUTE a")],
+        vec![
+            sql("PREPARE a AS SELECT 8"),
+            made("a", "SELEC"),
+            made("a", "SELECT * FROM nope"),
+            made("b", "SELECT 7"),
+            runs("b"),
+        ],
+        vec![
+            sql("PREPARE a AS SELECT 8"),
+            made("b", "SELECT 7"),
+            sql("EXECUTE b; EXECUTE a"),
+            made("b", "SELECT 7"),
+        ],
+        vec![
+            sql("PREPARE a AS SELECT 8"),
+            sql("DEALLOCATE a"),
+            made("a", "SELECT 7"),
+            runs("a"),
+            sql("EXECUTE a"),
+        ],
+        vec![
+            sql("BEGIN; PREPARE a AS SELECT 8"),
+            made("a", "SELECT 7"),
+            sql("ROLLBACK"),
+            made("a", "SELECT 7"),
+            runs("a"),
+        ],
+        vec![made("a", "SELECT 7"), sql("PREPARE a AS SELECT 8"), sql("EXECUTE a"), runs("a")],
+        vec![made("a", "SELECT 7"), made("", "PREPARE a AS SELECT 8"), runs(""), sql("EXECUTE a")],
+        vec![table.clone(), sql("PREPARE a AS SELECT 8"), sql("SELECT 1; PREPARE a AS SELECT 8")],
+        vec![table.clone(), made("", "PREPARE a AS SELECT 8"), runs("")],
+        vec![table, sql("SELECT 1; DEALLOCATE a"), sql("PREPARE a AS SELECT 8"), sql("EXECUTE a")],
+        vec![
+            made("a", "SELECT 7"),
+            sql("DEALLOCATE a; SELECT 1"),
+            runs("a"),
+            made("a", "SELECT 9"),
+            runs("a"),
+        ],
+        vec![
+            made("a", "SELECT 7"),
+            sql("SELECT 1; DEALLOCATE PREPARE a; DEALLOCATE a"),
+            runs("a"),
+            made("a", "SELECT 9"),
+        ],
+        vec![
+            made("a", "SELECT 7"),
+            made("b", "SELECT 6"),
+            sql("DEALLOCATE b; SELECT 1/0; DEALLOCATE a"),
+            runs("a"),
+            runs("b"),
+        ],
+        vec![
+            made("a", "SELECT 7"),
+            sql("DEALLOCATE a; PREPARE a AS SELECT 8"),
+            sql("EXECUTE a"),
+            runs("a"),
+            made("a", "SELECT 7"),
+        ],
+        vec![made("a", "SELECT 7"), sql("EXECUTE a; DEALLOCATE a; EXECUTE a"), runs("a"), sql("EXECUTE a")],
+        vec![made("a", "SELECT 7"), sql("DEALLOCATE nobody; DEALLOCATE a"), runs("a")],
+        vec![made("a", "SELECT 7"), sql("EXECUTE a; DEALLOCATE ALL"), runs("a"), sql("EXECUTE a")],
+        vec![
+            made("a", "SELECT 7"),
+            sql("BEGIN; SELECT 1/0"),
+            sql("DEALLOCATE a; SELECT 1"),
+            sql("ROLLBACK; DEALLOCATE a"),
+            sql("END"),
+        ],
+        vec![
+            made("A", "SELECT 7"),
+            sql("DEALLOCATE a; SELECT 1"),
+            sql("DEALLOCATE \"A\"; SELECT 1"),
+            runs("A"),
+        ],
+    ];
+    for steps in conversations {
+        for block in [false, true] {
+            let begin = if block { sql("BEGIN") } else { Vec::new() };
+            let steps: Vec<Vec<Vec<u8>>> =
+                std::iter::once(begin).chain(steps.iter().map(|step| vec![step.concat()])).collect();
+            sides.compare("apart", &steps);
+            sides.compare("together", &[steps.concat()]);
+        }
+    }
+}
+
+/// A prepared statement in a failed block, on a connection that does not have it.
+#[test]
+fn a_statement_in_a_failed_block_is_described_and_bound_as_directly() {
+    let sides = Sides::new();
+    for text in [
+        "BEGIN",
+        "START TRANSACTION",
+        "SAVEPOINT a",
+        "RELEASE a",
+        "ROLLBACK TO a",
+        "ROLLBACK",
+        "/* */ COMMIT",
+        "INSERT INTO t VALUES ($1)",
+        "INSERT INTO t VALUES ($1) RETURNING a",
+        "INSERT INTO t VALUES (1)",
+        "UPDATE t SET a = $1 WHERE a = $2",
+        "SET work_mem = '2MB'",
+        "SELECT 1",
+        "SELECT $1::int",
+        "",
+    ] {
+        for (name, described) in [("a", true), ("a", false), ("", true)] {
+            let ask = if described { target(f::DESCRIBE, b'S', name) } else { Vec::new() };
+            let made = [parse(name, text), ask, sync()].concat();
+            let begun = [
+                parse("b", "BEGIN"),
+                bind("", "b", None),
+                execute("", 0),
+                sync(),
+                parse("c", "SELEC"),
+                sync(),
+            ]
+            .concat();
+            let bound = |value| vec![[bind("", name, value), execute("", 0), sync()].concat()];
+            let describe = vec![[target(f::DESCRIBE, b'S', name), sync()].concat()];
+            // Types that the server did not tell of a named statement are not known.
+            let known = (described && !name.is_empty()) || !text.contains('$');
+            let describe = if known { describe } else { Vec::new() };
+            let steps = [
+                vec![made],
+                vec![begun],
+                describe,
+                bound(Some("x")),
+                bound(None),
+                vec![query("ROLLBACK")],
+                bound(None),
+            ];
+            sides.compare(&format!("{text:?} as {name:?}"), &steps);
+        }
+    }
 }

@@ -567,6 +567,7 @@ impl State {
         }
         if pipeline.is_empty() {
             self.shapes.described.clear();
+            self.forget_moves();
             self.nothing_in_flight();
         }
         Ok(answer)
@@ -594,6 +595,7 @@ impl State {
         }
         match tag {
             b::ERROR_RESPONSE => self.recv_error(body, (asked, answer), shared, pipeline)?,
+            b::PARAMETER_DESCRIPTION if asked != 0 && rest == 0 => self.recv_params(asked, body),
             b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
                 self.recv_shape(asked, (rest == 0).then_some(body), answer);
             }

@@ -524,7 +524,7 @@ impl Session {
 
     /// Relays transactions one after the other while nobody else waits. False: the client left.
     async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
-        self.state.pinned = false;
+        (self.state.pinned, self.state.sql_prepared) = (false, false);
         self.state.own_catalog = 0;
         loop {
             let pinned = self.state.pinned;
@@ -627,6 +627,7 @@ impl Session {
         (server.vars, server.since) = (Arc::clone(&set), since);
         self.state.want = vars.overlay(&self.state.base, &set);
         self.state.since = self.state.want.since(since);
+        self.state.sql_prepared = found.prepare;
         if !found.is_bound() {
             return Ok(false);
         }

@@ -41,6 +41,8 @@ pub struct Statement {
     pub block: OnceLock<Option<Word>>,
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
     pub shape: OnceLock<u64>,
+    /// The types of its parameters as the server told them, where they are few.
+    pub params: OnceLock<Box<[u8]>>,
     stale: AtomicBool,
     /// Where its bytes are counted: in all, and of its pool.
     bytes: Option<[Arc<AtomicUsize>; 2]>,
@@ -149,6 +151,7 @@ impl Statement {
             insert: OnceLock::new(),
             block: OnceLock::new(),
             shape: OnceLock::new(),
+            params: OnceLock::new(),
             stale: AtomicBool::new(false),
             bytes,
         }
@@ -415,7 +418,13 @@ impl ClientNames {
         self.undo.push_back(Undo::Unnamed { before, at, number, was, again: false });
     }
 
-    fn move_unnamed(&mut self, before: Option<Arc<Statement>>, server: &mut ServerNames, id: u64, again: bool) {
+    fn move_unnamed(
+        &mut self,
+        before: Option<Arc<Statement>>,
+        server: &mut ServerNames,
+        id: u64,
+        again: bool,
+    ) {
         let was = server.unnamed;
         let number = server.unnamed_parsed();
         let at = std::mem::replace(&mut self.unnamed_at, (id, number));

@@ -69,6 +69,57 @@ pub fn word(text: &[u8]) -> Option<Word> {
     rest.next().is_none().then_some(word)
 }
 
+/// May `text` end a block? PostgreSQL parses such a statement also in one that has failed.
+pub fn may_end(text: &[u8]) -> bool {
+    const ENDS: [&[u8]; 5] = [b"commit", b"end", b"rollback", b"abort", b"prepare"];
+    let first = scan::scan(text, true).find(|token| &text[token.start..token.end] != b";");
+    first.is_some_and(|first| ENDS.iter().any(|end| text[first.start..first.end].eq_ignore_ascii_case(end)))
+}
+
+/// Is `text` of a kind that never returns rows? False: perhaps.
+pub fn returns_nothing(text: &[u8]) -> bool {
+    const NEVER: [&[u8]; 32] = [
+        b"alter",
+        b"analyze",
+        b"begin",
+        b"checkpoint",
+        b"close",
+        b"comment",
+        b"copy",
+        b"create",
+        b"deallocate",
+        b"declare",
+        b"discard",
+        b"do",
+        b"drop",
+        b"grant",
+        b"listen",
+        b"load",
+        b"lock",
+        b"move",
+        b"notify",
+        b"prepare",
+        b"reassign",
+        b"refresh",
+        b"reindex",
+        b"release",
+        b"reset",
+        b"revoke",
+        b"savepoint",
+        b"set",
+        b"start",
+        b"truncate",
+        b"unlisten",
+        b"vacuum",
+    ];
+    const WITHOUT_RETURNING: [&[u8]; 4] = [b"delete", b"insert", b"merge", b"update"];
+    let mut words = scan::scan(text, true).map(|token| &text[token.start..token.end]);
+    let Some(first) = words.next() else { return true };
+    let is_one_of = |list: &[&[u8]]| list.iter().any(|word| first.eq_ignore_ascii_case(word));
+    is_one_of(&NEVER)
+        || (is_one_of(&WITHOUT_RETURNING) && !words.any(|word| word.eq_ignore_ascii_case(b"returning")))
+}
+
 const WORDS: [(&[u8], Word); 6] = [
     (b"begin", Word::Begin),
     (b"start", Word::Start),

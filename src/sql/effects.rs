@@ -211,14 +211,56 @@ pub fn deallocated_name(text: &[u8]) -> Option<Vec<u8>> {
     (1..=super::insert::IDENTIFIER_BYTES_MAX).contains(&name.len()).then_some(name)
 }
 
-/// The names that follow EXECUTE and PREPARE in a text, as PostgreSQL reads them; and what else stands there.
+/// What a statement of a text does to the name of a prepared statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NameMove {
+    /// PREPARE
+    Made(Vec<u8>),
+    /// DEALLOCATE
+    Gone(Vec<u8>),
+}
+
+/// What each PREPARE and each DEALLOCATE of a text moves, in their order. `None`: a name whose folding is the server's affair.
+pub fn name_moves(text: &[u8], std_strings: bool) -> Vec<Option<NameMove>> {
+    let mut moves = Vec::new();
+    let mut tokens =
+        scan::scan(text, std_strings).map(|token| (token.kind, &text[token.start..token.end])).peekable();
+    let is = |token: Option<&(Kind, &[u8])>, word: &[u8]| {
+        token.is_some_and(|(kind, bytes)| *kind == Kind::Word && bytes.eq_ignore_ascii_case(word))
+    };
+    let ends = |token: Option<&(Kind, &[u8])>| token.is_none_or(|(_, bytes)| *bytes == b";");
+    let mut begins = true;
+    while let Some(token) = tokens.next() {
+        let begun = std::mem::replace(&mut begins, token.1 == b";");
+        let (made, gone) = (is(Some(&token), b"prepare"), is(Some(&token), b"deallocate"));
+        if !begun || !(made || gone) {
+            continue;
+        }
+        let Some(mut name) = tokens.next() else { break };
+        if gone && is(Some(&name), b"prepare") && !ends(tokens.peek()) {
+            name = tokens.next().unwrap_or(name);
+        }
+        let all = gone && is(Some(&name), b"all");
+        let block = made
+            && is(Some(&name), b"transaction")
+            && tokens.peek().is_some_and(|next| next.0 == Kind::String);
+        if !all && !block {
+            let known =
+                identifier(name.0, name.1).filter(|name| name.len() <= super::insert::IDENTIFIER_BYTES_MAX);
+            moves.push(known.map(if made { NameMove::Made } else { NameMove::Gone }));
+        }
+    }
+    moves
+}
+
+/// The names that follow EXECUTE, PREPARE and DEALLOCATE in a text, as PostgreSQL reads them; and what else stands there.
 pub fn statement_names(text: &[u8], std_strings: bool) -> Vec<Vec<u8>> {
     let mut named = false;
     let mut names = Vec::new();
     for token in scan::scan(text, std_strings) {
         let bytes = &text[token.start..token.end];
         let is = |word: &[u8]| token.kind == Kind::Word && bytes.eq_ignore_ascii_case(word);
-        if std::mem::replace(&mut named, is(b"execute") || is(b"prepare")) {
+        if std::mem::replace(&mut named, is(b"execute") || is(b"prepare") || is(b"deallocate")) {
             names.extend(identifier(token.kind, bytes));
         }
     }

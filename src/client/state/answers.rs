@@ -18,6 +18,9 @@ const QUERY_CANCELED: &[u8] = b"57014";
 /// SQLSTATE `internal_error`.
 const INTERNAL_ERROR: &[u8] = b"XX000";
 
+/// Types of parameters remembered of one statement (bytes): those of 64.
+const KNOWN_TYPES_BYTES_MAX: usize = 256;
+
 impl State {
     /// Hot path. ReadyForQuery was taken in.
     pub fn recv_ready(&mut self, status: TransactionStatus, answer: Answer) {
@@ -34,6 +37,16 @@ impl State {
             }
             self.counts.xacts += 1;
             self.xact_turns = self.xact_turns.wrapping_add(1);
+        }
+    }
+
+    /// ParameterDescription was taken in for a statement.
+    pub fn recv_params(&mut self, id: u32, body: &[u8]) {
+        let statement = self.shapes.described.iter().find(|s| s.id as u32 == id);
+        if let (Some(statement), Some(types)) = (statement, body.get(2..))
+            && types.len() <= KNOWN_TYPES_BYTES_MAX
+        {
+            statement.params.get_or_init(|| types.into());
         }
     }
 
@@ -102,8 +115,11 @@ impl State {
         Ok(())
     }
 
-    /// CommandComplete with this tag was taken in: a catalogue may have changed.
+    /// CommandComplete with this tag was taken in: a catalogue may have changed, or what a name stands for.
     pub fn recv_end(&mut self, tag: &[u8]) {
+        if matches!(tag, b"PREPARE\0" | b"DEALLOCATE\0") {
+            self.recv_move();
+        }
         match Moved::by(tag, self.taint.intersects(Effects::TEMP)) {
             Moved::Nothing => {}
             Moved::Own => self.own_catalog = Statements::own_catalog(),

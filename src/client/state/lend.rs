@@ -3,27 +3,36 @@
 //!
 //! Owns: which names the server connection at hand has been lent. The text goes as it was sent.
 
+use std::collections::VecDeque;
+
 use super::{Fault, State, Taken};
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{SERVER_NAME_PREFIX, told_apart};
 use crate::server::ServerConn;
-use crate::sql::effects::{Effects, statement_names};
+use crate::sql::effects::{Effects, NameMove, deallocated_name, name_moves, statement_names};
 use crate::wire::{TransactionStatus, frontend as f};
 
 /// Such a text says so.
-const SPEAKS_OF_NAMES: Effects = Effects::EXECUTE.union(Effects::PREPARE);
+const SPEAKS_OF_NAMES: Effects = Effects::EXECUTE.union(MOVES);
+
+/// It does something to a name.
+const MOVES: Effects = Effects::PREPARE.union(Effects::DEALLOCATE);
 
 /// Names that a server connection has been lent.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
     names: Vec<Box<[u8]>>,
     query: Option<Waiting>,
+    /// What the Query that is owed its answer does to names, one for each of its tags that says so.
+    moves: VecDeque<Option<NameMove>>,
 }
 
 /// A Query that waits for the names it speaks of: one that cannot be prepared fails it, and behind an error it would be
 /// skipped up to a Sync that the client does not send.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
+    /// What it may do.
+    found: Effects,
     /// It goes as one extended unit.
     fold: bool,
     /// They are on their way.
@@ -34,13 +43,23 @@ impl State {
     /// Prepares what `text` speaks of, under the client's names, as part of the unit. False: it speaks of nothing that the
     /// protocol prepared.
     pub(super) fn lend(&mut self, text: &[u8], found: Effects, server: &mut ServerConn) -> bool {
-        if !self.speaks_of_names(found) || server.pipeline.status() == TransactionStatus::Failed {
+        let is_run = found.intersects(Effects::EXECUTE);
+        let failed = server.pipeline.status() == TransactionStatus::Failed;
+        if !self.speaks_of_names(found) || (is_run && failed) {
+            return false;
+        }
+        // Whoever deallocates one alone is given another to deallocate.
+        if !found.intersects(SPEAKS_OF_NAMES.difference(Effects::DEALLOCATE))
+            && deallocated_name(text).is_some()
+        {
             return false;
         }
         let before = server.pipeline.len();
         for name in statement_names(text, self.std_strings()) {
             if let Some(statement) = self.names.lookup(&name).filter(|_| is_the_clients_own(&name)) {
-                let (query, types) = (&statement.query, &statement.types);
+                // Only the name matters to PREPARE and DEALLOCATE: nothing can fail for the text of the statement.
+                let (query, types) =
+                    if is_run { (&*statement.query, &*statement.types) } else { (&[][..], &[][..]) };
                 // Lent before in this unit, or in one that has failed.
                 f::put_target(&mut server.conn.out, f::CLOSE, b'S', &name);
                 f::put_parse(&mut server.conn.out, &name, query, types);
@@ -57,6 +76,33 @@ impl State {
         found.intersects(SPEAKS_OF_NAMES) && self.tracks_names() && !self.names.is_empty()
     }
 
+    /// What a Query that is sent now does to names is known by its tags, so what follows waits for them.
+    pub(super) fn expect_moves(&mut self, text: &[u8], found: Effects) {
+        if found.intersects(MOVES) && self.speaks_of_names(found) {
+            self.lent.moves = name_moves(text, self.std_strings()).into();
+            self.awaiting |= !self.lent.moves.is_empty();
+        }
+    }
+
+    /// CommandComplete of a PREPARE or DEALLOCATE was taken in. A name that was made is nobody's loan.
+    pub(super) fn recv_move(&mut self) {
+        match self.lent.moves.pop_front().flatten() {
+            Some(NameMove::Gone(name)) => self.names.forget(&name),
+            Some(NameMove::Made(name)) => self.lent.names.retain(|lent| **lent != *told_apart(&name)),
+            None => {}
+        }
+    }
+
+    /// The server connection at hand may have been lent this name.
+    pub(super) fn is_lent(&self, name: &[u8]) -> bool {
+        self.lent.names.iter().any(|lent| **lent == *told_apart(name))
+    }
+
+    /// Nothing is owed.
+    pub(in crate::client) fn forget_moves(&mut self) {
+        self.lent.moves.clear();
+    }
+
     /// A Query that was judged waits for the names it speaks of.
     pub(super) fn waits_for_loan(
         &mut self,
@@ -68,10 +114,10 @@ impl State {
         let is_owed = !server.pipeline.is_empty();
         if is_owed {
             let speaks = self.speaks_of_names(found) && !server.pipeline.in_copy_in();
-            self.lent.query = speaks.then_some(Waiting { fold, asked: false });
+            self.lent.query = speaks.then_some(Waiting { found, fold, asked: false });
         } else if self.lend(text, found, server) {
             f::put_empty(&mut server.conn.out, f::FLUSH);
-            self.lent.query = Some(Waiting { fold, asked: true });
+            self.lent.query = Some(Waiting { found, fold, asked: true });
         }
         self.awaiting |= self.lent.query.is_some();
         self.lent.query.is_some()
@@ -89,7 +135,7 @@ impl State {
         server: &mut ServerConn,
     ) -> Result<Taken, Fault> {
         let text = f::query(body)?;
-        let Some(Waiting { fold, asked }) = self.lent.query.take() else { return Ok(Taken::Later) };
+        let Some(Waiting { found, fold, asked }) = self.lent.query.take() else { return Ok(Taken::Later) };
         if server.pipeline.is_discarding() && !asked {
             return Ok(Taken::Drop);
         }
@@ -99,9 +145,11 @@ impl State {
             server.pipeline.push(Kind::Sync, Action::Forward, false);
             return Ok(Taken::Done);
         }
-        if !asked && self.waits_for_loan(text, SPEAKS_OF_NAMES, fold, server) {
+        if !asked && self.waits_for_loan(text, found, fold, server) {
             return Ok(Taken::Later);
         }
+        self.awaiting = true;
+        self.expect_moves(text, found);
         self.send_query(text, fold, server);
         Ok(Taken::Done)
     }
@@ -129,6 +177,6 @@ impl State {
 }
 
 /// Not one that stands for somebody's statement.
-fn is_the_clients_own(name: &[u8]) -> bool {
+pub(super) fn is_the_clients_own(name: &[u8]) -> bool {
     !name.is_empty() && !name.starts_with(SERVER_NAME_PREFIX.as_bytes())
 }

@@ -206,6 +206,8 @@ pub struct State {
     pub taint: Effects,
     /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
     pub candidates: Vec<String>,
+    /// SQL's PREPARE has made names on the server connection that is its own.
+    pub sql_prepared: bool,
     /// Its server connection is its own while state is bound to it.
     pub pinned: bool,
     /// What it said while pinned may have ended that.
@@ -354,6 +356,7 @@ impl State {
             unjudged: Unjudged::default(),
             taint: Effects::NONE,
             candidates: Vec::new(),
+            sql_prepared: false,
             pinned: false,
             recheck: false,
             part: Part::default(),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::lend::is_the_clients_own;
 use super::taint::MAKES_SETTINGS;
 use super::{FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
 use crate::client::judge::Ruling;
@@ -12,6 +13,7 @@ use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX, S
 use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement};
 use crate::server::ServerConn;
+use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::{Effects, deallocated_name, effects};
 use crate::sql::scan::params_of;
 use crate::wire::frame::{HEADER_BYTES, Header};
@@ -130,6 +132,9 @@ impl State {
         }
         self.note_custom_settings(parse.query, statement.effects);
         self.lend(parse.query, statement.effects, server);
+        if self.may_be_sqls(parse.name) {
+            return Ok(self.parse_unless_taken(parse, statement, server));
+        }
         if server.names.holds(statement.id) {
             if !server.pipeline.may_be_failed() && !server.pipeline.is_in_unit_of_query() {
                 self.names.parse(parse.name, statement, None);
@@ -151,6 +156,33 @@ impl State {
         let id = statement.id;
         self.names.parse(parse.name, statement, Some(id));
         Ok(Taken::Done)
+    }
+
+    /// SQL's PREPARE may have made this name on the server connection at hand.
+    fn may_be_sqls(&self, name: &[u8]) -> bool {
+        let made = self.sql_prepared || self.taint.intersects(Effects::PREPARE);
+        made && is_the_clients_own(name)
+    }
+
+    /// The name is asked of the server: it is taken up there, and away again, because the statement has another one. A Bind prepares
+    /// it under that.
+    fn parse_unless_taken(
+        &mut self,
+        parse: &f::Parse<'_>,
+        statement: Arc<Statement>,
+        server: &mut ServerConn,
+    ) -> Taken {
+        if self.is_lent(parse.name) {
+            f::put_target(&mut server.conn.out, f::CLOSE, b'S', parse.name);
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+        }
+        self.counts.server_parses += 1;
+        f::put_parse(&mut server.conn.out, parse.name, parse.query, parse.types);
+        f::put_target(&mut server.conn.out, f::CLOSE, b'S', parse.name);
+        server.pipeline.push(Kind::Parse, Action::Forward, true);
+        server.pipeline.push(Kind::Close, Action::Skip, false);
+        self.names.parse(parse.name, statement, None);
+        Taken::Done
     }
 
     /// Whose named statements of the same text and types are one: of this pool (another's user or database has other tables
@@ -254,6 +286,14 @@ impl State {
         }
         if name.is_empty() {
             self.counts.binds += 1;
+            if let Some(statement) = self.names.lookup(b"").cloned()
+                && cannot_be_prepared(&statement, server)
+                && !self.names.unnamed_is_at(&server.names, server.shared.id)
+            {
+                put_stand_in(&statement, server);
+                server.pipeline.push(Kind::Bind, Action::Forward, false);
+                return Ok(put_bind_of(STAND_IN, head, &body[..names], portal_end, server));
+            }
             self.bind_unnamed(server);
             return Ok(Taken::Forward);
         }
@@ -270,7 +310,7 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.forgetting = statement.effects.intersects(FORGETS_NAMES);
-        if cannot_be_prepared(&statement, server) {
+        if !server.names.holds(statement.id) && cannot_be_prepared(&statement, server) {
             put_stand_in(&statement, server);
             server.pipeline.push(Kind::Bind, Action::Forward, false);
             return Ok(put_bind_of(STAND_IN, head, &body[..names], portal_end, server));
@@ -385,9 +425,21 @@ impl State {
             if let Some(statement) = self.names.lookup(name).cloned() {
                 self.lend(&statement.query, statement.effects, server);
             }
+            let known = self.names.lookup(name).cloned();
+            let is_here = match &known {
+                Some(_) if name.is_empty() => self.names.unnamed_is_at(&server.names, server.shared.id),
+                Some(statement) => server.names.holds(statement.id),
+                None => true,
+            };
+            if let Some(statement) = known.as_ref().filter(|s| !is_here && is_told_by_stand_in(s, server)) {
+                put_stand_in(statement, server);
+                f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', STAND_IN);
+                server.pipeline.push(Kind::Describe, Action::Forward, false);
+                return Ok(Taken::Done);
+            }
             if name.is_empty() {
                 self.ensure_unnamed(server);
-            } else if let Some(statement) = self.names.lookup(name).cloned() {
+            } else if let Some(statement) = known {
                 self.ensure_for_client(&statement, server);
                 f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
                 server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
@@ -450,22 +502,45 @@ pub(super) fn put_deallocable(server: &mut ServerConn) {
     f::put_parse(&mut server.conn.out, DEALLOCABLE, b"SELECT", &[]);
 }
 
-/// It is not here, and its block has failed: PostgreSQL parses only what ends one then.
+/// Its block has failed: PostgreSQL parses only what ends one then.
 fn cannot_be_prepared(statement: &Statement, server: &ServerConn) -> bool {
-    server.pipeline.status() == TransactionStatus::Failed
-        && !server.names.holds(statement.id)
-        && !statement.effects.intersects(Effects::TRANSACTION)
+    server.pipeline.status() == TransactionStatus::Failed && !may_end(&statement.query)
 }
 
 /// A statement without a text can be prepared all the same, and its Bind is refused as that of the other is: for the number of its
-/// parameters first, for the block then.
+/// parameters first, for the block then. It is described as the other is that returns no rows, where the types are known.
 fn put_stand_in(statement: &Statement, server: &mut ServerConn) {
-    let params = usize::from(params_of(&statement.query)).max(statement.types.len() / 4);
+    let types = known_types(statement).map_or_else(
+        || TEXT_OID.to_be_bytes().repeat(number_of_params(statement)).into(),
+        std::borrow::Cow::Borrowed,
+    );
     let out = &mut server.conn.out;
     f::put_target(out, f::CLOSE, b'S', STAND_IN);
-    f::put_parse(out, STAND_IN, b"", &TEXT_OID.to_be_bytes().repeat(params));
+    f::put_parse(out, STAND_IN, b"", &types);
     server.pipeline.push(Kind::Close, Action::Skip, false);
     server.pipeline.push(Kind::Parse, Action::Skip, false);
+}
+
+fn number_of_params(statement: &Statement) -> usize {
+    usize::from(params_of(&statement.query)).max(statement.types.len() / 4)
+}
+
+/// The types of its parameters, where the server has told them or its Parse said them all.
+fn known_types(statement: &Statement) -> Option<&[u8]> {
+    let said = || {
+        statement.types.len() / 4 >= number_of_params(statement)
+            && statement.types.chunks(4).all(|t| t != [0; 4])
+    };
+    statement.params.get().map(|types| &**types).or_else(|| said().then_some(&statement.types))
+}
+
+/// In its failed block it can be described without being prepared.
+fn is_told_by_stand_in(statement: &Statement, server: &ServerConn) -> bool {
+    let nothing = || match statement.shape.get() {
+        Some(shape) => *shape == NO_ROWS,
+        None => returns_nothing(&statement.query),
+    };
+    cannot_be_prepared(statement, server) && known_types(statement).is_some() && nothing()
 }
 
 /// A Bind with another statement's name; `names` is its body up to the end of both. The rest of it follows.

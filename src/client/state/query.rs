@@ -45,6 +45,7 @@ impl State {
         if self.waits_for_loan(text, found, fold, server) {
             return Ok(Taken::Later);
         }
+        self.expect_moves(text, found);
         if fold {
             self.send_query(text, true, server);
             return Ok(Taken::Done);
