@@ -386,14 +386,36 @@ fn bind_formats(portal: &str, name: &str, formats: &[u8]) -> Vec<u8> {
     message(f::BIND, &body)
 }
 
-fn any(r: &mut Seeded) -> Vec<u8> {
-    let texts = [TEXTS, MORE_TEXTS][r.below(2)];
+/// What a conversation is made of: all texts, or a few that meet each other more often.
+fn palette(r: &mut Seeded) -> Vec<&'static str> {
+    let mut any = || {
+        let texts = [TEXTS, MORE_TEXTS][r.below(2)];
+        texts[r.below(texts.len())]
+    };
+    (0..6).map(|_| any()).collect()
+}
+
+/// INSERTs in one write, as a driver sends many: they may be poured.
+fn run_of_inserts(r: &mut Seeded, name: &str) -> Vec<u8> {
+    let mut out = if r.one_in(2) { parse(name, "INSERT INTO t VALUES ($1)") } else { Vec::new() };
+    for _ in 0..2 + r.below(12) {
+        let value = if r.one_in(12) { ["500", "x"][r.below(2)] } else { "7" };
+        out.extend([bind("", name, Some(value)), execute("", 0)].concat());
+        if r.one_in(8) {
+            out.extend(sync());
+        }
+    }
+    [out, sync()].concat()
+}
+
+fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
+    let texts = if palette.is_empty() { [TEXTS, MORE_TEXTS][r.below(2)] } else { palette };
     let text = texts[r.below(texts.len())];
     let name = ["", "", "", "a", "b"][r.below(5)];
     let portal = ["", "", "", "p"][r.below(4)];
     let of = |kind| if kind == b'S' { name } else { portal };
     let kind = [b'S', b'P'][r.below(2)];
-    match r.below(30) {
+    match r.below(31) {
         0..=2 => query(text),
         3..=5 => parse(name, text),
         6..=8 => bind(portal, name, [None, None, Some("1"), Some("x")][r.below(4)]),
@@ -426,7 +448,8 @@ fn any(r: &mut Seeded) -> Vec<u8> {
         }
         27 => [target(f::CLOSE, b'S', name), parse(name, text), target(f::DESCRIBE, b'S', name), sync()]
             .concat(),
-        28 => [
+        28 => run_of_inserts(r, name),
+        29 => [
             parse(name, text),
             bind(portal, name, None),
             execute(portal, 1),
@@ -458,9 +481,10 @@ fn nobody_can_tell_in_any_state() {
     println!("PGSLUICE_TEST_SEED={seed}");
     for seed in seed..seed + from_env("PGSLUICE_TEST_CONVERSATIONS", CONVERSATIONS) {
         let mut r = Seeded(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let palette = if r.one_in(2) { palette(&mut r) } else { Vec::new() };
         let mut steps: Vec<_> = (0..1 + r.below(5))
             .map(|_| {
-                let bytes: Vec<u8> = (0..1 + r.below(8)).flat_map(|_| any(&mut r)).collect();
+                let bytes: Vec<u8> = (0..1 + r.below(8)).flat_map(|_| any(&mut r, &palette)).collect();
                 cut(&mut r, &bytes)
             })
             .collect();
@@ -671,6 +695,23 @@ fn names_of_sql_and_of_the_protocol_are_the_same() {
             runs("A"),
         ],
     ];
+    // A Parse that fails for its name, and behind it in its unit what would be lent that name.
+    let behind = [parse("b", "SELECT 7"), bind("", "a", None), execute("", 0), sync()].concat();
+    let lent = vec![
+        sql("PREPARE b AS SELECT 8"),
+        made("a", "PREPARE b AS SELECT 9"),
+        vec![behind],
+        sql("EXECUTE b"),
+        made("b", "SELECT 7"),
+    ];
+    let deallocates =
+        |bound: Vec<u8>| vec![made("a", "SELECT 7"), made("d", "DEALLOCATE a"), vec![bound], runs("a")];
+    let unrun = [bind("", "d", Some("1")), execute("", 0), sync()].concat();
+    let conversations = [
+        &conversations[..],
+        &[lent, deallocates(unrun), deallocates([bind("", "d", None), execute("", 0), sync()].concat())],
+    ]
+    .concat();
     for steps in conversations {
         for block in [false, true] {
             let begin = if block { sql("BEGIN") } else { Vec::new() };

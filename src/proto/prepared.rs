@@ -506,6 +506,13 @@ impl ClientNames {
         }
     }
 
+    /// A Parse or Close of this name is not answered yet.
+    pub fn is_unconfirmed(&self, name: &[u8]) -> bool {
+        self.undo
+            .iter()
+            .any(|undo| matches!(undo, Undo::Name { name: other, .. } if **other == *told_apart(name)))
+    }
+
     /// As [`ClientNames::strike`], where the oldest is a Parse that failed: it has no meaning to give to the unnamed statement, but
     /// the one before it is gone.
     pub fn fail(&mut self, count: usize, server: &mut ServerNames) {

@@ -56,7 +56,11 @@ impl State {
         }
         let before = server.pipeline.len();
         for name in statement_names(text, self.std_strings()) {
-            if let Some(statement) = self.names.lookup(&name).filter(|_| is_the_clients_own(&name)) {
+            // One that SQL has there, perhaps, is not taken away for a Parse that may fail for that.
+            let doubted = self.may_be_sqls(&name) && self.names.is_unconfirmed(&name);
+            if let Some(statement) =
+                self.names.lookup(&name).filter(|_| is_the_clients_own(&name) && !doubted)
+            {
                 // Only the name matters to PREPARE and DEALLOCATE: nothing can fail for the text of the statement.
                 let (query, types) =
                     if is_run { (&*statement.query, &*statement.types) } else { (&[][..], &[][..]) };

@@ -159,7 +159,7 @@ impl State {
     }
 
     /// SQL's PREPARE may have made this name on the server connection at hand.
-    fn may_be_sqls(&self, name: &[u8]) -> bool {
+    pub(super) fn may_be_sqls(&self, name: &[u8]) -> bool {
         let made = self.sql_prepared || self.taint.intersects(Effects::PREPARE);
         made && is_the_clients_own(name)
     }
@@ -279,9 +279,11 @@ impl State {
         let names = portal_end + 1 + name_len;
         if let Some(gone) = self.deallocated_by(name) {
             self.counts.binds += 1;
-            self.put_deallocate(&gone, server);
+            let types = self.names.lookup(name).map(|s| s.types.clone()).unwrap_or_default();
+            self.put_deallocate(&gone, &types, server);
             let taken = put_bind_of(b"", head, &body[..names], portal_end, server);
-            server.pipeline.push(Kind::Bind, Action::Forward, false);
+            // A Bind that fails takes no name away.
+            server.pipeline.push(Kind::Bind, Action::Forward, true);
             return Ok(taken);
         }
         if name.is_empty() {
@@ -332,13 +334,13 @@ impl State {
     }
 
     /// As the unnamed statement, to be bound. What it deallocates on the server is made for that: the statement itself is shared.
-    fn put_deallocate(&mut self, gone: &[u8], server: &mut ServerConn) {
+    fn put_deallocate(&mut self, gone: &[u8], types: &[u8], server: &mut ServerConn) {
         put_deallocable(server);
-        f::put_parse(&mut server.conn.out, b"", DEALLOCATE, &[]);
+        f::put_parse(&mut server.conn.out, b"", DEALLOCATE, types);
         self.names.close(gone);
         server.names.unnamed = None;
-        for (kind, names) in [(Kind::Close, true), (Kind::Parse, false), (Kind::Parse, false)] {
-            server.pipeline.push(kind, Action::Skip, names);
+        for kind in [Kind::Close, Kind::Parse, Kind::Parse] {
+            server.pipeline.push(kind, Action::Skip, false);
         }
     }
 
