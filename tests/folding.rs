@@ -3,8 +3,7 @@
 //! ids, process ids and the places in the server's source that name the protocol itself.
 //!
 //! A script whose title ends in `; edge` is a difference that `docs/policy.md` describes: it must be there under `single`
-//! (`; edge from 18`: on that version and later ones; `, and in transaction mode`: there as `docs/protocol.md` says, also
-//! where it is sent as it is).
+//! (`; edge from 18`: on that version and later ones).
 
 mod support;
 
@@ -35,8 +34,6 @@ struct Script {
     title: String,
     /// It differs under `single` from this version on, as documented.
     edge: Option<u32>,
-    /// Also under `allow`, in transaction mode.
-    edge_shared: bool,
     lines: Vec<Line>,
 }
 
@@ -46,14 +43,12 @@ fn scripts() -> Vec<Script> {
     let mut scripts: Vec<Script> = Vec::new();
     for line in text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')) {
         if let Some(title) = line.strip_prefix("== ") {
-            let shared = title.strip_suffix(", and in transaction mode");
-            let edge_shared = shared.is_some();
-            let (title, edge) = match shared.unwrap_or(title).split_once("; edge") {
+            let (title, edge) = match title.split_once("; edge") {
                 Some((title, "")) => (title, Some(0)),
                 Some((title, from)) => (title, from.strip_prefix(" from ").and_then(|v| v.parse().ok())),
                 None => (title, None),
             };
-            scripts.push(Script { title: title.to_owned(), edge, edge_shared, lines: Vec::new() });
+            scripts.push(Script { title: title.to_owned(), edge, lines: Vec::new() });
             continue;
         }
         let lines = &mut scripts.last_mut().expect("a title first").lines;
@@ -261,8 +256,7 @@ fn compare(pg: &Postgres) {
         (ran, lines) = (ran + 1, lines + script.lines.len());
         for (name, proxy) in &proxies {
             let seen = Side { pg, port: proxy.port(), database: database.clone() }.run(script);
-            let here = name.starts_with("single") || (script.edge_shared && name.ends_with("transaction"));
-            let may_differ = script.edge.is_some_and(|from| major >= from) && here;
+            let may_differ = script.edge.is_some_and(|from| major >= from) && name.starts_with("single");
             if (seen == expected) == may_differ {
                 let why = if may_differ {
                     "is no edge any more".into()
