@@ -525,6 +525,22 @@ fn a_copy_that_fails_ends_at_the_sync_that_it_had_not_read() {
     }
 }
 
+/// A Close, or a Parse of what is held already, is not sent on; where it came to a COPY it is to fail that all the same.
+#[test]
+fn a_message_that_pgsluice_answers_itself_ends_a_copy() {
+    let sides = Sides::new();
+    let held = vec![[parse("a", "SELECT 7"), parse("b", "SELECT 7"), bind("", "a", None), sync()].concat()];
+    for odd in [target(f::CLOSE, b'S', "a"), parse("c", "SELECT 7")] {
+        for behind in [Vec::new(), function_call("-5"), query("SELECT 1"), sync()] {
+            for first in [Vec::new(), sync()] {
+                let bytes = [copy(), first, odd.clone(), behind.clone()].concat();
+                sides.compare("together", &[held.clone(), vec![bytes.clone()]]);
+                sides.compare("in a block", &[held.clone(), vec![query("BEGIN")], vec![bytes]]);
+            }
+        }
+    }
+}
+
 /// PostgreSQL reads the text of a Parse before it looks whether the name is taken.
 #[test]
 fn a_parse_of_a_name_that_is_taken_fails_for_its_text_first() {

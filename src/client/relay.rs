@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use super::session::Session;
-use super::state::{DUPLICATE_STATEMENT, FORGETS_NAMES, Fault, Refusal, Reporting, State, Taken};
+use super::state::{
+    DUPLICATE_STATEMENT, FORGETS_NAMES, Fault, Refusal, Reporting, State, Taken, UNEXPECTED_IN_COPY,
+};
 use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, SMALL_MESSAGE_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
@@ -476,6 +478,9 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             state.put_notification(frame, shared, walk.out);
         } else {
             state.put_answer(answer, head.tag, frame, rest, walk);
+        }
+        if head.tag == b::COPY_IN_RESPONSE && pipeline.is_ended_by_fake() {
+            return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
         }
         *streaming = rest;
         state.part.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);

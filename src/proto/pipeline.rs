@@ -139,6 +139,8 @@ pub enum Fence {
 pub struct Pipeline {
     owed: VecDeque<Owed>,
     copy_in: bool,
+    /// A copy-in opened, and what came behind it was not sent and is nothing that COPY takes.
+    ended_by_fake: bool,
     /// A copy-in is open on the server; its end may have been sent.
     copying: bool,
     discarding: bool,
@@ -271,6 +273,11 @@ impl Pipeline {
     /// What was sent for a COPY may swallow a Sync. If it fails, nobody knows what becomes of a message that is sent now.
     pub fn is_behind_copy(&self) -> bool {
         self.behind_copy && !self.copy_in && !self.owed.is_empty()
+    }
+
+    /// A COPY opened, and behind its Execute came what is no data and was never sent: PostgreSQL would have closed the connection.
+    pub fn is_ended_by_fake(&self) -> bool {
+        self.ended_by_fake
     }
 
     /// The same of a COPY that was not ended: it takes no other message, or it has failed already.
@@ -467,6 +474,7 @@ impl Pipeline {
         }
         // The unit goes on, then.
         self.unsynced |= self.swallowed > 0 && !self.owed.iter().any(|o| o.kind.ends_unit());
+        self.ended_by_fake = self.owed.get(1).is_some_and(|o| o.action == Action::Fake);
         // What was sent ahead ends it, whether it is a CopyDone or not: a Sync from here on is none that COPY reads.
         self.copy_in = self.owed.len() == 1;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::copy::NOT_DATA;
-use super::{Fault, Reporting, State};
+use super::{Fault, Reporting, State, UNEXPECTED_IN_COPY};
 use crate::error::Error;
 use crate::proto::pipeline::{Answer, Pipeline};
 use crate::proto::prepared::{Moved, NO_ROWS, ServerNames, Statements};
@@ -94,8 +94,7 @@ impl State {
         self.refusals.drain(first..end);
         let fields = b::ErrorFields::new(body);
         if fields.sqlstate() == QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
-            let error = "unexpected message during COPY from stdin";
-            return Err(Fault::Client(Error::protocol_violation(error)));
+            return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
         }
         self.server_left |= fields.ends_connection();
         if fields.sqlstate() == INTERNAL_ERROR {
