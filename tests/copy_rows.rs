@@ -601,12 +601,7 @@ fn every_parameter_type_into_every_column_type() {
         let table = format!("c{i}");
         let facts = ask(&mut raw, &table);
         for (oid, binaries) in &oids {
-            let sql = format!("INSERT INTO {table} VALUES ($1)");
-            let Ok(resolved) = parse(&mut raw, &sql, &[*oid]) else { continue };
-            let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
-            let target = target(&table, &[Class::Param(1)]);
-            let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
-            let Ok(plan) = plan else { continue };
+            let Some(plan) = plan_of_one(&mut raw, &facts, &table, *oid) else { continue };
             allowed += 1;
             raw.rows("BEGIN");
             let texts = STRINGS.iter().map(|s| (Some(s.as_bytes().to_vec()), false));
@@ -787,12 +782,7 @@ fn integers_become_other_numbers_exactly() {
         raw.rows(&format!("CREATE TABLE {table} (a {column})"));
         let facts = ask(&mut raw, &table);
         for param in [21, 23, 20] {
-            let sql = format!("INSERT INTO {table} VALUES ($1)");
-            let resolved = parse(&mut raw, &sql, &[param]).expect("parse");
-            let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
-            let target = target(&table, &[Class::Param(1)]);
-            let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
-            let plan = plan.expect("plan");
+            let plan = plan_of_one(&mut raw, &facts, &table, param).expect("plan");
             raw.rows("BEGIN");
             let texts = INTEGERS_WRITTEN.iter().map(|text| (Some(text.as_bytes().to_vec()), false));
             let numbers = integers().flat_map(|n| {
@@ -876,12 +866,7 @@ fn arrays_become_other_arrays_exactly() {
         raw.rows(&format!("CREATE TABLE {table} (a {column})"));
         let facts = ask(&mut raw, &table);
         for param in [1005, 1007, 1016, 1009, 1015] {
-            let sql = format!("INSERT INTO {table} VALUES ($1)");
-            let Ok(resolved) = parse(&mut raw, &sql, &[param]) else { continue };
-            let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
-            let target = target(&table, &[Class::Param(1)]);
-            let plan = plan_params(&facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled);
-            let Ok(plan) = plan else { continue };
+            let Some(plan) = plan_of_one(&mut raw, &facts, &table, param) else { continue };
             allowed += 1;
             raw.rows("BEGIN");
             for text in ARRAYS {
@@ -894,6 +879,15 @@ fn arrays_become_other_arrays_exactly() {
     }
     assert_eq!(allowed, 6 * 3 + 3 * 2, "pairs of numbers, and of texts");
     assert!(counts.poured > 250 && counts.refused > 50 && counts.both_failed > 50, "{counts:?}");
+}
+
+/// The plan of one parameter of this type into a table of one column. `None`: PostgreSQL refuses it, or it is not poured.
+fn plan_of_one(raw: &mut Raw, facts: &Table, table: &str, oid: u32) -> Option<InsertPlan> {
+    let sql = format!("INSERT INTO {table} VALUES ($1)");
+    let resolved = parse(raw, &sql, &[oid]).ok()?;
+    let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
+    let target = target(table, &[Class::Param(1)]);
+    plan_params(facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled).ok()
 }
 
 /// The plan of two parameters of these types into a table of two columns.
