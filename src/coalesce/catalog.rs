@@ -55,16 +55,23 @@ macro_rules! relation_ctes {
     };
 }
 
+/// The types whose casts to a column's type are looked at: texts, and arrays of integers and of texts.
+macro_rules! read_by_casts {
+    () => {
+        "ARRAY[25, 1043, 1005, 1007, 1016, 1009, 1015]::pg_catalog.oid[]"
+    };
+}
+
 /// One catalogue's rows as text: oid, row version and place change with every DDL that touches them.
 macro_rules! versions {
-    ($key:literal, $table:literal, $filter:literal) => {
+    ($key:literal, $table:literal, $($filter:expr),+) => {
         concat!(
             "(SELECT pg_catalog.string_agg(pg_catalog.concat_ws(':', ",
             $key,
             ", x.xmin, x.ctid), ',' ORDER BY x.ctid) FROM pg_catalog.",
             $table,
             " x WHERE ",
-            $filter,
+            $($filter,)+
             ")"
         )
     };
@@ -123,7 +130,9 @@ macro_rules! fingerprint_query {
             versions!(
                 "x.oid",
                 "pg_cast",
-                "x.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043, 1005, 1007, 1016, 1009, 1015]::pg_catalog.oid[]) AND x.casttarget OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.typ FROM dom d))"
+                "x.castsource OPERATOR(pg_catalog.=) ANY (",
+                read_by_casts!(),
+                ") AND x.casttarget OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT d.typ FROM dom d))"
             ),
             ", '#',\n    ",
             versions!(
@@ -289,7 +298,9 @@ SELECT pg_catalog.json_build_object(
       'domain_null_check', EXISTS (SELECT 1 FROM dom d WHERE d.attnum OPERATOR(pg_catalog.=) a.attnum AND d.typtype OPERATOR(pg_catalog.=) 'd'
          AND (d.typnotnull OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.contypid OPERATOR(pg_catalog.=) d.typ))),
       'cast_from_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
-         AND k.castsource OPERATOR(pg_catalog.=) ANY (ARRAY[25, 1043, 1005, 1007, 1016, 1009, 1015]::pg_catalog.oid[]) AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
+         AND k.castsource OPERATOR(pg_catalog.=) ANY (",
+    read_by_casts!(),
+    ") AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
       'cast_to_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
          AND k.castsource OPERATOR(pg_catalog.=) b.typ AND k.casttarget OPERATOR(pg_catalog.=) 25::pg_catalog.oid),
       'has_default', EXISTS (SELECT 1 FROM expr e WHERE e.attnum OPERATOR(pg_catalog.=) a.attnum AND e.what OPERATOR(pg_catalog.=) 'default'),

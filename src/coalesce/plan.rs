@@ -48,13 +48,13 @@ pub mod oid {
     pub const MONEY: Oid = 790;
     pub const MACADDR: Oid = 829;
     pub const INET: Oid = 869;
-    pub const BPCHAR: Oid = 1042;
-    pub const VARCHAR: Oid = 1043;
     pub const INT2_ARRAY: Oid = 1005;
     pub const INT4_ARRAY: Oid = 1007;
-    pub const INT8_ARRAY: Oid = 1016;
     pub const TEXT_ARRAY: Oid = 1009;
     pub const VARCHAR_ARRAY: Oid = 1015;
+    pub const INT8_ARRAY: Oid = 1016;
+    pub const BPCHAR: Oid = 1042;
+    pub const VARCHAR: Oid = 1043;
     pub const DATE: Oid = 1082;
     pub const TIME: Oid = 1083;
     pub const TIMESTAMP: Oid = 1114;

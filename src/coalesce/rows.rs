@@ -365,8 +365,8 @@ fn put_param_text(
 
 /// Are the elements of this array, of as many dimensions as it may have, NULL or plain integers of its type?
 fn are_ints(width: IntWidth, array: &[u8]) -> bool {
-    let elements = array.split(|b| b"{},".contains(b)).filter(|element| !element.is_empty());
-    elements.into_iter().all(|element| element == b"NULL" || read_text_int(width, element).is_ok())
+    let mut elements = array.split(|b| b"{},".contains(b)).filter(|element| !element.is_empty());
+    elements.all(|element| element == b"NULL" || read_text_int(width, element).is_ok())
 }
 
 /// A plain integer that the parameter's own type takes. It is written anew: the column's may be wider, and would take more; and a

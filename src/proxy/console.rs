@@ -17,8 +17,8 @@ use crate::client::handshake::Authenticated;
 use crate::client::{Context, login};
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
+use crate::net::Stream;
 use crate::net::conn::Conn;
-use crate::net::{Peer, Stream};
 use crate::pool::PoolKey;
 use crate::settings::General;
 use crate::telemetry::events;
@@ -34,7 +34,6 @@ pub(super) struct Console {
     own: bool,
     me: Arc<ClientShared>,
     cx: Arc<Context>,
-    peer: Peer,
 }
 
 /// Why it ended.
@@ -89,9 +88,9 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     }
     backend::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
     backend::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
-    let console = Console { client, session: Session::new(role), role, own, me, cx: Arc::clone(cx), peer };
+    let console = Console { client, session: Session::new(role), role, own, me, cx: Arc::clone(cx) };
     if settings.general.log_connections {
-        events::client_login(console.me.who(&peer.to_string()), tls.is_some());
+        events::client_login(console.me.who(&console.me.place()), tls.is_some());
     }
     Some(console)
 }
@@ -198,7 +197,7 @@ impl Console {
         };
         self.me.set_state(ClientState::Idle, std::time::Instant::now());
         let refused = result.as_ref().err().map(|refusal| refusal.message.as_str());
-        events::console(self.me.who(&self.peer.to_string()), tag, refused);
+        events::console(self.me.who(&self.me.place()), tag, refused);
         self.session.finish(result, &mut self.client.out);
         if ends_now {
             // The answer goes out first; the process does not wait for who does not read it.
