@@ -158,7 +158,7 @@ impl Session {
     }
 
     pub(super) fn begins_block(&self) -> bool {
-        let Ok(Some((head, body))) = frame::whole(self.client.bytes(), self.state.message_max) else {
+        let Ok(Some((head, body))) = frame::whole(self.client.bytes(), self.state.bounds.message_max) else {
             return false;
         };
         let word = match head.tag {
@@ -360,7 +360,7 @@ impl Session {
         }
         self.state.counts.xacts += 1;
         self.settle(server);
-        self.forget_taint();
+        self.state.ties.forget_taint();
         Ok(Left::Ended)
     }
 

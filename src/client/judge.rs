@@ -151,13 +151,13 @@ impl State {
     /// SQL's EXECUTE may run what nobody judged.
     fn executes_unseen(&self) -> bool {
         self.unjudged.any
-            || (self.shares_servers() && self.session_state == SessionState::Allow)
+            || (self.shares_servers() && self.bounds.session_state == SessionState::Allow)
             || self.shares_names()
     }
 
     /// Names pass untouched, on server connections that others had: a name may stand for what somebody else prepared.
     fn shares_names(&self) -> bool {
-        self.shares_servers() && self.max_prepared == 0
+        self.shares_servers() && self.bounds.max_prepared == 0
     }
 
     fn judged(&self, text: &[u8], lexing: Lexing) -> Judged {

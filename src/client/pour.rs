@@ -220,7 +220,7 @@ impl Session {
 
     /// Does `rest` of a Bind begin with the name of a statement that was noted as not poured, and is it so still?
     fn names_unpoured(&self, rest: &[u8]) -> bool {
-        let refuses = |shape: &Arc<Shape>| shape.refuses(&self.pool, &self.state.want);
+        let refuses = |shape: &Arc<Shape>| shape.refuses(&self.pool, &self.state.vars.want);
         self.state.names.begins_with_unpoured(rest) && self.refused.as_ref().is_none_or(refuses)
     }
 
@@ -241,7 +241,7 @@ impl Session {
     fn look(&self, scratch: &mut Scratch) -> Result<Look, Fault> {
         scratch.clear();
         let buf = self.client.bytes();
-        let Some(head) = header(buf, self.state.message_max)? else { return Ok(Look::NeedMore) };
+        let Some(head) = header(buf, self.state.bounds.message_max)? else { return Ok(Look::NeedMore) };
         if head.tag == f::QUERY {
             let Some(body) = buf.get(HEADER_BYTES..head.total()) else { return Ok(Look::No) };
             let text = f::query(body)?;
@@ -436,7 +436,7 @@ impl Session {
     fn opening_messages(&self) -> Option<usize> {
         let (mut buf, mut count) = (self.client.bytes(), 0);
         let mut opened = false;
-        while let Ok(Some((head, _))) = frame::whole(buf, self.state.message_max) {
+        while let Ok(Some((head, _))) = frame::whole(buf, self.state.bounds.message_max) {
             match head.tag {
                 f::SYNC | f::FLUSH => {}
                 _ if opened => return Some(count),
@@ -454,7 +454,7 @@ impl Session {
     fn first_unit_end(&self, bytes: usize) -> usize {
         let buf = &self.client.bytes()[..bytes];
         let mut pos = 0;
-        while let Ok(Some(head)) = header(&buf[pos..], self.state.message_max) {
+        while let Ok(Some(head)) = header(&buf[pos..], self.state.bounds.message_max) {
             pos += head.total();
             if matches!(head.tag, f::QUERY | f::SYNC) {
                 break;

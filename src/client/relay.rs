@@ -158,7 +158,7 @@ impl Session {
                     Poll::Pending => {}
                 }
             }
-            let done = !stay || self.state.recheck || self.draining;
+            let done = !stay || self.state.ties.recheck || self.draining;
             if done && server.pipeline.is_quiet() && self.state.part.up == 0 && self.client.is_flushed() {
                 return Poll::Ready(Ok(End::Quiet));
             }
@@ -344,7 +344,7 @@ fn pump(
         if pos - run + server.conn.out.len() >= WRITE_BUFFER_BYTES_MAX {
             break Pumped::Full;
         }
-        let Some(head) = header(&buf[pos..], state.message_max)? else { break Pumped::Hungry };
+        let Some(head) = header(&buf[pos..], state.bounds.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
         let fake = state.forgetting
             || state.fold.left
@@ -428,8 +428,8 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                 return Ok(());
             }
         }
-        let Some(head) =
-            header(&buf[walk.pos..], state.message_max).map_err(|e| Fault::ServerViolation(e.to_string()))?
+        let Some(head) = header(&buf[walk.pos..], state.bounds.message_max)
+            .map_err(|e| Fault::ServerViolation(e.to_string()))?
         else {
             return Ok(());
         };
@@ -487,7 +487,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         if rest == 0 && !pipeline.is_empty() {
             state.put_fakes(pipeline, walk);
         }
-        if state.report == Reporting::Due {
+        if state.vars.report == Reporting::Due {
             state.put_report(reported, walk);
         }
     }
@@ -605,7 +605,7 @@ impl State {
                 self.recv_shape(asked, (rest == 0).then_some(body), answer);
             }
             b::COMMAND_COMPLETE => {
-                if self.taint.intersects(FORGETS_NAMES) {
+                if self.ties.taint.intersects(FORGETS_NAMES) {
                     self.recv_forgetting_tag(body, names);
                 }
                 self.recv_end(body);
@@ -669,7 +669,7 @@ impl State {
     /// A unit of ours that changes settings has ended: what it changed for the client.
     fn put_report(&mut self, reported: &Arc<Reported>, walk: &mut Down<'_>) {
         walk.copy();
-        self.report = Reporting::None;
+        self.vars.report = Reporting::None;
         if self.rules.needs_lexing() {
             self.know_lexing(reported);
         }

@@ -65,7 +65,7 @@ impl Session {
             && self.state.std_strings()
             && !(self.state.unjudged.any && self.state.rules.reads_texts())
             && self.state.late.is_none()
-            && self.state.report != Reporting::Pending
+            && self.state.vars.report != Reporting::Pending
             && self.state.can_pour_behind(Effects::TRANSACTION)
             && server.pipeline.is_at_rest()
             && !server.pipeline.is_in_unit_of_query()
@@ -75,7 +75,7 @@ impl Session {
     fn several_binds(&self) -> bool {
         let (mut buf, mut seen) = (self.client.bytes(), 0);
         for _ in 0..LOOKED_AT {
-            let Ok(Some(head)) = header(buf, self.state.message_max) else { return false };
+            let Ok(Some(head)) = header(buf, self.state.bounds.message_max) else { return false };
             let Some(rest) = buf.get(head.total()..) else { return false };
             seen += usize::from(matches!(head.tag, f::BIND | f::QUERY));
             if seen == 2 {

@@ -16,7 +16,7 @@ use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
-    BOUND, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
+    BOUND, Bounds, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
     may_go_in_pieces, policy_error,
 };
 use super::walk::may_hold_more;
@@ -249,7 +249,7 @@ impl Session {
                 {
                     return Poll::Pending;
                 }
-                match what_is_there(client, self.state.message_max)? {
+                match what_is_there(client, self.state.bounds.message_max)? {
                     There::Enough => return Poll::Ready(Ok(Woken::Input)),
                     There::Part(want) => client.want(want),
                 }
@@ -298,7 +298,7 @@ impl Session {
     fn answer_without_server(&mut self) -> Result<bool, Fault> {
         self.take_new_settings();
         let (buf, out) = self.client.split();
-        let Some((head, body)) = frame::whole(buf, self.state.message_max)? else { return Ok(false) };
+        let Some((head, body)) = frame::whole(buf, self.state.bounds.message_max)? else { return Ok(false) };
         let (message, verdict) = match head.tag {
             f::TERMINATE => return Err(Fault::ClientGone),
             f::SYNC => {
@@ -342,9 +342,7 @@ impl Session {
                 self.me.peer.map(|peer| peer.ip()),
             ));
             self.settings = self.pool.settings.load_full();
-            self.state.session_state = self.settings.session_state;
-            self.state.max_prepared = self.settings.max_prepared_statements;
-            self.state.message_max = settings.general.max_packet_size;
+            self.state.bounds = Bounds::new(&settings.general, &self.settings);
             self.busy_poll = settings.general.busy_poll;
             self.draining |= login::withdrawn(&settings, &self.me.asked, &self.pool.key).is_some();
         }
@@ -365,7 +363,7 @@ impl Session {
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
         let since = self.offered_at.take();
         let (mut server, mut now) = loop {
-            let mut server = match self.pool.checkout_now(&self.state.want, None) {
+            let mut server = match self.pool.checkout_now(&self.state.vars.want, None) {
                 Some(server) => server,
                 None => match Box::pin(self.wait_for_server(since.unwrap_or_else(Instant::now))).await? {
                     Some(server) => server,
@@ -382,7 +380,7 @@ impl Session {
                 break (server, Instant::now());
             }
         };
-        if !server.has_vars(&self.state.want, self.whose()) {
+        if !server.has_vars(&self.state.vars.want, self.whose()) {
             if !Box::pin(self.carry_settings(&mut server)).await? {
                 server.release(Instant::now());
                 return Ok(None);
@@ -395,14 +393,14 @@ impl Session {
 
     /// Whose settings go with it.
     fn whose(&self) -> Whose {
-        Whose { client: self.me.id, since: self.state.since }
+        Whose { client: self.me.id, since: self.state.vars.since }
     }
 
     /// The client's settings are put on the connection in a round trip of their own: where one can't be set (the role
     /// is gone, or the text search configuration) nothing of the client's may run. Only its name goes out together with
     /// what the client sends, unless a block is held. False: the client cancelled meanwhile, and has its answer.
     async fn carry_settings(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
-        let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+        let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
         if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
             return Ok(true);
         }
@@ -425,18 +423,18 @@ impl Session {
         self.me.begin(ClientState::Active, now);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
-        (self.state.report, self.state.awaiting) = (Reporting::None, false);
+        (self.state.vars.report, self.state.awaiting) = (Reporting::None, false);
         if self.state.shares_servers() {
-            let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+            let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
             if self.state.rules.needs_lexing() {
                 self.state.know_lexing(&server.reported);
             }
             let whose = self.whose();
             if server.apply_vars(&want, &mut self.state.names, max, whose) {
-                self.state.report = Reporting::Pending;
+                self.state.vars.report = Reporting::Pending;
             }
         }
-        if self.state.report != Reporting::Pending {
+        if self.state.vars.report != Reporting::Pending {
             let reported = Arc::clone(&server.reported);
             self.client.prepare_out();
             self.state.report_differences(&reported, &mut self.client.out);
@@ -448,7 +446,7 @@ impl Session {
     async fn wait_for_server(&mut self, since: Instant) -> Result<Option<Checkout>, Fault> {
         self.me.set_state(ClientState::Waiting, Instant::now());
         let pool = Arc::clone(&self.pool);
-        let want = Arc::clone(&self.state.want);
+        let want = Arc::clone(&self.state.vars.want);
         let mut queue = std::pin::pin!(pool.checkout_since(&want, None, since));
         let mut notify = Some(patience(self.cx.settings.load().general.query_wait_notify));
         let mut closed = None;
@@ -509,7 +507,7 @@ impl Session {
         }
         let (buf, out) = self.client.split();
         let mut at = 0;
-        while let Some((head, _)) = frame::whole(&buf[at..], self.state.message_max)? {
+        while let Some((head, _)) = frame::whole(&buf[at..], self.state.bounds.message_max)? {
             at += head.total();
             if matches!(head.tag, f::QUERY | f::SYNC | f::FUNCTION_CALL) {
                 Error::cancelled().put(out);
@@ -524,10 +522,10 @@ impl Session {
 
     /// Relays transactions one after the other while nobody else waits. False: the client left.
     async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
-        (self.state.pinned, self.state.sql_prepared) = (false, false);
-        self.state.own_catalog = 0;
+        (self.state.ties.pinned, self.state.ties.sql_prepared) = (false, false);
+        self.state.meaning.own = 0;
         loop {
-            let pinned = self.state.pinned;
+            let pinned = self.state.ties.pinned;
             match self.relay(server, pinned).await {
                 Ok(End::Quiet) => {}
                 Ok(End::ClientLeft) => return Ok(false),
@@ -544,17 +542,17 @@ impl Session {
                 Err(fault) => return Err(self.abandon(server, fault)),
             }
             self.settle(server);
-            self.state.recheck = false;
-            if self.state.taint.intersects(PROBED) || pinned {
-                self.state.pinned = Box::pin(self.probe(server)).await?;
-                if self.state.pinned {
+            self.state.ties.recheck = false;
+            if self.state.ties.taint.intersects(PROBED) || pinned {
+                self.state.ties.pinned = Box::pin(self.probe(server)).await?;
+                if self.state.ties.pinned {
                     if self.draining {
                         self.obey(true)?;
                     }
                     continue;
                 }
             }
-            self.forget_taint();
+            self.state.ties.forget_taint();
             return Ok(true);
         }
     }
@@ -577,16 +575,10 @@ impl Session {
 
     /// A transaction has ended: what the client was told is what it knows.
     pub(super) fn settle(&mut self, server: &Checkout) {
-        if !Arc::ptr_eq(&self.state.reported, &server.reported) {
+        if !Arc::ptr_eq(&self.state.vars.reported, &server.reported) {
             let reported = Arc::clone(&server.reported);
             self.state.know(&reported);
         }
-    }
-
-    /// What a transaction did is known, or was nothing.
-    pub(super) fn forget_taint(&mut self) {
-        self.state.taint = Effects::NONE;
-        self.state.candidates = Vec::new();
     }
 
     /// As others see it.
@@ -597,8 +589,8 @@ impl Session {
     /// Asks the server what the transaction left in the session: settings go with the client from here on; what is
     /// bound to the connection keeps the client on it. True: pinned.
     async fn probe(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
-        let taint = std::mem::replace(&mut self.state.taint, Effects::NONE);
-        if self.state.session_state == SessionState::Allow
+        let taint = std::mem::replace(&mut self.state.ties.taint, Effects::NONE);
+        if self.state.bounds.session_state == SessionState::Allow
             && taint.intersection(PROBED.difference(BOUND)).is_empty()
         {
             return Ok(false);
@@ -607,11 +599,11 @@ impl Session {
         self.me.unlink();
         let lost = |lost: Lost| Fault::ServerLost(lost.0);
         server.settle_cancels().await.map_err(lost)?;
-        let mut names = std::mem::take(&mut self.state.candidates);
+        let mut names = std::mem::take(&mut self.state.ties.candidates);
         names.extend(self.cx.pools.shared().custom_settings());
         let since = moment();
         let doubted = taint.intersects(MOVES_NAMES);
-        let found = server.probe(&names, doubted, self.state.max_prepared).await.map_err(lost)?;
+        let found = server.probe(&names, doubted, self.state.bounds.max_prepared).await.map_err(lost)?;
         if taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }
@@ -625,13 +617,13 @@ impl Session {
         let vars = &self.cx.pools.shared().vars;
         let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
         (server.vars, server.since) = (Arc::clone(&set), since);
-        self.state.want = vars.overlay(&self.state.base, &set);
-        self.state.since = self.state.want.since(since);
-        self.state.sql_prepared = found.prepare;
+        self.state.vars.want = vars.overlay(&self.state.vars.base, &set);
+        self.state.vars.since = self.state.vars.want.since(since);
+        self.state.ties.sql_prepared = found.prepare;
         if !found.is_bound() {
             return Ok(false);
         }
-        match self.state.session_state {
+        match self.state.bounds.session_state {
             SessionState::Pin => {
                 self.count_pinned(&found);
                 self.settle_pinned(server).await?;
@@ -649,7 +641,7 @@ impl Session {
 
     /// A client that stays has what its startup packet set also after RESET ALL and DISCARD ALL, as it has directly.
     async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
-        let (want, max) = (Arc::clone(&self.state.want), self.state.max_prepared);
+        let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
         let whose = self.whose();
         match server.settle_vars(&want, max, whose).await {
             Ok(None) => {}
@@ -721,7 +713,7 @@ impl Session {
             return;
         }
         let settings = self.pool.settings.load_full();
-        let touched = self.state.pinned || self.state.taint.intersects(UNPINS);
+        let touched = self.state.ties.pinned || self.state.ties.taint.intersects(UNPINS);
         if !self.state.shares_servers() || settings.server_reset_query_always {
             reset(server, settings.server_reset_query.clone()).await;
         } else if touched {

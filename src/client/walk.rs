@@ -320,7 +320,7 @@ impl<'a> Walk<'a> {
             session.ready_for_literals(&statement.query, scratch)?
         } else {
             let source = Source::Prepared(insert.one_row().unwrap_or(statement));
-            let (recent, vars) = (&mut scratch.recent, &session.state.want);
+            let (recent, vars) = (&mut scratch.recent, &session.state.vars.want);
             session.cx.lanes.find_and_keep(recent, &session.pool, vars, source)?
         };
         if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
@@ -350,7 +350,9 @@ impl<'a> Walk<'a> {
         let begin = self.pos;
         loop {
             let rest = &self.buf[self.pos..];
-            let Some(head) = header(rest, self.session.state.message_max)? else { return Ok(Rest::Cut) };
+            let Some(head) = header(rest, self.session.state.bounds.message_max)? else {
+                return Ok(Rest::Cut);
+            };
             if head.total() > HELD_BYTES_MAX {
                 return Ok(Rest::Other);
             }
@@ -450,7 +452,7 @@ impl<'a> Walk<'a> {
         if !self.session.state.passes(parse.query) {
             return Ok(false);
         }
-        let class = self.session.state.want.pour_class;
+        let class = self.session.state.vars.want.pour_class;
         let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
         let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
         if self.ready(&statement, scratch).is_none() && Self::word(&statement).is_none() {

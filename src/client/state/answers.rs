@@ -25,14 +25,15 @@ impl State {
     /// Hot path. ReadyForQuery was taken in.
     pub fn recv_ready(&mut self, status: TransactionStatus, answer: Answer) {
         if answer == Answer::Skip {
-            self.report = if self.report == Reporting::Pending { Reporting::Due } else { Reporting::None };
+            self.vars.report =
+                if self.vars.report == Reporting::Pending { Reporting::Due } else { Reporting::None };
             return;
         }
         self.fold.left &= !self.shares_servers() || status != TransactionStatus::Idle;
         self.turns = self.turns.wrapping_add(1);
         if status == TransactionStatus::Idle {
             self.unjudged.portals = None;
-            if std::mem::take(&mut self.catalog_moved) {
+            if std::mem::take(&mut self.meaning.moved) {
                 self.shared.statements.catalog_moved();
             }
             self.counts.xacts += 1;
@@ -66,7 +67,7 @@ impl State {
         statement.make_stale();
         if answer == Answer::Forward {
             // This client was told just now how the rows look.
-            let (query, types, max) = (&statement.query, &statement.types, self.prepared_bytes_max);
+            let (query, types, max) = (&statement.query, &statement.types, self.bounds.prepared_bytes_max);
             let class = statement.class;
             let statements = &self.shared.statements;
             let interned = statements.intern(query, types, class, || statement.effects, max, &self.texts);
@@ -119,12 +120,12 @@ impl State {
         if matches!(tag, b"PREPARE\0" | b"DEALLOCATE\0") {
             self.recv_move();
         }
-        match Moved::by(tag, self.taint.intersects(Effects::TEMP)) {
+        match Moved::by(tag, self.ties.taint.intersects(Effects::TEMP)) {
             Moved::Nothing => {}
-            Moved::Own => self.own_catalog = Statements::own_catalog(),
+            Moved::Own => self.meaning.own = Statements::own_catalog(),
             Moved::All => {
                 self.shared.statements.catalog_moved();
-                self.catalog_moved = true;
+                self.meaning.moved = true;
             }
         }
     }
@@ -139,11 +140,11 @@ impl State {
 
     /// Tells the client which reported values differ from what it knows.
     pub fn report_differences(&mut self, reported: &Arc<Reported>, reply: &mut Vec<u8>) {
-        if Arc::ptr_eq(&self.reported, reported) {
+        if Arc::ptr_eq(&self.vars.reported, reported) {
             return;
         }
         for (name, value) in reported.iter() {
-            if !self.reported.iter().any(|(n, v)| n == name && v == value) {
+            if !self.vars.reported.iter().any(|(n, v)| n == name && v == value) {
                 b::put_parameter_status(reply, name, value);
             }
         }
@@ -152,7 +153,7 @@ impl State {
 
     /// The client knows these values now.
     pub fn know(&mut self, reported: &Arc<Reported>) {
-        self.reported = Arc::clone(reported);
+        self.vars.reported = Arc::clone(reported);
         self.know_lexing(reported);
     }
 }

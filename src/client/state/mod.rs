@@ -163,14 +163,8 @@ pub struct State {
     pub mode: PoolMode,
     /// What may pass.
     pub rules: Rules,
-    /// What happens with state that can't be carried.
-    pub session_state: SessionState,
-    /// Statements on one server connection; 0: names pass untouched.
-    pub max_prepared: usize,
-    /// Bytes of all named statements' texts.
-    pub prepared_bytes_max: usize,
-    /// Largest message.
-    pub message_max: usize,
+    /// What a reload may change besides.
+    pub bounds: Bounds,
 
     /// Its names.
     pub names: ClientNames,
@@ -178,40 +172,20 @@ pub struct State {
     pub forgetting: bool,
     /// How the rows of its statements look.
     pub shapes: Shapes,
-    /// Its transaction changed a catalogue: texts may mean something else again when it ends.
-    pub catalog_moved: bool,
-    /// Its pool's ([`Pool::catalog`](crate::pool::Pool::catalog)).
-    pub catalog: u64,
-    /// Its pool's ([`Pool::texts`](crate::pool::Pool::texts)).
+    /// What its texts mean, as far as a catalogue decides.
+    pub meaning: Meaning,
+    /// Bytes of its pool's texts ([`Pool::texts`](crate::pool::Pool::texts)).
     pub texts: Arc<AtomicUsize>,
-    /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
-    pub own_catalog: u64,
 
-    /// Settings of its startup packet.
-    pub base: Arc<VarSet>,
-    /// Settings it has now.
-    pub want: Arc<VarSet>,
-    /// When it took on who it is ([`Whose::since`](crate::proto::vars::Whose::since)).
-    pub since: u64,
-    /// What it was told.
-    pub reported: Arc<Reported>,
-    /// What it is still to be told.
-    pub report: Reporting,
+    /// Its settings.
+    pub vars: Vars,
     /// How the server reads its texts.
     pub reading: Reading,
     /// What its rules did not see.
     pub unjudged: Unjudged,
 
-    /// What its transaction may have done to session state.
-    pub taint: Effects,
-    /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
-    pub candidates: Vec<String>,
-    /// SQL's PREPARE has made names on the server connection that is its own.
-    pub sql_prepared: bool,
-    /// Its server connection is its own while state is bound to it.
-    pub pinned: bool,
-    /// What it said while pinned may have ended that.
-    pub recheck: bool,
+    /// What binds it to the server connection at hand.
+    pub ties: Ties,
 
     /// Messages that are under way in pieces.
     pub part: Part,
@@ -242,6 +216,86 @@ pub struct State {
     pub learner: Arc<Learner>,
     /// Writes what met the policy down.
     pub audit: Auditor,
+}
+
+/// What the operator set for it, besides its rules.
+#[derive(Debug)]
+pub struct Bounds {
+    /// What happens with state that can't be carried.
+    pub session_state: SessionState,
+    /// Statements on one server connection; 0: names pass untouched.
+    pub max_prepared: usize,
+    /// Bytes of all named statements' texts.
+    pub prepared_bytes_max: usize,
+    /// Largest message (bytes).
+    pub message_max: usize,
+}
+
+impl Bounds {
+    /// As they are now.
+    pub fn new(general: &General, governs: &pool::Settings) -> Self {
+        Self {
+            session_state: governs.session_state,
+            max_prepared: governs.max_prepared_statements,
+            prepared_bytes_max: general.prepared_statement_bytes_max,
+            message_max: general.max_packet_size,
+        }
+    }
+}
+
+/// The settings (PostgreSQL's parameters) of a session.
+#[derive(Debug)]
+pub struct Vars {
+    /// Those of its startup packet.
+    pub base: Arc<VarSet>,
+    /// Those that it has now.
+    pub want: Arc<VarSet>,
+    /// When it took on who it is ([`Whose::since`](crate::proto::vars::Whose::since)).
+    pub since: u64,
+    /// What it was told.
+    pub reported: Arc<Reported>,
+    /// What it is still to be told.
+    pub report: Reporting,
+}
+
+/// What the same text may mean another thing by.
+#[derive(Debug)]
+pub struct Meaning {
+    /// Its pool's ([`Pool::catalog`](crate::pool::Pool::catalog)).
+    pub pool: u64,
+    /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
+    pub own: u64,
+    /// Its transaction changed a catalogue: texts may mean something else again when it ends.
+    pub moved: bool,
+}
+
+/// What ties a session to one server connection, or may.
+#[derive(Debug, Default)]
+pub struct Ties {
+    /// What its transaction may have done to session state.
+    pub taint: Effects,
+    /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
+    pub candidates: Vec<String>,
+    /// SQL's PREPARE has made names on the server connection that is its own.
+    pub sql_prepared: bool,
+    /// Its server connection is its own while state is bound to it.
+    pub pinned: bool,
+    /// What it said while pinned may have ended that.
+    pub recheck: bool,
+}
+
+impl Ties {
+    /// Something is done whose text does not show what it does.
+    fn doubt(&mut self, effects: Effects) {
+        self.taint = self.taint.union(effects);
+        self.recheck = true;
+    }
+
+    /// What a transaction did is known, or was nothing.
+    pub fn forget_taint(&mut self) {
+        self.taint = Effects::NONE;
+        self.candidates = Vec::new();
+    }
 }
 
 /// Messages longer than the buffers, on their way in pieces.
@@ -314,15 +368,15 @@ pub struct Own {
     pub mode: PoolMode,
     /// See [`State::rules`].
     pub rules: Rules,
-    /// See [`State::catalog`].
+    /// See [`Meaning::pool`].
     pub catalog: u64,
     /// See [`State::texts`].
     pub texts: Arc<AtomicUsize>,
-    /// See [`State::base`].
+    /// See [`Vars::base`].
     pub base: Arc<VarSet>,
-    /// See [`State::since`].
+    /// See [`Vars::since`].
     pub since: u64,
-    /// See [`State::reported`].
+    /// See [`Vars::reported`].
     pub reported: Arc<Reported>,
     /// See [`State::audit`].
     pub audit: Auditor,
@@ -336,29 +390,22 @@ impl State {
             pid,
             mode,
             rules,
-            session_state: governs.session_state,
-            max_prepared: governs.max_prepared_statements,
-            prepared_bytes_max: general.prepared_statement_bytes_max,
-            message_max: general.max_packet_size,
+            bounds: Bounds::new(general, governs),
             names: ClientNames::default(),
             forgetting: false,
             shapes: Shapes::default(),
-            catalog_moved: false,
-            catalog,
+            meaning: Meaning { pool: catalog, own: 0, moved: false },
             texts,
-            own_catalog: 0,
-            want: Arc::clone(&base),
-            base,
-            since,
-            reported: Arc::clone(&reported),
-            report: Reporting::None,
+            vars: Vars {
+                want: Arc::clone(&base),
+                base,
+                since,
+                reported: Arc::clone(&reported),
+                report: Reporting::None,
+            },
             reading: Reading::default(),
             unjudged: Unjudged::default(),
-            taint: Effects::NONE,
-            candidates: Vec::new(),
-            sql_prepared: false,
-            pinned: false,
-            recheck: false,
+            ties: Ties::default(),
             part: Part::default(),
             awaiting: false,
             urged: false,
@@ -385,7 +432,7 @@ impl State {
 
     /// Its next transaction may run on another server connection.
     pub fn may_go_elsewhere(&self) -> bool {
-        self.shares_servers() && !self.pinned
+        self.shares_servers() && !self.ties.pinned
     }
 
     /// Nothing stands between messages that are poured and what the server would answer.
@@ -395,8 +442,8 @@ impl State {
 
     /// Nothing but `harmless` does.
     pub(super) fn can_pour_behind(&self, harmless: Effects) -> bool {
-        let taint = self.taint.difference(harmless);
-        self.shares_servers() && self.max_prepared > 0 && self.part.up == 0 && taint == Effects::NONE
+        let taint = self.ties.taint.difference(harmless);
+        self.shares_servers() && self.bounds.max_prepared > 0 && self.part.up == 0 && taint == Effects::NONE
     }
 
     /// standard_conforming_strings, as the server said last.
@@ -405,12 +452,12 @@ impl State {
     }
 
     fn tracks_names(&self) -> bool {
-        self.shares_servers() && self.max_prepared > 0
+        self.shares_servers() && self.bounds.max_prepared > 0
     }
 
     /// The unnamed statement is followed wherever servers are shared: it never is another client's.
     fn tracks(&self, name: &[u8]) -> bool {
-        self.shares_servers() && (name.is_empty() || self.max_prepared > 0)
+        self.shares_servers() && (name.is_empty() || self.bounds.max_prepared > 0)
     }
 
     /// Hot path. One frontend message, or its beginning. `frame` starts at the type byte and holds what has arrived.

@@ -86,7 +86,7 @@ impl State {
 
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let std_strings = self.std_strings();
-        let class = self.want.pour_class;
+        let class = self.vars.want.pour_class;
         let same = self.names.lookup(b"").filter(|s| s.is(parse.query, parse.types, class)).cloned();
         let statement = same.unwrap_or_else(|| {
             crate::client::session::unnamed_statement(parse.query, parse.types, class, std_strings)
@@ -118,11 +118,15 @@ impl State {
             parse.types,
             self.class_of_texts(),
             || effects(parse.query, std_strings),
-            self.prepared_bytes_max,
+            self.bounds.prepared_bytes_max,
             &self.texts,
         );
         let Some(statement) = interned else {
-            return Ok(self.refuse(Kind::Parse, Error::prepared_bytes(self.prepared_bytes_max), server));
+            return Ok(self.refuse(
+                Kind::Parse,
+                Error::prepared_bytes(self.bounds.prepared_bytes_max),
+                server,
+            ));
         };
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
@@ -148,7 +152,7 @@ impl State {
             server.names.forget(statement.id);
             server.put_close(statement.id, &mut self.names, Action::Skip);
         }
-        server.make_room(statement.id, &mut self.names, self.max_prepared, Action::Skip);
+        server.make_room(statement.id, &mut self.names, self.bounds.max_prepared, Action::Skip);
         self.counts.server_parses += 1;
         let (query, types) = (&statement.query, &statement.types);
         f::put_parse(&mut server.conn.out, statement.server_name.as_bytes(), query, types);
@@ -160,7 +164,7 @@ impl State {
 
     /// SQL's PREPARE may have made this name on the server connection at hand.
     pub(super) fn may_be_sqls(&self, name: &[u8]) -> bool {
-        let made = self.sql_prepared || self.taint.intersects(Effects::PREPARE);
+        let made = self.ties.sql_prepared || self.ties.taint.intersects(Effects::PREPARE);
         made && is_the_clients_own(name)
     }
 
@@ -188,7 +192,7 @@ impl State {
     /// Whose named statements of the same text and types are one: of this pool (another's user or database has other tables
     /// by the same names), with the same settings, whose texts are read in the same way.
     fn class_of_texts(&self) -> u64 {
-        self.want.answer_class ^ self.catalog ^ self.own_catalog ^ u64::from(self.std_strings())
+        self.vars.want.answer_class ^ self.meaning.pool ^ self.meaning.own ^ u64::from(self.std_strings())
     }
 
     /// The name is taken. That is what PostgreSQL says last: it reads the text first.
@@ -221,8 +225,7 @@ impl State {
         self.note_in_flight(Effects::UNKNOWN);
         self.counts.server_parses += 1;
         if self.shares_servers() {
-            self.taint = self.taint.union(Effects::UNKNOWN);
-            self.recheck = true;
+            self.ties.doubt(Effects::UNKNOWN);
         }
         if unnamed {
             self.names.forget_unnamed();
@@ -261,8 +264,7 @@ impl State {
             self.note_bind();
             if self.shares_servers() {
                 // Prepared in another transaction, perhaps: what it does is not known.
-                self.taint = self.taint.union(Effects::EXECUTE);
-                self.recheck = true;
+                self.ties.doubt(Effects::EXECUTE);
             }
             server.pipeline.push(Kind::Bind, Action::Forward, false);
             return Ok(Taken::Forward);
@@ -356,7 +358,7 @@ impl State {
             return false;
         }
         self.counts.server_parses += 1;
-        server.ensure(statement, &mut self.names, self.max_prepared, Action::Skip);
+        server.ensure(statement, &mut self.names, self.bounds.max_prepared, Action::Skip);
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
         f::put_empty(&mut server.conn.out, f::FLUSH);
         server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
@@ -368,7 +370,7 @@ impl State {
     fn ensure_for_client(&mut self, statement: &Statement, server: &mut ServerConn) {
         if !server.names.holds(statement.id) {
             self.counts.server_parses += 1;
-            server.ensure(statement, &mut self.names, self.max_prepared, Action::Skip);
+            server.ensure(statement, &mut self.names, self.bounds.max_prepared, Action::Skip);
         }
     }
 
@@ -412,8 +414,7 @@ impl State {
             return Taken::Drop;
         }
         self.note_in_flight(Effects::EXECUTE);
-        self.taint = self.taint.union(Effects::EXECUTE);
-        self.recheck = true;
+        self.ties.doubt(Effects::EXECUTE);
         server.pipeline.push(Kind::Bind, Action::Forward, false);
         Taken::Forward
     }

@@ -123,8 +123,7 @@ impl State {
         }
         self.note_in_flight(Effects::UNKNOWN);
         if self.shares_servers() {
-            self.taint = self.taint.union(Effects::UNKNOWN);
-            self.recheck = true;
+            self.ties.doubt(Effects::UNKNOWN);
         }
         server.pipeline.push(Kind::Query, Action::Forward, false);
         Ok(Taken::Forward)
@@ -141,8 +140,7 @@ impl State {
         }
         self.note_in_flight(Effects::UNKNOWN);
         if self.shares_servers() {
-            self.taint = self.taint.union(Effects::UNKNOWN);
-            self.recheck = true;
+            self.ties.doubt(Effects::UNKNOWN);
         }
         server.pipeline.push(Kind::FunctionCall, Action::Forward, false);
         Ok(Taken::Forward)

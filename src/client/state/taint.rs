@@ -29,16 +29,16 @@ impl State {
 
     /// Something is done that may change the session; `text` is where names of settings may stand.
     pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
-        self.taint = self.taint.union(found);
+        self.ties.taint = self.ties.taint.union(found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
-            self.taint = self.taint.union(Effects::EXECUTE);
+            self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
         }
-        if found.intersects(MAKES_SETTINGS) && !find_setting_names(text, &mut self.candidates) {
-            self.taint = self.taint.union(Effects::UNKNOWN);
+        if found.intersects(MAKES_SETTINGS) && !find_setting_names(text, &mut self.ties.candidates) {
+            self.ties.taint = self.ties.taint.union(Effects::UNKNOWN);
         }
-        if self.pinned && !self.recheck {
+        if self.ties.pinned && !self.ties.recheck {
             // DROP of a temporary object has no mark of its own.
-            self.recheck = found.touches_session()
+            self.ties.recheck = found.touches_session()
                 || memchr::memmem::find(&text.to_ascii_lowercase(), b"drop").is_some();
         }
     }
@@ -59,16 +59,16 @@ impl State {
     /// As in `set_config($1, ...)`: names of settings come as parameters, too.
     pub(super) fn note_bound_names(&mut self, head: Header, body: &[u8]) {
         let bind = if body.len() == head.body { f::Bind::decode(body).ok() } else { None };
-        let mut missed = |value: &&[u8]| !find_setting_names(value, &mut self.candidates);
+        let mut missed = |value: &&[u8]| !find_setting_names(value, &mut self.ties.candidates);
         let all = bind.is_some_and(|bind| bind.values().flatten().filter(&mut missed).count() == 0);
         if !all {
-            self.taint = self.taint.union(Effects::UNKNOWN);
+            self.ties.taint = self.ties.taint.union(Effects::UNKNOWN);
         }
     }
 
     pub(super) fn state_refusal(&self, found: Effects) -> Option<Error> {
         let bound = found.intersection(BOUND);
-        (self.shares_servers() && self.session_state == SessionState::Reject && !bound.is_empty())
+        (self.shares_servers() && self.bounds.session_state == SessionState::Reject && !bound.is_empty())
             .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
     }
 }

@@ -64,14 +64,14 @@ impl Session {
     /// The plan of a text of literals, as far as its first row says.
     pub(super) fn ready_for_literals(&self, text: &[u8], scratch: &mut Scratch) -> Option<Arc<Ready>> {
         let Scratch { recent, lifted, .. } = scratch;
-        match recent.find(&self.pool, &self.state.want, text) {
+        match recent.find(&self.pool, &self.state.vars.want, text) {
             Some(Lately::Ready(ready, _)) => return Some(ready),
             Some(Lately::Refused) => return None,
             None => {}
         }
         lift(text, lifted).ok()?;
         let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
-        self.cx.lanes.find_and_keep(recent, &self.pool, &self.state.want, source)
+        self.cx.lanes.find_and_keep(recent, &self.pool, &self.state.vars.want, source)
     }
 
     /// Appends the rows of an INSERT of literals.
@@ -82,7 +82,7 @@ impl Session {
         scratch: &mut Scratch,
     ) -> Option<LiteralRows> {
         // What `lift` and `find` would come to, if it came by lately.
-        let lately = scratch.recent.find(&self.pool, &self.state.want, text);
+        let lately = scratch.recent.find(&self.pool, &self.state.vars.want, text);
         if let Some(Lately::Refused) = lately {
             return None;
         }
@@ -121,7 +121,7 @@ impl Session {
     fn bind_row(&self, text: &[u8], sent: Sent<'_>, scratch: &mut Scratch) -> Option<LiteralRows> {
         let Scratch { lifted, rows, answers, places, .. } = scratch;
         let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
-        let ready = self.cx.lanes.find(&self.pool, &self.state.want, source)?;
+        let ready = self.cx.lanes.find(&self.pool, &self.state.vars.want, source)?;
         let together = ready.together()?;
         if !self.may_be_read(sent, &ready.plan, text, lifted.row(0)) {
             return None;
@@ -153,7 +153,7 @@ impl Session {
                     lifted.put_shape(row, shape);
                     shape
                 };
-                let (pool, vars) = (&self.pool, &self.state.want);
+                let (pool, vars) = (&self.pool, &self.state.vars.want);
                 let source = Source::Literals { shape, lifted, text, row };
                 let found = self.cx.lanes.find_and_keep(recent, pool, vars, source)?;
                 let before = ready.replace(found);
