@@ -1,0 +1,352 @@
+//! What is asked of the server about one statement, and what it is refused for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{NO_ANSWER_KEPT, REFUSAL_KEPT, Source, THOUGHT_MAX};
+use crate::coalesce::catalog::{self, Reason};
+use crate::coalesce::plan::{self, Context, InsertPlan};
+use crate::coalesce::tables::{Seen, Tables};
+use crate::pool::{Checkout, Pool};
+use crate::proto::prepared::Statement;
+use crate::proto::vars::{VarSet, Whose};
+use crate::server::internal::{Lost, Reply};
+use crate::sql::cast::OtherType;
+use crate::sql::effects::Effects;
+use crate::sql::insert::{Lifted, NotPourable, lift, table_named};
+use crate::sql::meaning;
+
+/// A table as a statement names it: the catalogue may not know it.
+fn as_written(target: &meaning::InsertTarget) -> String {
+    match &target.schema {
+        Some(schema) => format!("{schema}.{}", target.table),
+        None => target.table.clone(),
+    }
+}
+
+/// One question to the catalogue, with everything it needs of its own.
+pub(super) enum Question {
+    Literals(Vec<u8>),
+    Prepared(Arc<Statement>),
+}
+
+pub(super) struct Answer {
+    pub(super) plan: InsertPlan,
+    pub(super) param_description: Option<Vec<u8>>,
+    /// Not a COPY: the statement to run, and the RowDescription of its answer.
+    pub(super) together: Option<(Arc<Statement>, Option<Vec<u8>>)>,
+    pub(super) table: Arc<Seen>,
+}
+
+/// Why a question was not answered by a plan, and how long that is believed.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// The table, once the statement was read.
+    pub(super) table: Option<String>,
+    pub(super) why: String,
+    pub(super) kept: Duration,
+    /// It is the table, and not the statement.
+    pub(super) whole_table: bool,
+    /// The connection that was asked would say the same to everybody.
+    spoilt: bool,
+}
+
+impl Refusal {
+    /// It says nothing about the statement: the connection, or the pool, could not answer.
+    fn for_now(why: impl Into<String>) -> Self {
+        Self { kept: NO_ANSWER_KEPT, ..why.into().into() }
+    }
+
+    pub(super) fn of(self, table: String) -> Self {
+        Self { table: Some(table), ..self }
+    }
+
+    pub(super) fn of_whole_table(self) -> Self {
+        Self { whole_table: true, ..self }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { table: None, why, kept: REFUSAL_KEPT, whole_table: false, spoilt: false }
+    }
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            // Of the connection that was asked, to its end; a client that has such objects is bound to another one.
+            Reason::TemporarySchema => Self { spoilt: true, ..Self::for_now(reason.to_string()) },
+            reason => reason.to_string().into(),
+        }
+    }
+}
+
+impl Question {
+    pub(super) fn of(source: Source<'_>) -> Self {
+        match source {
+            Source::Literals { lifted, text, row, .. } => {
+                let mut one_row = Vec::new();
+                lifted.put_statement(text, row, &mut one_row);
+                Self::Literals(one_row)
+            }
+            Source::Prepared(statement) => Self::Prepared(Arc::clone(statement)),
+        }
+    }
+
+    fn text(&self) -> &[u8] {
+        match self {
+            Self::Literals(text) => text,
+            Self::Prepared(statement) => &statement.query,
+        }
+    }
+
+    /// Asks what is not known yet.
+    pub(super) async fn ask(&self, tables: &Tables, mut asker: Asker<'_>) -> Result<Answer, Refusal> {
+        let pool = asker.pool;
+        let mut lifted = Lifted::new();
+        lift(self.text(), &mut lifted).map_err(|why: NotPourable| {
+            let table = table_named(self.text()).map(|table| String::from_utf8_lossy(table).into_owned());
+            Refusal { table, ..why.to_string().into() }
+        })?;
+        // A named statement with many rows: they are alike.
+        let mut one_row = Vec::new();
+        lifted.put_statement(self.text(), 0, &mut one_row);
+        lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
+        let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
+        let mut target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        if target.types != lifted.types {
+            return Err(NotPourable::Disagreement.to_string().into());
+        }
+        if (target.conflict || target.returning.is_some()) && !pool.settings.load().coalesce.share_transaction
+        {
+            let why = "coalesce.share_transaction is off".to_owned();
+            return Err(Refusal::from(why).of(as_written(&target)));
+        }
+
+        let answer = self.answer(tables, &mut asker, text, &mut target, &lifted).await;
+        asker.done(answer.as_ref().is_err_and(|refusal| refusal.spoilt));
+        let mut answer = answer.map_err(|refusal| refusal.of(as_written(&target)))?;
+        answer.plan.max_value_bytes = pool.settings.load().coalesce.max_value_bytes;
+        Ok(answer)
+    }
+
+    async fn answer(
+        &self,
+        tables: &Tables,
+        asker: &mut Asker<'_>,
+        text: &str,
+        target: &mut meaning::InsertTarget,
+        lifted: &Lifted,
+    ) -> Result<Answer, Refusal> {
+        let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
+        let seen = asker.table(tables, &name).await?;
+        if (lifted.looks_up_types() || target.returns_text()) && seen.names_catalog {
+            return Err(Reason::TypeNames.into());
+        }
+        let table = &seen.table;
+        if let Some(why) = &table.refused {
+            return Err(Refusal { kept: seen.left(), ..Refusal::from(why.clone()).of_whole_table() });
+        }
+        target.type_oids = asker.types(&target.types).await?;
+        let target = &*target;
+        let context = Context::Pooled;
+        let together = !lifted.tail.is_plain();
+        let (plan, param_description, together) = match self {
+            Self::Literals(_) if together => {
+                let plan = plan::plan_literals_together(table, target, context)?;
+                let mut sql = Vec::with_capacity(text.len());
+                lifted.put_with_parameters(&mut sql);
+                let statement = Statement::new(&sql, &[], Effects::NONE);
+                let reply = asker.describe(&statement, false).await?;
+                let parameters = reply.param_types.unwrap_or_default().len();
+                if parameters != usize::from(plan.fields) {
+                    return Err(Reason::ParameterList.into());
+                }
+                (plan, None, Some((statement, reply.row_description)))
+            }
+            Self::Literals(_) => (plan::plan_literals(table, target, context)?, None, None),
+            Self::Prepared(statement) => {
+                let reply = asker.describe(statement, statement.is_shared()).await?;
+                let oids = reply.param_types.unwrap_or_default();
+                let rows = statement.as_insert().map_or(1, |insert| insert.rows);
+                let oids = oids_of_one_row(&oids, rows)?;
+                let (text, items) = (text.as_bytes(), &lifted.items);
+                let plan = if together {
+                    plan::plan_params_together(table, target, text, items, oids, context)?
+                } else {
+                    plan::plan_params(table, target, text, items, oids, context)?
+                };
+                let together = together.then(|| (Arc::clone(statement), reply.row_description));
+                (plan, reply.param_description, together)
+            }
+        };
+        let plan = InsertPlan { has_sentinel: seen.has_sentinel && plan.has_sentinel, ..plan };
+        Ok(Answer { plan, param_description, together, table: seen })
+    }
+}
+
+/// Asks on a connection that has the client's settings, once there is something to ask.
+pub(super) struct Asker<'a> {
+    pool: &'a Arc<Pool>,
+    vars: Arc<VarSet>,
+    /// What sessions agree on that are told the same.
+    class: u64,
+    server: Option<Checkout>,
+}
+
+impl<'a> Asker<'a> {
+    /// With limits of its own. To describe an INSERT takes the lock that the INSERT takes, and whoever has the table locked may
+    /// itself be waiting for a connection: for this one, perhaps.
+    pub(super) fn new(pool: &'a Arc<Pool>, vars: &VarSet, class: u64) -> Self {
+        let lock_timeout = pool.settings.load().coalesce.lock_timeout.as_millis().to_string();
+        let own = [("lock_timeout", lock_timeout.as_str()), ("statement_timeout", THOUGHT_MAX)];
+        let vars = pool.shared().vars.intern(vars.iter().chain(own));
+        Self { pool, vars, class, server: None }
+    }
+
+    fn max(&self) -> usize {
+        self.pool.settings.load().max_prepared_of_ours()
+    }
+
+    async fn server(&mut self) -> Result<&mut Checkout, Refusal> {
+        let none = || Refusal::for_now("no server connection");
+        if self.server.is_none() {
+            let server = self.pool.checkout_to_ask(&self.vars).await.map_err(|_| none())?;
+            let max = self.max();
+            let settled = self.server.insert(server).settle_vars(&self.vars, max, Whose::nobody(&self.vars));
+            if let Some(error) = settled.await.map_err(lost)? {
+                return Err(server_said(&error));
+            }
+        }
+        self.server.as_mut().ok_or_else(none)
+    }
+
+    /// `spoilt`: the connection is of no use to others.
+    fn done(self, spoilt: bool) {
+        if let Some(server) = self.server.filter(|server| !spoilt && server.is_reusable()) {
+            server.release(Instant::now());
+        }
+    }
+
+    /// What the table is like, by the name that the statement has for it.
+    async fn table(&mut self, tables: &Tables, name: &str) -> Result<Arc<Seen>, Refusal> {
+        let place = tables.place(self.pool, self.class, name);
+        let mut turn = match place.look().await {
+            Ok(seen) => return Ok(seen),
+            Err(turn) => turn,
+        };
+        let max = self.max();
+        let server = self.server().await?;
+        let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;
+        let session = catalog::decode_session(&one_row(&reply)?)?;
+        let reply =
+            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;
+        let table = catalog::decode(name, &one_row(&reply)?)?;
+        if table.viewer.temporary_schema {
+            return Err(Reason::TemporarySchema.into());
+        }
+        let has_sentinel = table.refused.is_none() && table.has_sentinel();
+        let has_sentinel = has_sentinel && try_sentinel(server, max, &table).await?;
+        let seen = Arc::new(Seen::new(table, session.names_catalog(), has_sentinel));
+        *turn = Some(Arc::clone(&seen));
+        Ok(seen)
+    }
+
+    /// What the names of types mean.
+    async fn types(&mut self, names: &[OtherType]) -> Result<Vec<u32>, Refusal> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let max = self.max();
+        let list = plan::text_array(names);
+        let server = self.server().await?;
+        let reply = server.prepared(types_statement(), &[Some(list.as_bytes())], max).await.map_err(lost)?;
+        Ok(catalog::decode_types(names.len(), &one_row(&reply)?)?)
+    }
+
+    /// `kept`: the statement is one that clients have prepared.
+    async fn describe(&mut self, statement: &Arc<Statement>, kept: bool) -> Result<Reply, Refusal> {
+        let max = self.max();
+        let server = self.server().await?;
+        let reply =
+            if kept { server.describe(statement, max).await } else { server.describe_anew(statement).await };
+        described(reply.map_err(lost)?)
+    }
+}
+
+fn lost(lost: Lost) -> Refusal {
+    Refusal::for_now(lost.0)
+}
+
+/// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
+async fn try_sentinel(server: &mut Checkout, max: usize, table: &catalog::Table) -> Result<bool, Refusal> {
+    let sql = catalog::sentinel_sql([table.target.as_str()]);
+    let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
+    let relid = table.relid.to_string();
+    let params = [None, Some(table.name_as_written.as_bytes()), Some(relid.as_bytes())];
+    let reply = server.prepared(&statement, &params, max).await.map_err(lost)?;
+    match one_row(&reply) {
+        Ok(row) => Ok(catalog::decode_sentinel(&row).is_some()),
+        Err(refusal) if refusal.kept == NO_ANSWER_KEPT => Err(refusal),
+        Err(_) => Ok(false),
+    }
+}
+
+/// What the server resolved for the parameters of one row, when it is the same for all of them.
+fn oids_of_one_row(oids: &[u32], rows: usize) -> Result<&[u32], Reason> {
+    let (first, _) = oids.split_at(oids.len() / rows.max(1));
+    let same = first.len() * rows == oids.len()
+        && (first.is_empty() || oids.chunks(first.len()).all(|row| row == first));
+    if same { Ok(first) } else { Err(Reason::ParameterList) }
+}
+
+fn described(reply: Reply) -> Result<Reply, Refusal> {
+    match &reply.error {
+        Some(error) => Err(server_said(error)),
+        None => Ok(reply),
+    }
+}
+
+fn one_row(reply: &Reply) -> Result<Vec<Option<&[u8]>>, Refusal> {
+    if let Some(error) = &reply.error {
+        return Err(server_said(error));
+    }
+    let row = reply.rows.first().ok_or_else(|| Refusal::from("the catalogue gave no row".to_owned()))?;
+    Ok(row.iter().map(Option::as_deref).collect())
+}
+
+fn server_said(error: &[u8]) -> Refusal {
+    let fields = crate::wire::backend::ErrorFields::new(error);
+    let why = format!("the server says: {}", String::from_utf8_lossy(fields.field(b'M').unwrap_or_default()));
+    // A lock that was not to be had (lock_timeout), a question that took too long.
+    match fields.sqlstate() {
+        b"55P03" | b"57014" => Refusal::for_now(why),
+        _ => why.into(),
+    }
+}
+
+fn statement(cell: &'static std::sync::OnceLock<Arc<Statement>>, text: &str) -> &'static Arc<Statement> {
+    cell.get_or_init(|| Statement::new(text.as_bytes(), &[], Effects::NONE))
+}
+
+fn session_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::SESSION_SQL)
+}
+
+fn eligibility_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::ELIGIBILITY_SQL)
+}
+
+fn types_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::TYPES_SQL)
+}
+
+/// The check inside a flush's transaction.
+pub(in crate::coalesce) fn guard_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::guard_sql())
+}
