@@ -962,3 +962,44 @@ fn a_client_that_closed_its_sending_half_is_answered_and_keeps_no_place_for_good
     holder.rows("COMMIT");
     assert_eq!(holder.value("SELECT count(*) FROM t").as_deref(), Some("2"));
 }
+
+#[test]
+fn each_session_that_ends_is_logged_once_whatever_way_its_client_left() {
+    let server = Postgres::shared();
+    let db = server.fresh_database("");
+    let proxy = |mode: &str, general: &str| through(server, mode, general);
+    for mode in ["session", "transaction"] {
+        let proxy = proxy(mode, "");
+        let begins: [(&str, &[&str]); 3] =
+            [("login", &[]), ("a statement", &["SELECT 1"]), ("an open block", &["BEGIN", "SELECT 1"])];
+        let mut ended = 0;
+        for says_so in [true, false] {
+            for (begin, statements) in begins {
+                let mut client = Raw::login(proxy.port(), &db);
+                for sql in statements {
+                    client.query(sql);
+                }
+                if says_so {
+                    client.terminate();
+                } else {
+                    drop(client);
+                }
+                ended += 1;
+                let said = |log: &str| log.lines().filter(|l| l.contains("reason=\"client left\"")).count();
+                let logged = poll(PATIENCE, || (said(&proxy.log()) == ended).then_some(()));
+                assert!(logged.is_some(), "{mode}, Terminate: {says_so}, behind {begin}:\n{}", proxy.log());
+            }
+        }
+    }
+    // Told not to: what is said behind it shows that it would have been there.
+    let proxy = proxy("transaction", "log_disconnections = false");
+    Raw::login(proxy.port(), &db).terminate();
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    assert!(
+        poll(PATIENCE, || find(&mut console, "SHOW CLIENTS", &[("database", &db)]).is_none().then_some(()))
+            .is_some()
+    );
+    console.query("RELOAD");
+    proxy.wait_for_log("configuration reloaded");
+    assert!(!proxy.log().contains("client left"), "{}", proxy.log());
+}

@@ -39,6 +39,7 @@ use crate::policy::{Rejection, Verdict};
 use crate::pool::Pools;
 use crate::settings::Settings;
 use crate::telemetry::audit::{Audit, Source};
+use crate::telemetry::events;
 
 pub(crate) use login::rules;
 
@@ -73,6 +74,15 @@ impl Context {
         };
         self.audit.record(source, "StartupMessage", &rejection, rejected);
         if rejected { Err(state::policy_error(&rejection)) } else { Ok(()) }
+    }
+
+    /// A session has ended, by an error of `ours` or otherwise: said where the operator wants to hear of it.
+    fn log_end(&self, me: &ClientShared, ours: bool, why: &str) {
+        let general = &self.settings.load().general;
+        let says = if ours { general.log_pooler_errors } else { general.log_disconnections };
+        if says {
+            events::session_ended(me.who(&me.place()), why);
+        }
     }
 }
 

@@ -19,7 +19,6 @@ use crate::net::conn::Conn;
 use crate::policy::judge_replication;
 use crate::pool::{Checkout, CountedIn, Pool, PoolKey};
 use crate::telemetry::audit::Source;
-use crate::telemetry::events;
 use crate::wire::{DecodeError, frame};
 
 /// One client, logged in.
@@ -102,14 +101,8 @@ impl Replicating {
         };
         self.me.unlink();
         self.part(told.as_ref()).await;
-        let settings = self.cx.settings.load();
-        let (logs, why) = match told {
-            Some(error) => (settings.general.log_pooler_errors, error.to_string()),
-            None => (settings.general.log_disconnections, "connection closed".to_owned()),
-        };
-        if logs {
-            events::session_ended(self.me.who(&self.me.place()), &why);
-        }
+        let why = told.as_ref().map_or("connection closed".to_owned(), Error::to_string);
+        self.cx.log_end(&self.me, told.is_some(), &why);
         self.cx.clients.leave(&self.me);
     }
 

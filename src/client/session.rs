@@ -35,7 +35,6 @@ use crate::server::ServerShared;
 use crate::server::internal::{Lost, Probe};
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
-use crate::telemetry::events;
 use crate::wire::backend::Report;
 use crate::wire::frame::{self, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
@@ -138,13 +137,7 @@ impl Session {
             None => self.share().await,
         };
         self.me.unlink();
-        match ended {
-            Err(fault) => Box::pin(self.tell(fault)).await,
-            Ok(()) if self.cx.settings.load().general.log_disconnections => {
-                events::session_ended(self.me.who(&self.me.place()), "client left");
-            }
-            Ok(()) => {}
-        }
+        Box::pin(self.tell(ended.err().unwrap_or(Fault::ClientGone))).await;
         self.cx.clients.leave(&self.me);
     }
 
@@ -757,6 +750,7 @@ impl Session {
 
     /// Tells the client why it is closed, as far as it can still hear it.
     async fn tell(&mut self, fault: Fault) {
+        self.log_end(&fault);
         let out = &mut self.client.out;
         match &fault {
             Fault::ClientGone => return,
@@ -769,16 +763,12 @@ impl Session {
             Fault::ServerViolation(why) => Error::server_violation(why).put(out),
             Fault::Settings(body) => b::put_as_fatal(out, body),
         }
-        self.log_end(&fault);
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
     }
 
     fn log_end(&self, fault: &Fault) {
-        let general = &self.cx.settings.load().general;
         let ours = matches!(fault, Fault::Client(_) | Fault::ServerViolation(_));
-        if if ours { general.log_pooler_errors } else { general.log_disconnections } {
-            events::session_ended(self.me.who(&self.me.place()), &fault_text(fault));
-        }
+        self.cx.log_end(&self.me, ours, &fault_text(fault));
     }
 }
 
