@@ -970,12 +970,16 @@ fn each_session_that_ends_is_logged_once_whatever_way_its_client_left() {
     let proxy = |mode: &str, general: &str| through(server, mode, general);
     for mode in ["session", "transaction"] {
         let proxy = proxy(mode, "");
-        let begins: [(&str, &[&str]); 3] =
-            [("login", &[]), ("a statement", &["SELECT 1"]), ("an open block", &["BEGIN", "SELECT 1"])];
+        let begins: [(&str, &str, &[&str]); 4] = [
+            ("login", &db, &[]),
+            ("a statement", &db, &["SELECT 1"]),
+            ("an open block", &db, &["BEGIN", "SELECT 1"]),
+            ("the console", "pgsluice", &["SHOW VERSION"]),
+        ];
         let mut ended = 0;
         for says_so in [true, false] {
-            for (begin, statements) in begins {
-                let mut client = Raw::login(proxy.port(), &db);
+            for (begin, database, statements) in begins {
+                let mut client = Raw::login(proxy.port(), database);
                 for sql in statements {
                     client.query(sql);
                 }

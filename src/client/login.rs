@@ -61,16 +61,12 @@ impl NotAdmitted {
     pub async fn tell(mut self, peer: &str) {
         match &*self.why {
             Ok(error) => {
-                events::client_refused(
-                    peer,
-                    error.message(),
-                    error.detail().or(error.log()).unwrap_or_default(),
-                );
+                events::client_refused(&peer, error);
                 error.clone().fatal().put(&mut self.client.out);
             }
             Err(body) => {
                 let message = b::ErrorFields::new(body).field(b'M').unwrap_or_default();
-                events::client_refused(peer, &String::from_utf8_lossy(message), "said by the server");
+                events::client_refused_by_server(&peer, &String::from_utf8_lossy(message));
                 b::put_as_fatal(&mut self.client.out, body);
             }
         }

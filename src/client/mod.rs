@@ -77,7 +77,7 @@ impl Context {
     }
 
     /// A session has ended, by an error of `ours` or otherwise: said where the operator wants to hear of it.
-    fn log_end(&self, me: &ClientShared, ours: bool, why: &str) {
+    pub(crate) fn log_end(&self, me: &ClientShared, ours: bool, why: &str) {
         let general = &self.settings.load().general;
         let says = if ours { general.log_pooler_errors } else { general.log_disconnections };
         if says {

@@ -66,7 +66,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     let mut client = Conn::new(stream, &[]);
     if role == Role::Other {
         let error = Error::console_not_allowed(&startup.user);
-        events::client_refused(&peer.to_string(), error.message(), "");
+        events::client_refused(&peer, &error);
         error.put(&mut client.out);
         let _ = tokio::time::timeout(LAST_WORDS, client.say_goodbye()).await;
         return None;
@@ -121,7 +121,13 @@ impl Console {
     /// Answers until the client leaves or is closed.
     pub(super) async fn run(mut self: Box<Self>, proxy: Arc<Proxy>) {
         self.me.wakes_this_task().await;
-        let End::Closed(error) = self.converse(&proxy).await else { return };
+        let end = self.converse(&proxy).await;
+        let (ours, why) = match &end {
+            End::Left => (false, "client left"),
+            End::Closed(error) => (true, error.message()),
+        };
+        self.cx.log_end(&self.me, ours, why);
+        let End::Closed(error) = end else { return };
         error.fatal().put(&mut self.client.out);
         let _ = tokio::time::timeout(LAST_WORDS, self.client.say_goodbye()).await;
     }

@@ -249,7 +249,7 @@ impl Proxy {
         // A connection may have waited long before it said who it is.
         let settings = self.cx.settings.load_full();
         if let Some(error) = self.refuses(&settings, &client) {
-            events::client_refused(&peer.to_string(), error.message(), "");
+            events::client_refused(&peer, &error);
             client.refuse(&error).await;
             return None;
         }
@@ -262,11 +262,7 @@ impl Proxy {
         let found = match Box::pin(self.look_up(&settings, &client)).await {
             Ok(found) => found,
             Err(error) => {
-                events::client_refused(
-                    &peer.to_string(),
-                    error.message(),
-                    error.detail().unwrap_or_default(),
-                );
+                events::client_refused(&peer, &error);
                 client.refuse(&error).await;
                 return None;
             }
@@ -420,7 +416,7 @@ fn is_console(startup: &Startup) -> bool {
 
 fn refused(peer: Peer, error: &LoginError) -> Option<Proven> {
     if let LoginError::Refused(error) = error {
-        events::client_refused(&peer.to_string(), error.message(), error.log().unwrap_or_default());
+        events::client_refused(&peer, error);
     }
     None
 }

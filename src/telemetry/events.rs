@@ -6,6 +6,8 @@ use std::fmt::{self, Display, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::error::Error;
+
 /// Who a client is, in log lines.
 #[derive(Debug, Clone, Copy)]
 pub struct Who<'a> {
@@ -94,9 +96,15 @@ pub fn client_login(who: Who<'_>, tls: bool) {
     );
 }
 
-/// A client's login failed.
-pub fn client_refused(peer: &str, why: &str, log: &str) {
-    tracing::info!(peer, error = why, log, "login refused");
+/// A client's login failed by an error of ours: what it was told, and what only the operator is.
+pub fn client_refused(peer: &dyn Display, error: &Error) {
+    let log = error.detail().or(error.log());
+    tracing::info!(peer = peer.to_string(), error = error.message(), log, "login refused");
+}
+
+/// A client's login failed by the server's word.
+pub fn client_refused_by_server(peer: &dyn Display, message: &str) {
+    tracing::info!(peer = peer.to_string(), error = message, log = "said by the server", "login refused");
 }
 
 /// Connections that had not logged in were closed to make room; said when their number since the start has doubled.
