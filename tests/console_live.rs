@@ -112,7 +112,8 @@ fn each_show_answers_and_moves_with_the_clients() {
     let resident = mem.iter().find(|m| m["name"] == "process_resident").expect("resident");
     assert!(resident["memtotal"].parse::<u64>().expect("a number") > 1 << 20);
     assert!(mem.iter().any(|m| m["name"] == "client" && m["used"] == "2"), "{mem:?}");
-    assert!(show(&mut console, "SHOW VERSION")[0]["version"].starts_with("pgsluice "));
+    let version = format!("pgsluice {}", env!("CARGO_PKG_VERSION"));
+    assert!(show(&mut console, "SHOW VERSION")[0]["version"].contains(&version));
     for probe in ["SHOW COALESCE", "SHOW COALESCE_TABLES", "SHOW STATS_AVERAGES", "SHOW TOTALS"] {
         show(&mut console, probe);
     }
@@ -661,6 +662,39 @@ fn psql_and_tokio_postgres_talk_to_it() {
         assert!(output.status.success(), "{probe}: {}", String::from_utf8_lossy(&output.stderr));
         // No database has been used yet, so there are no stats.
         assert!(!output.stdout.is_empty() || probe == "SHOW STATS;", "{probe}");
+    }
+}
+
+/// That a date and a time stand where Datadog's check reads them; it ends over an empty text.
+fn have_their_times(console: &mut Raw, sql: &str) {
+    for row in show(console, sql) {
+        for column in ["connect_time", "request_time"] {
+            let words: Vec<_> = row[column].split(' ').map(str::len).collect();
+            assert_eq!(words, ["2026-01-01".len(), "00:00:00".len(), "UTC".len()], "{sql}: {row:?}");
+        }
+    }
+}
+
+#[test]
+fn a_monitor_made_for_pgbouncer_finds_what_it_asks_for() {
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), "postgres");
+    client.rows("SELECT pg_sleep(1.1)");
+    until(&mut console, "SHOW SERVERS", &[("database", "postgres"), ("state", "idle")]);
+    have_their_times(&mut console, "SHOW CLIENTS");
+    have_their_times(&mut console, "SHOW SERVERS");
+    let server = find(&mut console, "SHOW SERVERS", &[("state", "idle")]).expect("the free one");
+    assert!(server["connect_time"] < server["request_time"], "{server:?}");
+    client.rows("BEGIN");
+    have_their_times(&mut console, "SHOW SERVERS");
+    // Netdata's leaves unless it reads the name, and more than 1.8 in the first number.
+    let version = show(&mut console, "SHOW VERSION")[0]["version"].clone();
+    let minor = version.strip_prefix("PgBouncer 1.").and_then(|rest| rest.split('.').next());
+    assert!(minor.is_some_and(|minor| minor.parse::<u32>().is_ok_and(|minor| minor > 8)), "{version}");
+    // Prometheus' has one metric for both names, and where it reads both it answers with an error.
+    for row in show(&mut console, "SHOW DATABASES") {
+        assert!(row.contains_key("reserve_pool_size") && !row.contains_key("reserve_pool"), "{row:?}");
     }
 }
 

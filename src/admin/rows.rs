@@ -87,7 +87,7 @@ row! {
         local_port: u64 = "local_port" Int4,
         /// When the connection was made.
         connect_time: Option<SystemTime> = "connect_time" Text,
-        /// When the last request began.
+        /// When the last request began; of a free server, when its client gave it back.
         request_time: Option<SystemTime> = "request_time" Text,
         /// How long the client has waited: whole seconds.
         wait: u64 = "wait" Int4,
@@ -235,8 +235,6 @@ row! {
         paused: bool = "paused" Int4,
         /// By DISABLE.
         disabled: bool = "disabled" Int4,
-        /// `reserve_pool_size` once more, by the name that it had before PgBouncer 1.24 and exporters read.
-        reserve_pool: u64 = "reserve_pool" Int4,
     }
 }
 
@@ -317,7 +315,7 @@ row! {
     /// SHOW VERSION.
     VersionRow {
         /// Name and number.
-        version: String = "version" Text,
+        version: &'static str = "version" Text,
     }
 }
 

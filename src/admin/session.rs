@@ -460,8 +460,9 @@ fn show_rows(show: Show, engine: &impl Engine) -> Vec<Vec<Value>> {
     }
 }
 
-fn version() -> String {
-    format!("pgsluice {}", env!("CARGO_PKG_VERSION"))
+/// PgBouncer's name and number come first: monitors look for them to know what they may ask.
+fn version() -> &'static str {
+    concat!("PgBouncer 1.25.2 (pgsluice ", env!("CARGO_PKG_VERSION"), ")")
 }
 
 /// The detail of SHOW HELP's notice.

@@ -279,7 +279,7 @@ mod tests {
             (PeerPoolRow::COLUMNS, "peer_id, cl_active_cancel_req, cl_waiting_cancel_req, sv_active_cancel, sv_login".to_owned(), "iiiii"),
             (DnsHostRow::COLUMNS, "hostname, ttl, addrs".to_owned(), "sqs"),
             (DnsZoneRow::COLUMNS, "zonename, serial, count".to_owned(), "sqi"),
-            (DatabaseRow::COLUMNS, "name, host, port, database, force_user, pool_size, min_pool_size, reserve_pool_size, server_lifetime, pool_mode, load_balance_hosts, max_connections, current_connections, max_client_connections, current_client_connections, paused, disabled, reserve_pool".to_owned(), "ssissiiiissiiiiiii"),
+            (DatabaseRow::COLUMNS, "name, host, port, database, force_user, pool_size, min_pool_size, reserve_pool_size, server_lifetime, pool_mode, load_balance_hosts, max_connections, current_connections, max_client_connections, current_client_connections, paused, disabled".to_owned(), "ssissiiiissiiiiii"),
             (UserRow::COLUMNS, "name, pool_size, reserve_pool_size, pool_mode, max_user_connections, current_connections, max_user_client_connections, current_client_connections".to_owned(), "ssssiiii"),
             (ListRow::COLUMNS, "list, items".to_owned(), "si"),
             (ConfigRow::COLUMNS, "key, value, default, changeable".to_owned(), "ssss"),

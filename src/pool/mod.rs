@@ -14,7 +14,7 @@
 pub mod checkout;
 pub mod registry;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -734,11 +734,12 @@ impl Pool {
         }
     }
 
-    /// Everything connected, for the console; true: it is free.
-    pub fn servers(&self) -> Vec<(Arc<ServerShared>, bool)> {
+    /// Everything connected, for the console, and since when it is free, if it is.
+    pub fn servers(&self) -> Vec<(Arc<ServerShared>, Option<Instant>)> {
         let inner = self.lock();
-        let free: HashSet<u64> = inner.idle.iter().map(|server| server.shared.id).collect();
-        inner.servers.iter().map(|shared| (Arc::clone(shared), free.contains(&shared.id))).collect()
+        let free: HashMap<u64, Instant> =
+            inner.idle.iter().map(|server| (server.shared.id, server.idle_since)).collect();
+        inner.servers.iter().map(|shared| (Arc::clone(shared), free.get(&shared.id).copied())).collect()
     }
 
     /// PAUSE: free connections close, nobody gets one until [`Pool::resume`].

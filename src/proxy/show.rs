@@ -313,7 +313,6 @@ impl Proxy {
         let general = &settings.general;
         let pools = self.cx.pools.of(Some(name));
         let hosts = (!database.host.is_empty()).then(|| database.host.join(","));
-        let reserve_pool = count(database.reserve_pool_size.unwrap_or(general.reserve_pool_size));
         DatabaseRow {
             name: name.to_owned(),
             host: hosts,
@@ -322,7 +321,7 @@ impl Proxy {
             force_user: database.user.clone(),
             pool_size: count(database.pool_size.unwrap_or(general.default_pool_size)),
             min_pool_size: count(database.min_pool_size.unwrap_or(general.min_pool_size)),
-            reserve_pool_size: reserve_pool,
+            reserve_pool_size: count(database.reserve_pool_size.unwrap_or(general.reserve_pool_size)),
             server_lifetime: database.server_lifetime.unwrap_or(general.server_lifetime).as_secs(),
             pool_mode: database.pool_mode.map(|mode| mode.as_str()),
             load_balance_hosts: balanced(database.host.len(), database.load_balance_hosts),
@@ -336,7 +335,6 @@ impl Proxy {
             ),
             paused: self.cx.pools.is_paused(name),
             disabled: self.cx.pools.is_disabled(name),
-            reserve_pool,
         }
     }
 }
@@ -384,7 +382,12 @@ fn pool_row(pool: &Pool, cl_active: u64, linked: &HashMap<u64, Arc<ClientShared>
     let counts = pool.counts();
     let servers = pool.servers();
     let in_state = |state: ServerState| {
-        count(servers.iter().filter(|(s, free)| server_state(s, *free, linked.get(&s.id)) == state).count())
+        count(
+            servers
+                .iter()
+                .filter(|(s, free)| server_state(s, free.is_some(), linked.get(&s.id)) == state)
+                .count(),
+        )
     };
     let (maxwait, maxwait_us) = seconds_and_micros(counts.maxwait);
     let (settings, target) = (pool.settings.load(), pool.target.load());
@@ -481,11 +484,11 @@ fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
 fn server_row(
     pool: &Pool,
     server: &ServerShared,
-    free: bool,
+    free: Option<Instant>,
     client: Option<&Arc<ClientShared>>,
     now: Instant,
 ) -> SocketRow {
-    let state = match server_state(server, free, client) {
+    let state = match server_state(server, free.is_some(), client) {
         ServerState::Active => "active",
         ServerState::BeingCanceled => "being_canceled",
         ServerState::Idle => "idle",
@@ -495,7 +498,8 @@ fn server_row(
         Address::Tcp(_, at) => address(Some(*at)),
         Address::Unix(_) => ("unix".to_owned(), server.target.port.into()),
     };
-    let since = client.and_then(|client| SystemTime::now().checked_sub(client.ages(now).1));
+    let since = client.and_then(|client| now.checked_sub(client.ages(now).1));
+    let since = since.or(free).unwrap_or(server.connected);
     SocketRow {
         kind: "S",
         user: server.target.user.clone(),
@@ -507,7 +511,7 @@ fn server_row(
         local_addr,
         local_port,
         connect_time: wall(server.connected, now),
-        request_time: since,
+        request_time: wall(since, now),
         wait: 0,
         wait_us: 0,
         close_needed: server.close_needed.load(Ordering::Relaxed),
