@@ -72,9 +72,16 @@ const TYPES: &[&str] = &[
     "tstzrange",
     "int4multirange",
     "tsmultirange",
+    "int2[]",
     "int4[]",
+    "int8[]",
+    "numeric[]",
+    "numeric(5,1)[]",
+    "float8[]",
     "text[]",
+    "varchar[]",
     "varchar(3)[]",
+    "char(3)[]",
     "timestamp(0)[]",
     "timetz[]",
     "mood",
@@ -86,6 +93,8 @@ const TYPES: &[&str] = &[
     "dnest",
     "dfloat",
     "dhour",
+    "darray",
+    "dints",
     "interval hour to minute[]",
     "tsvector",
     "tsquery",
@@ -94,7 +103,8 @@ const TYPES: &[&str] = &[
 const DOMAINS: &str = "CREATE TYPE mood AS ENUM ('ok', 'sad', '1');
     CREATE DOMAIN dint AS int CHECK (VALUE < 1000); CREATE DOMAIN dtext AS text NOT NULL;
     CREATE DOMAIN dvc AS varchar(4); CREATE DOMAIN dnum AS numeric(5,1); CREATE DOMAIN dnest AS dint CHECK (VALUE > -5);
-    CREATE DOMAIN dfloat AS float8; CREATE DOMAIN dhour AS interval hour to minute;";
+    CREATE DOMAIN dfloat AS float8; CREATE DOMAIN dhour AS interval hour to minute;
+    CREATE DOMAIN darray AS text[] CHECK (VALUE[1] <> 'a'); CREATE DOMAIN dints AS int8[];";
 
 /// Strings that some type takes, or that only look like it.
 const STRINGS: &[&str] = &[
@@ -198,6 +208,23 @@ const STRINGS: &[&str] = &[
     "{[1,3),[5,7)}",
     "{}",
     "{1,2,NULL}",
+    "{null, +1 , -0}",
+    "{32767,-32768}",
+    "{32768}",
+    "{2147483648,007}",
+    "{9223372036854775808}",
+    "{\"1\",\" 2 \"}",
+    "{1.5}",
+    "{1,,2}",
+    "{1}}",
+    "1,2",
+    "[2:3]={1,2}",
+    "[-1:0][1:1]={{1},{2}}",
+    "{{1,2},{3}}",
+    "{0x10,1_0}",
+    "{1e3,NaN}",
+    "{a,\"b c\",NULL,\"NULL\",\"\\\"\"}",
+    "{abc  ,\"abc  \"}",
     "{{1,2},{3,4}}",
     "{now,\"2024-01-01 10:00\"}",
     "{n\\ow}",
