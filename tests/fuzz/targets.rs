@@ -413,12 +413,29 @@ pub(crate) fn copy_rows(data: &[u8]) {
 /// What becomes of a client's literals and parameters on their way into a COPY: a table of common types, an INSERT's
 /// text or a Bind's body behind it.
 pub(crate) fn poured_values(data: &[u8]) {
-    let table = table();
+    let tables = [table(&SCALARS), table(&ARRAYS)];
+    tables.iter().for_each(|table| poured_literals(table, data));
+    let Ok(bind) = Bind::decode(data) else { return };
+    let own: Vec<Class> = (1..=6).map(Class::Param).collect();
+    let mut read = own.clone();
+    read[2] = Class::CastParam(3, Cast::of_word(b"timestamptz").expect("a type"));
+    let [scalars, arrays] = &tables;
+    for (table, classes, oids) in [
+        (scalars, &own, [23, 25, 1184, 1700, 16, 20]),
+        (scalars, &read, [21, 1043, 1043, 23, 16, 23]),
+        (arrays, &own, [700, 701, 1016, 1231, 1009, 1015]),
+        (arrays, &own, [20, 23, 1005, 1016, 1015, 1009]),
+    ] {
+        poured_parameters(table, classes.clone(), &oids, &bind);
+    }
+}
+
+fn poured_literals(table: &catalog::Table, data: &[u8]) {
     let mut lifted = Lifted::new();
     if let Ok(text) = std::str::from_utf8(data)
         && lift(data, &mut lifted).is_ok()
         && let Ok(target) = meaning::target_of(data, &lifted)
-        && let Ok(plan) = plan_literals(&table, &target, Context::Pooled)
+        && let Ok(plan) = plan_literals(table, &target, Context::Pooled)
     {
         let mut out = b"before".to_vec();
         for items in lifted.items.chunks(target.items.len().max(1)) {
@@ -431,14 +448,6 @@ pub(crate) fn poured_values(data: &[u8]) {
             assert!(row.len() <= table.columns.len());
             rest = more;
         }
-    }
-
-    let Ok(bind) = Bind::decode(data) else { return };
-    let own: Vec<Class> = (1..=6).map(Class::Param).collect();
-    let mut read = own.clone();
-    read[2] = Class::CastParam(3, Cast::of_word(b"timestamptz").expect("a type"));
-    for (classes, oids) in [(own, [23, 25, 1184, 1700, 16, 20]), (read, [21, 1043, 1043, 23, 16, 23])] {
-        poured_parameters(&table, classes, &oids, &bind);
     }
 }
 
@@ -468,14 +477,35 @@ fn poured_parameters(table: &catalog::Table, classes: Vec<Class>, oids: &[u32], 
     }
 }
 
-/// (int4, text, timestamptz, numeric, bool, int8), as the catalogue answers.
-fn table() -> catalog::Table {
-    let types = ["int4", "text", "timestamptz", "numeric", "bool", "int8"];
-    let columns = [23, 25, 1184, 1700, 16, 20].iter().zip(types).enumerate().map(|(i, (oid, name))| {
-        let n = i + 1;
+/// Types by their names, their numbers and those of their elements.
+type Columns = [(&'static str, u32, u32); 6];
+
+const SCALARS: Columns = [
+    ("int4", 23, 0),
+    ("text", 25, 0),
+    ("timestamptz", 1184, 0),
+    ("numeric", 1700, 0),
+    ("bool", 16, 0),
+    ("int8", 20, 0),
+];
+
+/// What parameters of other types go into as well: integers, and arrays of integers and texts.
+const ARRAYS: Columns = [
+    ("float4", 700, 0),
+    ("float8", 701, 0),
+    ("_int8", 1016, 20),
+    ("_numeric", 1231, 1700),
+    ("_text", 1009, 25),
+    ("_varchar", 1015, 1043),
+];
+
+/// A table of these, as the catalogue answers.
+fn table(columns: &Columns) -> catalog::Table {
+    let columns = columns.iter().enumerate().map(|(i, (name, oid, elem))| {
+        let (n, elem_kind) = (i + 1, if *elem == 0 { "" } else { "b" });
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
-             "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
+             "kind": "b", "elem": {elem}, "elem_kind": "{elem_kind}", "notnull": false, "identity": "", "generated": "",
              "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "has_default": false, "default_whys": []}}"#
         )
     });
