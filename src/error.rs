@@ -88,6 +88,8 @@ kinds! {
     UnknownStatement = "26000" Error,
     /// A prepared statement's rows would not be what the client was told.
     StalePlan = "0A000" Error,
+    /// A row of a deferred block was answered as stored, and is not.
+    DeferredRow = "40001" Error,
     /// Texts of prepared statements exceed a bound.
     PreparedBytes = "53400" Error,
     /// One client has as many prepared statements as it may.
@@ -264,6 +266,16 @@ impl Error {
     /// As PostgreSQL says it.
     pub fn stale_plan() -> Self {
         Self::new(Kind::StalePlan, "cached plan must not change result type")
+    }
+
+    /// An INSERT of a block was answered before it was run (`coalesce.deferred`), and came to another number of rows.
+    pub fn deferred_row() -> Self {
+        Self::new(
+            Kind::DeferredRow,
+            "an INSERT came to another number of rows than was answered before it was run (coalesce.deferred)",
+        )
+        .with_detail("A rule or trigger that was made since then drops rows, or adds some. Nothing of the transaction is stored.")
+        .with_hint("Run the transaction again: the table is looked at anew.")
     }
 
     /// Texts of prepared statements exceed `max` bytes.

@@ -10,8 +10,9 @@ use std::collections::{HashMap, HashSet};
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, show, tell, until};
 use support::crowd::{self, comparable};
+use support::pouring::{errors, tags};
 use support::seeded::{Seeded, from_env};
-use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
 
 /// Clients at a time.
 const CLIENTS: usize = 6;
@@ -762,6 +763,59 @@ fn a_deferred_error_is_told_by_what_comes_next() {
         assert_eq!(pg.psql(&db, &format!("SELECT count(*) FROM {table}")).trim(), "0");
     }
     assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+}
+
+/// A rule or trigger that was made meanwhile drops the row: it was answered as stored, so the block must not commit without it.
+#[test]
+fn a_deferred_row_that_is_dropped_fails_its_block() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    pg.psql(&db, "CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'");
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let changes = [
+        ("CREATE RULE r AS ON INSERT TO a DO INSTEAD NOTHING", "DROP RULE r ON a"),
+        ("CREATE TRIGGER g BEFORE INSERT ON a FOR EACH ROW EXECUTE FUNCTION gone()", "DROP TRIGGER g ON a"),
+    ];
+    for (change, undone) in changes {
+        for (next, then) in [("COMMIT", 'I'), ("SELECT 1", 'E'), ("ROLLBACK", 'I')] {
+            let mut client = deferring(pg, &proxy, &db);
+            pg.psql(&db, change);
+            client.rows("BEGIN");
+            client.rows("INSERT INTO b (id, v) VALUES (1, 'x')");
+            client.rows("INSERT INTO a (id, v) VALUES (1, 'x')");
+            let seen = client.query(next);
+            let told: Vec<_> = errors(&seen).iter().map(Message::sqlstate).collect();
+            let expected = if next == "ROLLBACK" { vec![] } else { vec!["40001".to_owned()] };
+            assert_eq!((told, status(&seen)), (expected, then), "{change}, {next}: {}", outline(&seen));
+            client.query("ROLLBACK");
+            if next != "ROLLBACK" {
+                // Run again, it is answered as directly.
+                client.rows("BEGIN");
+                let seen = client.query("INSERT INTO a (id, v) VALUES (1, 'x')");
+                assert_eq!(tags(&seen), ["INSERT 0 0"]);
+                assert_eq!(status(&client.query("COMMIT")), 'I');
+            }
+            // In one pipeline with its COMMIT nothing was answered before.
+            let mut direct = Raw::login(pg.port(), &db);
+            let both = [&mut client, &mut direct].map(|client| {
+                let mut bytes = Vec::new();
+                Statement::Other("BEGIN".into()).put_extended(&mut bytes, false);
+                put_sync(&mut bytes);
+                Statement::Insert("a", 5, "x").put_extended(&mut bytes, false);
+                Statement::Other("COMMIT".into()).put_extended(&mut bytes, false);
+                put_sync(&mut bytes);
+                client.send(&bytes);
+                comparable(&[client.read_until_ready(), client.read_until_ready()].concat())
+            });
+            assert_eq!(both[0], both[1]);
+            pg.psql(&db, undone);
+            assert_eq!(
+                pg.psql(&db, "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)").trim(),
+                "0|0"
+            );
+            tell(&mut Raw::login(proxy.port(), "pgsluice"), "RELOAD");
+        }
+    }
 }
 
 /// What is answered to a COMMIT whose rows fail is what is answered to one whose deferred constraint does.

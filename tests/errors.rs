@@ -11,6 +11,7 @@ use support::{Message, Postgres, Proxy, Raw, free_port};
 /// Those that other tests provoke, for they take a server that lies or goes, or long; and the one that never comes.
 const ELSEWHERE: &[(Kind, &str)] = &[
     (Kind::PreparedNames, "prepared: a_session_has_so_many_statements_and_no_more"),
+    (Kind::DeferredRow, "blocks: a_deferred_row_that_is_dropped_fails_its_block"),
     (Kind::ServerLost, "outages"),
     (Kind::ServerViolation, "hostile"),
     (Kind::OutcomeUnknown, "pour_lost"),

@@ -81,8 +81,7 @@ const SETUP: &str = r#"
     CREATE FUNCTION loud(mood) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'loud' $$;
     CREATE FUNCTION fine(text) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN true; END$$;
     CREATE FUNCTION noisy(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE NOTICE 'noise'; RETURN $1; END$$;
-    CREATE FUNCTION compared(text, text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
-    BEGIN RAISE NOTICE 'compared'; RETURN bttextcmp($1, $2); END$$;
+    CREATE FUNCTION compared(text, text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN bttextcmp($1, $2); END$$;
     CREATE OPERATOR CLASS own FOR TYPE text USING btree AS
         OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compared(text, text);
 "#;
@@ -558,6 +557,8 @@ struct Ddl<'a> {
     /// Of those changes that were made behind a lock, the lowest id of a transaction that can come behind them. It is not the
     /// change's own: that is given before the lock is.
     xids: Vec<Option<u64>>,
+    /// Of each change: whatever reads the table is planned again.
+    planned_anew: Vec<bool>,
 }
 
 impl Ddl<'_> {
@@ -572,6 +573,7 @@ impl Ddl<'_> {
         if xid.is_some() && !undo.is_empty() {
             self.active.push((undo, locked));
         }
+        self.planned_anew.push(xid.is_some() && locked && sql.starts_with("ALTER TABLE t "));
         self.xids.push(xid.flatten());
         self.ask();
         self.world.meanwhile();
@@ -717,10 +719,11 @@ fn what_is_stored_is_what_direct_would_have_stored_at_that_time() {
         active: Vec::new(),
         states: Vec::new(),
         xids: vec![None],
+        planned_anew: vec![true],
         world: &world,
     };
     ddl.ask();
-    let changes = from_env("PGSLUICE_TEST_CHANGES", 60) as usize;
+    let changes = from_env("PGSLUICE_TEST_CHANGES", 45) as usize;
     let units: Vec<Unit> = std::thread::scope(|scope| {
         let each = CLIENTS.iter().flat_map(|(via, n)| std::iter::repeat_n(*via, *n)).enumerate();
         let world = &world;
@@ -796,7 +799,11 @@ fn is_legal(ddl: &Ddl<'_>, unit: &Unit, rows: &[Option<&Vec<(u64, String)>>]) ->
     // PostgreSQL reads a prepared statement again when something touches what it read before, and not when a name comes to mean
     // something else; and clients of pgsluice share what they prepared.
     let shared = (unit.form == Form::Named).then_some(Form::Anew);
-    let within = |(first, last): (usize, usize)| -> Vec<&Outcome> {
+    let within = |(mut first, last): (usize, usize)| -> Vec<&Outcome> {
+        if unit.form == Form::Named {
+            // What the table does not tell of (a domain's default) it may not have noticed since the table last did.
+            first = (0..=first).rev().find(|at| ddl.planned_anew[*at]).unwrap_or(first);
+        }
         let forms = [Some(unit.form), shared].into_iter().flatten();
         let states = ddl.states.get(first..=last).unwrap_or_default();
         forms.flat_map(|form| states.iter().map(move |state| &state[&(unit.settings, form)])).collect()
@@ -805,6 +812,21 @@ fn is_legal(ddl: &Ddl<'_>, unit: &Unit, rows: &[Option<&Vec<(u64, String)>>]) ->
     let all: Vec<u64> = rows.iter().copied().flatten().flat_map(xids).collect();
     let legal = within(if unit.form.is_whole() { ddl.narrowed(unit.window, &all) } else { unit.window });
     if legal.contains(&&outcome) {
+        return Ok(());
+    }
+    // Changes lock partitions and tables in their own order.
+    let alone = !stored || !unit.form.is_whole();
+    if unit.window.0 < unit.window.1 && alone && unit.said.contains("C=\"40P01\"") {
+        return Ok(());
+    }
+    let errors = || unit.said.lines().filter(|line| line.starts_with('E') && !line.contains("25P02"));
+    // The types of its parameters are those of the time when it was prepared on the connection at hand.
+    if shared.is_some() && unit.via != Via::Direct && !stored && errors().next().is_some() {
+        return Ok(());
+    }
+    // A deferred row that is dropped.
+    let drops = legal.iter().any(|one| one.said.contains("INSERT 0 0"));
+    if unit.form.is_block() && drops && !stored && unit.said.contains("C=\"40001\"") {
         return Ok(());
     }
     // A block's notices come when it leaves.
@@ -819,7 +841,6 @@ fn is_legal(ddl: &Ddl<'_>, unit: &Unit, rows: &[Option<&Vec<(u64, String)>>]) ->
     }
     // Statements that were under way while something changed: each for itself. A block's error may come later, where it is deferred.
     let line = |line: &str| legal.iter().any(|one| one.said.lines().any(|other| other == line));
-    let errors = || outcome.said.lines().filter(|line| line.starts_with('E') && !line.contains("25P02"));
     if unit.form.is_block() && errors().next().is_some() && errors().all(line) && !stored {
         return Ok(());
     }

@@ -8,12 +8,13 @@
 //!               |      |
 //!               +------+
 //!               | COMMIT, rows of few enough tables     one unit of a lane, with those of other clients
-//!               | ... or the lane hands them back       BEGIN, the INSERTs and COMMIT in one write
+//!               | ... or the lane hands them back       BEGIN and the INSERTs in one write, then COMMIT
 //!               | ROLLBACK                              nothing was ever sent
 //!               | anything else                         BEGIN and the INSERTs in one write; then the block is as any other
 //! ```
 //!
-//! An error of a held INSERT is told in place of the answer to what made it leave, as that of a DEFERRABLE constraint is.
+//! An error of a held INSERT is told in place of the answer to what made it leave, as that of a DEFERRABLE constraint is. So it is when
+//! one comes to another number of rows than was told (a rule or trigger that was made since drops it): COMMIT is not sent then.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -33,7 +34,7 @@ use crate::server::internal::{Lost, Notice, Reply};
 use crate::settings::PoolMode;
 use crate::sql::block::{self, Word};
 use crate::wire::backend::{self as b, ErrorFields};
-use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, frontend as f};
 
 /// A block that no server knows of yet.
@@ -52,10 +53,21 @@ pub(super) struct Deferred {
     rows_fit: bool,
     /// The unnamed statement when the block began.
     unnamed: Option<Arc<Statement>>,
-    /// The answers to the COMMIT that stands at the end of `kept`.
-    commit: Option<Vec<u8>>,
+    /// The tags that its INSERTs were answered with.
+    told: Vec<u8>,
+    /// The COMMIT that stands at the end of `kept`.
+    commit: Option<Commit>,
     /// Of all clients' memory.
     budget: Budget,
+}
+
+/// COMMIT, and what stands with it in one pipeline.
+#[derive(Debug)]
+struct Commit {
+    /// Where it begins.
+    at: usize,
+    /// The answers to it.
+    answers: Vec<u8>,
 }
 
 /// Bytes that are given back.
@@ -90,6 +102,7 @@ impl Deferred {
             work: Work::default(),
             rows_fit: true,
             unnamed,
+            told: Vec::new(),
             commit: None,
             budget: Budget { lanes: Arc::clone(lanes), bytes: 0 },
         }
@@ -267,6 +280,7 @@ impl Session {
         *received = received.saturating_sub(work.received.into());
         if let Some(deferred) = &mut self.deferred {
             deferred.work = deferred.work.and(Work { sent: scratch.answers.len() as u32, ..work });
+            put_inserts(tags_in(&scratch.answers), &mut deferred.told);
         }
         self.state.turns = self.state.turns.wrapping_add(1);
         self.me.show(ClientState::IdleInTransaction, self.state.turns, self.state.xact_turns);
@@ -299,8 +313,8 @@ impl Session {
 
     fn hold_commit(&mut self, bytes: usize, unnamed: Unnamed, answers: Vec<u8>) {
         let Some(deferred) = &mut self.deferred else { return };
+        deferred.commit = Some(Commit { at: deferred.kept.len(), answers });
         deferred.kept.extend_from_slice(&self.client.bytes()[..bytes]);
-        deferred.commit = Some(answers);
         self.client.consume(bytes);
         self.unnamed_is(unnamed);
     }
@@ -324,14 +338,27 @@ impl Session {
         b::put_ready_for_query(&mut self.client.out, TransactionStatus::Idle);
     }
 
-    /// Runs what is held on the server, in one write; with a COMMIT at its end the client is answered.
+    /// Runs what is held on the server, in one write, and its COMMIT once it is as it was told; then the client is answered.
     pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
         let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
-        let Deferred { kept, unnamed, commit, work, .. } = *deferred;
+        let Deferred { kept, unnamed, commit, work, told, lanes, rows_fit, .. } = *deferred;
         self.unnamed_is(unnamed.map_or(Unnamed::Gone, Unnamed::Set));
         // Its statements count again while they are sent.
         self.state.counts.take(Work { received: work.received, sent: work.sent, ..Work::default() });
-        let reply = self.replay(server, &kept).await?;
+        let (inserts, ends) = kept.split_at(commit.as_ref().map_or(kept.len(), |commit| commit.at));
+        let mut reply = self.replay(server, inserts).await?;
+        let mut stored = Vec::new();
+        put_inserts(reply.tags.iter().map(Vec::as_slice), &mut stored);
+        let mut error = reply.error.take().map(error_response);
+        if error.is_none() && stored != told {
+            self.tables_are_others(&lanes, rows_fit);
+            error = Some(fail_block(server, commit.is_some()).await?);
+        } else if !ends.is_empty() {
+            let last = self.replay(server, ends).await?;
+            reply.tags = last.tags;
+            reply.notices.extend(last.notices);
+            error = error.or(last.error.map(error_response));
+        }
         let status = server.pipeline.status();
         self.client.prepare_out();
         let before = self.client.out.len();
@@ -339,15 +366,10 @@ impl Session {
             frame::put(&mut self.client.out, b::NOTICE_RESPONSE, |out| out.extend_from_slice(body));
         }
         self.hear(server)?;
-        let error = reply.error.map(|body| {
-            let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
-            frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&body));
-            message
-        });
         let goes_on = commit.is_none() || status != TransactionStatus::Idle;
         match (commit, error) {
-            (Some(answers), None) => self.client.out.extend_from_slice(&answers),
-            (Some(answers), Some(error)) => {
+            (Some(Commit { answers, .. }), None) => put_answers(&answers, &reply.tags, &mut self.client.out),
+            (Some(Commit { answers, .. }), Some(error)) => {
                 self.client.out.extend_from_slice(before_commit(&answers));
                 self.client.out.extend_from_slice(&error);
                 b::put_ready_for_query(&mut self.client.out, status);
@@ -362,6 +384,15 @@ impl Session {
         self.settle(server);
         self.state.ties.forget_taint();
         Ok(Left::Ended)
+    }
+
+    /// What they were planned for is no more. `all`: these are all that the block has rows for.
+    fn tables_are_others(&self, lanes: &[Arc<Lane>], all: bool) {
+        if all {
+            lanes.iter().for_each(|lane| lane.forget_shapes());
+        } else {
+            self.cx.lanes.forget_all(|_| true);
+        }
     }
 
     /// Sends the client's messages, all of them, and reads their answers, which nobody is told. Of many a part is answered before
@@ -384,6 +415,7 @@ impl Session {
             std::mem::swap(&mut server.own_names, &mut self.state.names);
             finished?;
             all.error = all.error.or(reply.error);
+            all.tags.append(&mut reply.tags);
             all.notices.append(&mut reply.notices);
         }
         self.state.shapes.described.clear();
@@ -436,6 +468,62 @@ impl Session {
             _ => Fault::ServerLost(why),
         }
     }
+}
+
+/// The block fails, or ends, though none of its statements did; what is told of it.
+async fn fail_block(server: &mut Checkout, ends: bool) -> Result<Vec<u8>, Fault> {
+    let how = if ends { "ROLLBACK" } else { "ROLLBACK TO SAVEPOINT pgsluice_untrue" };
+    let reply = server.simple(how).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
+    if reply.error.is_some() == ends {
+        return Err(Fault::ServerViolation("a block does not end".into()));
+    }
+    let mut message = Vec::new();
+    Error::deferred_row().put(&mut message);
+    Ok(message)
+}
+
+/// The message of this body.
+fn error_response(body: Vec<u8>) -> Vec<u8> {
+    let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
+    frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&body));
+    message
+}
+
+/// The tags of those statements that were answered.
+fn tags_in(answers: &[u8]) -> impl Iterator<Item = &[u8]> {
+    frames(answers)
+        .filter(|(head, _)| head.tag == b::COMMAND_COMPLETE)
+        .map(|(_, body)| body.strip_suffix(&[0]).unwrap_or(body))
+}
+
+/// Appends those of INSERTs.
+fn put_inserts<'a>(tags: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
+    for tag in tags.filter(|tag| tag.starts_with(b"INSERT ")) {
+        out.extend_from_slice(tag);
+        out.push(0);
+    }
+}
+
+/// Appends the answers to a COMMIT and what stands with it, with the tags that the server gave.
+fn put_answers(answers: &[u8], tags: &[Vec<u8>], out: &mut Vec<u8>) {
+    let mut tags = tags.iter();
+    for (head, body) in frames(answers) {
+        let said = if head.tag == b::COMMAND_COMPLETE { tags.next() } else { None };
+        frame::put(out, head.tag, |out| match said {
+            Some(tag) => frame::put_cstr(out, tag),
+            None => out.extend_from_slice(body),
+        });
+    }
+}
+
+/// Whole messages.
+fn frames(bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (head, body) = frame::whole(rest, usize::MAX).ok().flatten()?;
+        rest = &rest[head.total()..];
+        Some((head, body))
+    })
 }
 
 /// What of the answers to a COMMIT comes before its error: nothing, where INSERTs stand with it behind one Sync.

@@ -765,7 +765,7 @@ impl Lane {
     }
 
     /// A table is not what was planned for.
-    fn forget_shapes(&self) {
+    pub fn forget_shapes(&self) {
         self.parts.iter().for_each(|part| part.forget_shapes());
         for shape in lock(&self.shapes).drain(..) {
             if let Some(shape) = shape.upgrade() {
