@@ -730,7 +730,8 @@ fn what_is_stored_is_what_direct_would_have_stored_at_that_time() {
         let clients: Vec<_> =
             each.map(|(number, via)| scope.spawn(move || world.insert(via, number + 1))).collect();
         let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            world.meanwhile();
+            // Something is learnt and poured before anything changes.
+            (0..40).for_each(|_| world.meanwhile());
             (0..changes).for_each(|number| ddl.change(number));
         }));
         world.stop.store(true, Ordering::Release);
