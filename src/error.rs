@@ -307,6 +307,11 @@ impl Error {
             .with_detail(why.to_owned())
     }
 
+    /// The server wants a proof that there is not, or gives none itself: waiting would not help. And what is missing.
+    pub fn server_login(why: &str) -> Self {
+        Self::new(Kind::ServerUnreachable, "cannot log in to the server").with_detail(why.to_owned())
+    }
+
     /// `auth_query` could not be asked, and why.
     pub fn lookup_unreachable(why: &str) -> Self {
         Self::new(Kind::ServerUnreachable, "auth_query could not be asked").with_detail(why.to_owned())

@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{PgOptions, Postgres, Proxy};
+use support::{PgOptions, Postgres, Proxy, Raw};
 
 fn pgsluice(arguments: &[&str], file: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pgsluice")).args(arguments).arg(file).output().expect("pgsluice starts")
@@ -56,6 +56,19 @@ fn a_bad_file_is_refused_by_check_and_by_serve_with_every_mistake() {
 fn who_runs_it_as_root_is_told() {
     let proxy = Proxy::to(Postgres::shared(), "", "", "");
     assert_eq!(proxy.log().contains("runs as root"), support::child::is_root(), "{}", proxy.log());
+}
+
+/// Each login is a line of the log.
+#[test]
+fn a_log_that_takes_nothing_keeps_nobody_out() {
+    for format in ["text", "json"] {
+        let general = format!("log_format = \"{format}\"");
+        let proxy = Proxy::start_with_a_full_log(&Proxy::config(Postgres::shared(), &general, "", ""));
+        for _ in 0..3 {
+            let mut client = Raw::login(proxy.port(), "postgres");
+            assert_eq!(client.value("SELECT 1").as_deref(), Some("1"), "{format}");
+        }
+    }
 }
 
 #[test]

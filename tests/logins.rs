@@ -206,6 +206,60 @@ fn a_userlist_that_changes_holds_for_the_next_login_and_one_that_is_wrong_does_n
     std::fs::write(proxy.dir().join("new"), "\"ann\" \"four\"\n").expect("write");
     std::fs::rename(proxy.dir().join("new"), &file).expect("rename");
     assert!(poll(PATIENCE, || user("ann", "four").then_some(())).is_some() && !user("eve", "e"));
+    let lines = proxy.log().matches("can't be used").count();
+    std::fs::remove_file(&file).expect("remove");
+    assert!(
+        poll(PATIENCE, || (proxy.log().matches("can't be used").count() > lines).then_some(())).is_some()
+    );
+    assert!(user("ann", "four"), "what was effective stays so");
+}
+
+/// `server_tls_ca_file` and its kin keep their names when what they hold is replaced.
+#[test]
+fn a_server_that_the_file_of_authorities_does_not_name_any_more_is_left() {
+    let certs = Certs::new("postgres");
+    let server = Postgres::start(PgOptions { tls: Some(certs.clone()), ..PgOptions::default() });
+    let general =
+        "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = \"ca\"\nquery_wait_timeout = \"2s\"";
+    let config = Proxy::config(&server, general, "host = \"localhost\"", "");
+    let read = |certs: &Certs| std::fs::read_to_string(&certs.ca).expect("an authority");
+    let proxy = Proxy::start_with(&config, &[("ca", &read(&certs))]);
+    let reload = |ca: &str| {
+        std::fs::write(proxy.dir().join("ca"), ca).expect("write");
+        Raw::login(proxy.port(), "pgsluice").rows("RELOAD");
+    };
+    let mut client = Raw::login(proxy.port(), "postgres");
+    let mut pid = || client.value("SELECT pg_backend_pid()");
+    let first = pid();
+    reload(&read(&certs));
+    assert_eq!(pid(), first, "nothing changed");
+    reload(&format!("{}{}", read(&certs), read(&Certs::new("postgres"))));
+    assert_ne!(pid(), first, "another file");
+    reload(&read(&Certs::new("postgres")));
+    let mut query = Vec::new();
+    pgsluice::wire::frontend::put_query(&mut query, b"SELECT 1");
+    client.send(&query);
+    assert_eq!(client.read_until_closed().last().expect("an error").sqlstate(), "08001");
+}
+
+/// Keys and certificates are two files, and others than those who change a userlist replace them.
+#[test]
+fn a_userlist_that_changes_holds_while_a_key_is_being_replaced() {
+    let certs = Certs::new("ann");
+    let general = format!(
+        "auth_type = \"scram-sha-256\"\nauth_file = \"users\"\nclient_tls_sslmode = \"allow\"\n\
+         client_tls_key_file = \"key\"\nclient_tls_cert_file = {:?}",
+        certs.server_cert
+    );
+    let config = Proxy::config(Postgres::shared(), &general, "user = \"postgres\"", "");
+    let key = std::fs::read_to_string(&certs.server_key).expect("a key");
+    let proxy = Proxy::start_with(&config, &[("users", "\"ann\" \"one\"\n\"bob\" \"b\"\n"), ("key", &key)]);
+    assert!(enter(&proxy, "bob", "b", &[]).is_ok());
+    std::fs::write(proxy.dir().join("key"), "").expect("write");
+    std::fs::write(proxy.dir().join("users"), "\"ann\" \"one\"\n").expect("write");
+    let again = poll(PATIENCE, || Some(proxy.log()).filter(|log| log.contains("auth_file has changed")));
+    assert!(again.is_some_and(|log| log.contains("was read again")), "{}", proxy.log());
+    assert!(enter(&proxy, "bob", "b", &[]).is_err() && enter(&proxy, "ann", "one", &[]).is_ok());
 }
 
 #[test]
@@ -276,7 +330,7 @@ fn all_as_ann(server: &Postgres, general: &str, database: &str) -> String {
 
 const LOOKED_UP: &str = "auth_type = \"scram-sha-256\"\nauth_file = \"users\"\nauth_user = \"lookup\"";
 const USERS: (&str, &str) = ("users", "\"lookup\" \"asks\"\n\"listed\" \"by file\"\n");
-const NO_SECRET: &str = "08001 no connection to the server within query_wait_timeout";
+const NO_SECRET: &str = "08001 cannot log in to the server";
 
 #[test]
 fn what_a_client_proved_logs_in_for_nobody_else() {

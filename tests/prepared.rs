@@ -1163,6 +1163,43 @@ fn untracked_names_or_not_an_unnamed_statement_is_never_another_clients() {
     }
 }
 
+/// Clients that are there keep their way with names until they leave, and get no connection on which others' names may be.
+#[test]
+fn a_reload_to_zero_or_from_it_leaves_each_name_what_it_is() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let config = |max: usize| {
+        Proxy::config(server, &format!("default_pool_size = 1\nmax_prepared_statements = {max}"), "", "")
+    };
+    let proxy = Proxy::start(&config(200));
+    let reload = |max| {
+        proxy.write_config(&config(max));
+        Raw::login(proxy.port(), "pgsluice").rows("RELOAD");
+    };
+    let come = || Raw::login(proxy.port(), &database);
+    let mut followed = come();
+    prepare(&mut followed, "a", "SELECT 'first'");
+    prepare(&mut followed, "b", "SELECT 'b'");
+    followed.rows("BEGIN");
+    reload(0);
+    assert_eq!(run(&mut followed, "b", &[]), "b", "inside a block");
+    followed.rows("COMMIT");
+    assert_eq!(run(&mut followed, "b", &[]), "b", "behind it");
+    assert_eq!(tags(&ask(&mut followed, |o| put_close(o, "a"))), "3Z");
+    prepare(&mut followed, "a", "SELECT 'second'");
+    let mut passed = come();
+    prepare(&mut passed, "theirs", "SELECT 'theirs'");
+    assert_eq!(run(&mut passed, "theirs", &[]), "theirs");
+    assert_eq!(failure(&mut followed, |o| put_run(o, "theirs", &[])), "26000", "another's");
+    assert_eq!(run(&mut followed, "a", &[]), "second");
+    prepare(&mut passed, "again", "SELECT 'again'");
+    reload(200);
+    assert_eq!(run(&mut passed, "again", &[]), "again", "names pass as they did");
+    assert_eq!(failure(&mut come(), |o| put_run(o, "again", &[])), "26000", "another's");
+    assert_eq!(run(&mut followed, "a", &[]), "second");
+    assert_eq!(run(&mut followed, "b", &[]), "b");
+}
+
 #[test]
 fn what_an_untracked_name_sets_does_not_stay_behind() {
     let (_, proxy, database) = one("max_prepared_statements = 0");

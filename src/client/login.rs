@@ -457,9 +457,10 @@ pub(super) fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
     match error {
         CheckoutError::Login(error) => match error.response() {
             Some(body) => Err(body.to_vec()),
-            None => Ok(Error::server_unreachable(&error.to_string())),
+            None => Ok(Error::server_login(&error.to_string())),
         },
         CheckoutError::Timeout(_, Some(error)) => match *error {
+            ConnectError::Auth(_) => Ok(Error::server_login(&error.to_string())),
             ConnectError::Unfit { .. } => Ok(Error::no_fitting_server(&error.to_string())),
             _ => Ok(Error::server_unreachable(&error.to_string())),
         },

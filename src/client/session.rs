@@ -335,7 +335,7 @@ impl Session {
                 self.me.peer.map(|peer| peer.ip()),
             ));
             self.settings = self.pool.settings.load_full();
-            self.state.bounds = Bounds::new(&settings.general, &self.settings);
+            self.state.take_bounds(Bounds::new(&settings.general, &self.settings));
             self.busy_poll = settings.general.busy_poll;
             self.draining |= login::withdrawn(&settings, &self.me.asked, &self.pool.key).is_some();
         }
@@ -363,6 +363,10 @@ impl Session {
                     None => return Ok(None),
                 },
             };
+            if server.names_passed && self.state.tracks_names() {
+                // A client that follows none may have left a statement behind any name: the connection ends here.
+                continue;
+            }
             let now = Instant::now();
             if now.duration_since(server.idle_since) < self.settings.server_check_delay {
                 break (server, now);

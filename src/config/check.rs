@@ -34,6 +34,7 @@ pub(super) fn check(draft: &mut Draft) {
     for name in draft.settings.users.keys().cloned().collect::<Vec<_>>() {
         name_is_read(draft, &join("users", &name), &name);
     }
+    operators(draft);
     peers(draft);
     allow_lists(draft);
 }
@@ -131,7 +132,7 @@ fn pool_sizes(draft: &mut Draft, key: &str, min: usize, size: usize, size_key: &
 
 fn auth(draft: &mut Draft) {
     let general = &draft.settings.general;
-    let (auth_type, verified) = (general.auth_type, verifies_clients(&general.client_tls));
+    let (auth_type, verified) = (general.auth_type, verifies(general.client_tls.sslmode));
     let has_list = general.auth_file.is_some();
     let looks_up = general.auth_user.is_some();
     let has_hba = general.auth_hba_file.is_some();
@@ -189,7 +190,7 @@ fn hba(draft: &mut Draft) {
     let looked_up = general.auth_user.is_some() || draft.databases.iter().any(|d| d.auth_user.is_some());
     let has_secrets = general.auth_file.is_some() || looked_up;
     let Some(file) = general.auth_hba_file else { return };
-    let verified = verifies_clients(&general.client_tls);
+    let verified = verifies(general.client_tls.sslmode);
     for rule in draft.settings.hba.clone() {
         let at = At::line(&file, rule.line);
         match rule.method {
@@ -221,8 +222,8 @@ fn hba(draft: &mut Draft) {
     }
 }
 
-fn verifies_clients(tls: &Tls) -> bool {
-    matches!(tls.sslmode, SslMode::VerifyCa | SslMode::VerifyFull)
+fn verifies(sslmode: SslMode) -> bool {
+    matches!(sslmode, SslMode::VerifyCa | SslMode::VerifyFull)
 }
 
 fn client_tls(draft: &mut Draft) {
@@ -242,7 +243,7 @@ fn client_tls(draft: &mut Draft) {
             );
         }
     }
-    if verifies_clients(&tls) && tls.ca_file.is_none() {
+    if verifies(tls.sslmode) && tls.ca_file.is_none() {
         draft.object(
             "client_tls_ca_file",
             format!(
@@ -262,6 +263,15 @@ fn server_tls(draft: &mut Draft) {
         (None, Some(_)) => draft
             .object("server_tls_key_file", "is not set, but server_tls_cert_file is; set both or neither"),
         _ => {}
+    }
+    if tls.ca_file.is_some() && !verifies(tls.sslmode) {
+        let at = draft.place("server_tls_ca_file");
+        let message = format!(
+            "has no effect, because server_tls_sslmode \"{}\" checks no certificate; \
+             set that to verify-full or verify-ca",
+            word(tls.sslmode)
+        );
+        draft.notice(&at, "server_tls_ca_file", message);
     }
     usable(draft, |draft| Connector::new(&draft.settings.general.server_tls).err());
 }
@@ -345,6 +355,15 @@ fn name_is_read(draft: &mut Draft, path: &str, name: &str) {
     }
 }
 
+/// Who may enter the console, and who asks for secrets.
+fn operators(draft: &mut Draft) {
+    let general = draft.settings.general.clone();
+    for (key, names) in [("admin_users", &general.admin_users), ("stats_users", &general.stats_users)] {
+        names.iter().for_each(|name| name_is_read(draft, key, name));
+    }
+    name_is_read(draft, "auth_user", general.auth_user.as_deref().unwrap_or_default());
+}
+
 fn check_database(draft: &mut Draft, database: &Database) {
     let path = join("databases", &database.name);
     if CONSOLE_NAMES.contains(&database.name.as_str()) {
@@ -354,6 +373,11 @@ fn check_database(draft: &mut Draft, database: &Database) {
         draft.object(&path, "the name is empty; write [databases.NAME]");
     }
     name_is_read(draft, &path, &database.name);
+    for (key, name) in
+        [("user", &database.user), ("dbname", &database.dbname), ("auth_user", &database.auth_user)]
+    {
+        name_is_read(draft, &join(&path, key), name.as_deref().unwrap_or_default());
+    }
     let host = join(&path, "host");
     if database.host.is_empty() {
         let near = if draft.ini { "set host=, or unix_socket_dir in [pgbouncer]" } else { "set host" };

@@ -27,6 +27,7 @@ use sha2::Digest;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
+use zeroize::Zeroizing;
 
 use super::Stream;
 use crate::settings::{SslMode, Tls, TlsProtocols};
@@ -256,6 +257,8 @@ fn client_verifier(
 pub struct Connector {
     sslmode: SslMode,
     config: Option<Arc<ClientConfig>>,
+    /// Of what its files held.
+    digest: [u8; 32],
 }
 
 impl fmt::Debug for Connector {
@@ -274,6 +277,8 @@ impl Connector {
             return Ok(Self::default());
         }
         let side = TOWARD_SERVERS;
+        // Before they are read for use: who writes them meanwhile is heard at the next reload.
+        let digest = digest(tls);
         let builder = ClientConfig::builder_with_provider(chosen(tls))
             .with_protocol_versions(&versions(tls))
             .map_err(|e| side.error("protocols", None, e))?
@@ -286,7 +291,12 @@ impl Connector {
                 .map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?,
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
-        Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)) })
+        Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), digest })
+    }
+
+    /// Did the files hold something else for `other`, whatever their names?
+    pub fn read_others(&self, other: &Self) -> bool {
+        self.digest != other.digest
     }
 
     /// `server_tls_sslmode`.
@@ -350,6 +360,17 @@ impl Verifier {
         };
         Ok(Self { provider: provider(), trusted, names })
     }
+}
+
+fn digest(tls: &Tls) -> [u8; 32] {
+    let mut digest = sha2::Sha256::new();
+    for file in [&tls.ca_file, &tls.cert_file, &tls.key_file] {
+        let held = file.as_deref().and_then(|file| std::fs::read(file).ok()).map(Zeroizing::new);
+        let held = held.as_deref().map_or(&[][..], Vec::as_slice);
+        digest.update(held.len().to_be_bytes());
+        digest.update(held);
+    }
+    digest.finalize().into()
 }
 
 fn machine_roots() -> Result<RootCertStore, TlsError> {

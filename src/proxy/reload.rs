@@ -89,7 +89,7 @@ impl Proxy {
     fn look_at_userlist(&self, last: Option<FileState>) -> Option<FileState> {
         let settings = self.cx.settings.load_full();
         let now = config::file_state(settings.general.auth_file.as_deref()?);
-        if now.is_some() && now == last && now != settings.userlist_read {
+        if now == last && now != settings.userlist_read {
             events::userlist_reread(self.reread_userlist().err().unwrap_or_default().as_slice());
         }
         now
@@ -99,8 +99,8 @@ impl Proxy {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.cx.settings.load_full();
         let outcome = config::with_userlist(&running)
-            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())
-            .and_then(|settings| self.apply(settings).map_err(|problem| vec![problem]));
+            .map(|settings| self.enact(settings, self.cx.server_tls.load_full()))
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
         if outcome.is_err() {
             // Said once; the next change is looked at again.
             let userlist_read = running.general.auth_file.as_deref().and_then(config::file_state);
@@ -124,12 +124,17 @@ impl Proxy {
         let server_tls = Connector::new(&settings.general.server_tls).map_err(|e| e.to_string())?;
         let audit = Sink::open(settings.general.audit_file.as_deref())
             .map_err(|e| format!("audit_file can't be opened: {e}"))?;
-        let (changes, removed) = self.changes(&settings, &server_tls);
-        // From here on nothing fails.
         self.tls.store(Arc::new(tls));
-        self.peers.store(Arc::new(Peers::new(&settings, server_tls.clone())));
-        self.cx.server_tls.store(Arc::new(server_tls));
         self.cx.audit.switch(audit);
+        self.enact(settings, Arc::new(server_tls));
+        Ok(())
+    }
+
+    /// Nothing fails here, so that a key which is just being replaced keeps no change of `auth_file` out.
+    fn enact(&self, settings: Settings, server_tls: Arc<Connector>) {
+        let (changes, removed) = self.changes(&settings, &server_tls);
+        self.peers.store(Arc::new(Peers::new(&settings, (*server_tls).clone())));
+        self.cx.server_tls.store(server_tls);
         self.auth.reload(&settings);
         self.lookups.forget();
         self.cx.settings.store(Arc::new(settings));
@@ -148,7 +153,6 @@ impl Proxy {
         for client in self.cx.clients.all() {
             client.signal(Signal::Reload);
         }
-        Ok(())
     }
 
     /// What each pool gets, and the pools whose database is no more.
@@ -168,7 +172,8 @@ impl Proxy {
             let target = login::pool_target(settings, tls.clone(), database, &pool.key, credential);
             let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
                 != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)
-                || running.general.server_tls != settings.general.server_tls;
+                || running.general.server_tls != settings.general.server_tls
+                || old.tls.read_others(tls);
             let settings = login::pool_settings(settings, database, &pool.key);
             let before = pool.settings.load();
             let alone = |settings: &pool::Settings| settings.mode == PoolMode::Session;

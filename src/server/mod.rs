@@ -111,6 +111,8 @@ pub struct ServerConn {
     /// NotificationResponse messages that came in round trips of ours, whole. They are those of the client that is
     /// linked, which takes them before it goes on ([`Session::relay`](crate::client)); who comes next never sees them.
     pub heard: Vec<u8>,
+    /// Names of statements passed to it as they are (`max_prepared_statements = 0`): there may be anybody's behind any name.
+    pub names_passed: bool,
     /// Nothing more may be done with it.
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
@@ -159,6 +161,7 @@ impl ServerConn {
             idle_since: now,
             unvouched: None,
             heard: Vec::new(),
+            names_passed: false,
             broken: false,
             streaming: 0,
         }

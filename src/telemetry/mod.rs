@@ -18,7 +18,9 @@ use crate::settings::LogFormat;
 /// in a process that has a subscriber already, changes nothing.
 pub fn init(format: LogFormat, level: &str) {
     let level: LevelFilter = level.parse().unwrap_or(LevelFilter::INFO);
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false);
+    // A line that a full disk or a closed pipe did not take is lost. The library would tell standard error so, and panic there.
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
+    let log = log.with_max_level(level).with_target(false);
     // Already set: the embedding process has its own log, which is as good.
     let _ = match format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),

@@ -54,6 +54,12 @@ impl Proxy {
         Self::start_below(&["prlimit".into(), format!("--nofile={files}:{files}")], config, &[])
     }
 
+    /// As [`Self::start`], with a log that takes no line: its disk is full.
+    pub fn start_with_a_full_log(config: &str) -> Self {
+        let below = ["/bin/sh", "-c", r#"exec "$@" 2>/dev/full"#, "full"].map(str::to_owned);
+        Self::start_below(&below, config, &[])
+    }
+
     /// `below` runs the proxy as its own last act.
     fn start_below(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let mut tries = 0;

@@ -451,7 +451,18 @@ impl State {
         self.reading.lexing.std_strings
     }
 
-    fn tracks_names(&self) -> bool {
+    /// What a reload brings. Names that are followed, and only those, are the client's own on every connection: which they
+    /// are is settled for good when it comes.
+    pub fn take_bounds(&mut self, new: Bounds) {
+        let (old, follows) = (self.bounds.max_prepared, new.max_prepared > 0);
+        self.bounds = new;
+        if follows != (old > 0) {
+            self.bounds.max_prepared = old;
+        }
+    }
+
+    /// Do its names stand for its own statements, whatever connection it has?
+    pub fn tracks_names(&self) -> bool {
         self.shares_servers() && self.bounds.max_prepared > 0
     }
 

@@ -57,6 +57,7 @@ impl State {
         self.make_way(parse.query, server);
         if !self.tracks(parse.name) {
             self.counts.server_parses += 1;
+            server.names_passed |= self.shares_servers();
             // Names pass untouched, but what a text may do still counts.
             let found = self.effects_of(parse.query);
             self.tainted(found, parse.query);

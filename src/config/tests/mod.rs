@@ -444,10 +444,13 @@ fn files_of_tls_that_cannot_be_used_are_said_with_the_reason() {
         assert!(problem.key == key && problem.message.contains("cannot be used ("), "{lines}: {problem:?}");
         assert!(problem.line.is_some(), "{problem:?}");
     }
-    for lines in [client("a.crt"), server("a.crt"), verify("a.crt")] {
+    let idle = "server_tls_sslmode = \"require\"\nserver_tls_ca_file = \"a.crt\"\n".to_owned();
+    for lines in [client("a.crt"), server("a.crt"), verify("a.crt"), idle] {
         let text = format!("{BASE}{lines}{DATABASE}");
         let dir = files(&[&pem[..], &[("a.toml", &*text)]].concat());
-        assert!(read_in(&dir, "a.toml").is_ok(), "{lines}");
+        let notices = read_in(&dir, "a.toml").expect(&lines).notices;
+        let told = notices.iter().any(|notice| notice.key == "server_tls_ca_file" && notice.line.is_some());
+        assert_eq!(told, lines.contains("require\"\nserver"), "{lines}: {notices:?}");
     }
 }
 
@@ -856,6 +859,16 @@ fn sections_for_names_that_no_server_reads_are_named() {
         let text = format!("[general]\nauth_type = \"trust\"\n{DATABASE}\n[{section}]\n{key}\n");
         let problems = refused("a.toml", &text, &[]);
         assert!(problems.len() == 1 && problems[0].message.contains("reads 63 bytes"), "{problems:?}");
+    }
+    for key in ["user", "dbname", "auth_user"] {
+        let text =
+            format!("[general]\nauth_type = \"trust\"\n[databases.a]\nhost = \"a\"\n{key} = \"{name}\"\n");
+        let problems = refused("a.toml", &text, &[]);
+        assert_one(&problems, ("a.toml", Some(5), &format!("databases.a.{key}"), "reads 63 bytes"));
+    }
+    for key in ["auth_user", "admin_users", "stats_users"] {
+        let text = format!("[general]\nauth_type = \"trust\"\n{key} = \"{name}\"\n{DATABASE}");
+        assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(3), key, "reads 63 bytes"));
     }
 }
 
