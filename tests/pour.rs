@@ -48,6 +48,8 @@ enum Form {
     NamedPortal,
     NamedPortalLeft,
     PortalClosed,
+    /// As pg8000 does.
+    Flushed,
     /// As libpq's PQexecParams does without parameters.
     Literals,
     LiteralsDescribed,
@@ -62,6 +64,10 @@ impl Form {
 
     fn is_of_literals(self) -> bool {
         matches!(self, Self::Literals | Self::LiteralsDescribed | Self::LiteralsNamed)
+    }
+
+    fn is_parsed_before(self) -> bool {
+        self.is_prepared() || matches!(self, Self::UnnamedOnce | Self::Flushed)
     }
 }
 
@@ -81,7 +87,7 @@ fn insert_steps(form: Form, table: &str, a: usize, b: &str) -> Vec<Step> {
     };
     let portal: &[u8] = if matches!(form, Form::NamedPortal | Form::NamedPortalLeft) { b"B_1" } else { b"" };
     let mut bytes = Vec::new();
-    if !form.is_prepared() && !matches!(form, Form::UnnamedOnce) {
+    if !form.is_parsed_before() {
         frontend::put_parse(&mut bytes, name, sql.as_bytes(), &[]);
     }
     let mut steps = Vec::new();
@@ -104,7 +110,14 @@ fn insert_steps(form: Form, table: &str, a: usize, b: &str) -> Vec<Step> {
     if matches!(form, Form::Reparsed | Form::NamedPortal | Form::Literals) {
         frontend::put_target(&mut bytes, frontend::DESCRIBE, b'P', portal);
     }
+    let flush = |bytes: &mut Vec<u8>| {
+        if matches!(form, Form::Flushed) {
+            frontend::put_empty(bytes, frontend::FLUSH);
+        }
+    };
+    flush(&mut bytes);
     frontend::put_execute(&mut bytes, portal, i32::from(matches!(form, Form::RowLimit)));
+    flush(&mut bytes);
     if matches!(form, Form::NamedPortal | Form::PortalClosed) {
         frontend::put_target(&mut bytes, frontend::CLOSE, b'P', portal);
     }
@@ -138,6 +151,7 @@ fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
         Form::NamedPortal,
         Form::NamedPortalLeft,
         Form::PortalClosed,
+        Form::Flushed,
         Form::Literals,
         Form::LiteralsDescribed,
         Form::LiteralsNamed,
@@ -149,7 +163,7 @@ fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
         let sql = "INSERT INTO t (a, b) VALUES ($1, $2)";
         let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
         for client in &mut clients {
-            if form.is_prepared() || matches!(form, Form::UnnamedOnce) {
+            if form.is_parsed_before() {
                 client.send(&parse_step(name, sql).bytes);
                 client.read_until_ready();
             }
@@ -159,7 +173,7 @@ fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
         });
         // The same bytes direct: the same answers, byte for byte.
         let mut direct = Raw::login(pg.port(), &db);
-        if form.is_prepared() || matches!(form, Form::UnnamedOnce) {
+        if form.is_parsed_before() {
             direct.send(&parse_step(name, "INSERT INTO other (a, b) VALUES ($1, $2)").bytes);
             direct.read_until_ready();
         }
@@ -181,6 +195,33 @@ fn parameters_in_every_form_leave_as_copy_and_are_answered_as_directly() {
             assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"], "{form:?}");
         }
     }
+}
+
+/// What is asked for before the Sync is answered before it, also of what is poured where it is whole.
+#[test]
+fn who_flushes_and_waits_is_answered() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let mut client = warmed(pg, &proxy, &db, CLIENTS).remove(0);
+    client.send(&parse_step("", "INSERT INTO t (a, b) VALUES ($1, $2)").bytes);
+    client.read_until_ready();
+    let mut bind = Vec::new();
+    frontend::put_bind_text(&mut bind, b"", &[Some(b"1"), Some(b"x")]);
+    let mut execute = Vec::new();
+    frontend::put_execute(&mut execute, b"", 0);
+    for (message, answer) in [(bind, backend::BIND_COMPLETE), (execute, backend::COMMAND_COMPLETE)] {
+        let mut bytes = message;
+        frontend::put_empty(&mut bytes, frontend::FLUSH);
+        client.send(&bytes);
+        assert_eq!(client.read().tag, answer);
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0", "nothing is committed");
+    let mut sync = Vec::new();
+    frontend::put_empty(&mut sync, frontend::SYNC);
+    client.send(&sync);
+    client.read_until_ready();
+    assert_eq!(pg.psql(&db, "SELECT b FROM t").trim(), "x");
 }
 
 /// `n` INSERTs of one unnamed statement; one Sync at the end, or one each.

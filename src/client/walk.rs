@@ -244,6 +244,15 @@ struct Stretch<'a> {
     rows: usize,
     /// The block was ended in it: only a Sync may follow.
     ended: Option<Word>,
+    /// A Flush was read: its client may wait for the answers to what came before.
+    flushed: bool,
+}
+
+impl Stretch<'_> {
+    /// The buffer ends.
+    fn cut(&self) -> Rest {
+        if self.flushed { Rest::Other } else { Rest::Cut }
+    }
 }
 
 impl<'a> Walk<'a> {
@@ -351,7 +360,7 @@ impl<'a> Walk<'a> {
         loop {
             let rest = &self.buf[self.pos..];
             let Some(head) = header(rest, self.session.state.bounds.message_max)? else {
-                return Ok(Rest::Cut);
+                return Ok(stretch.cut());
             };
             if head.total() > HELD_BYTES_MAX {
                 return Ok(Rest::Other);
@@ -359,7 +368,7 @@ impl<'a> Walk<'a> {
             let known =
                 matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::CLOSE | f::QUERY);
             let Some(body) = rest.get(HEADER_BYTES..head.total()) else {
-                return Ok(if known { Rest::Cut } else { Rest::Other });
+                return Ok(if known { stretch.cut() } else { Rest::Other });
             };
             let taken = match head.tag {
                 f::QUERY if self.pos == begin => {
@@ -372,6 +381,11 @@ impl<'a> Walk<'a> {
                 f::SYNC if stretch.executed && !stretch.open => {
                     self.pos += head.total();
                     return Ok(self.rest(stretch.ended, scratch));
+                }
+                // It asks for nothing that the Sync, if that is here, does not.
+                f::FLUSH if self.tier == Tier::Pipeline => {
+                    stretch.flushed = true;
+                    body.is_empty()
                 }
                 _ if stretch.ended.is_some() => false,
                 f::PARSE => self.parse(body, scratch)?,
