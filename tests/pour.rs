@@ -203,9 +203,16 @@ fn who_flushes_and_waits_is_answered() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let mut client = warmed(pg, &proxy, &db, CLIENTS).remove(0);
-    client.send(&parse_step("", "INSERT INTO t (a, b) VALUES ($1, $2)").bytes);
-    client.read_until_ready();
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    for client in &mut clients {
+        client.send(&parse_step("", "INSERT INTO t (a, b) VALUES ($1, $2)").bytes);
+        client.read_until_ready();
+    }
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4).flat_map(|i| insert_steps(Form::Flushed, "t", number(c, r, i), "w")).collect()
+    });
+    pg.psql(&db, "DELETE FROM t");
+    let client = &mut clients[0];
     let mut bind = Vec::new();
     frontend::put_bind_text(&mut bind, b"", &[Some(b"1"), Some(b"x")]);
     let mut execute = Vec::new();
