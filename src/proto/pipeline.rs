@@ -164,6 +164,8 @@ pub struct Pipeline {
     answered: bool,
     /// A Query or FunctionCall was sent behind extended messages, and no Sync since.
     whole_in_unit: bool,
+    /// A Sync was sent behind one.
+    synced_whole: bool,
     /// No statement was run, nor any message that begins one, since the last ReadyForQuery.
     at_ready: bool,
     /// See [`Pipeline::is_still_started`].
@@ -232,6 +234,11 @@ impl Pipeline {
     /// A transaction is open, or still started, that no BEGIN opened: a Parse or a Sync of ours, or one left out, would tell.
     pub fn is_in_unit_of_query(&self) -> bool {
         self.still_started || (self.whole_in_unit && self.status == TransactionStatus::InTransaction)
+    }
+
+    /// Whether [`Pipeline::is_still_started`] will be true of what is sent now is not answered yet.
+    pub fn may_become_still_started(&self) -> bool {
+        self.synced_whole && !self.copy_in && self.owed.iter().any(|o| o.kind == Kind::Sync)
     }
 
     /// Everything that was asked is answered, in a block or not.
@@ -306,6 +313,7 @@ impl Pipeline {
         // What COPY does not take ends it; or it has failed already.
         self.copy_in &= kind == Kind::Sync;
         self.behind_copy &= !self.owed.is_empty();
+        self.synced_whole &= !self.owed.is_empty();
         match kind {
             Kind::Sync if self.copy_in => {
                 self.swallowed += 1;
@@ -313,7 +321,7 @@ impl Pipeline {
             }
             Kind::Sync => {
                 (self.discarding, self.unsynced, self.names_in_unit) = (false, false, 0);
-                self.whole_in_unit = false;
+                self.synced_whole |= std::mem::take(&mut self.whole_in_unit);
             }
             Kind::Query | Kind::FunctionCall => {
                 self.whole_in_unit |= self.unsynced;
@@ -375,6 +383,7 @@ impl Pipeline {
             self.recv_behind_fence(tag, readies)?;
         }
         (self.answered, self.spare) = (true, 0);
+        let still_started = self.still_started;
         // A Close begins no transaction, and ends none.
         if tag != b::CLOSE_COMPLETE {
             (self.at_ready, self.still_started) = (false, false);
@@ -399,7 +408,7 @@ impl Pipeline {
             b::COPY_OUT_RESPONSE | b::COPY_BOTH_RESPONSE | b::COPY_DONE | b::FUNCTION_CALL_RESPONSE => {
                 return Ok((self.front_answer(tag)?, Settled::No));
             }
-            b::ERROR_RESPONSE => return self.recv_error(),
+            b::ERROR_RESPONSE => return self.recv_error(still_started),
             _ => return Err(Violation { tag, owed: self.owed.front().map(|o| o.kind) }),
         };
         let settled = if front.names { Settled::Done } else { Settled::No };
@@ -479,7 +488,8 @@ impl Pipeline {
         self.copy_in = self.owed.len() == 1;
     }
 
-    fn recv_error(&mut self) -> Result<(Answer, Settled), Violation> {
+    /// `still_started`: see [`Pipeline::is_still_started`]. The server had taken nothing up then, not even a Parse.
+    fn recv_error(&mut self, still_started: bool) -> Result<(Answer, Settled), Violation> {
         (self.copy_in, self.copying) = (false, false);
         self.spare = std::mem::take(&mut self.swallowed);
         while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
@@ -495,7 +505,7 @@ impl Pipeline {
                 let told = usize::from(front.action == Action::Refuse);
                 let struck = self.strike_until_sync();
                 self.refusals_struck -= told;
-                let failed = front.kind == Kind::Parse && front.names;
+                let failed = front.kind == Kind::Parse && front.names && !still_started;
                 let settled = if failed { Settled::Failed(struck) } else { Settled::Struck(struck) };
                 Ok((error_answer_of(front.action), settled))
             }

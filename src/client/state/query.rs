@@ -23,9 +23,7 @@ impl State {
             return Ok(Taken::Later);
         }
         self.counts.queries += 1;
-        // Also where it fails.
-        self.names.forget_unnamed();
-        server.names.unnamed = None;
+        self.take_unnamed_away(server);
         if let Ruling::Refuse(error) = ruling {
             return Ok(self.refuse(Kind::Query, error, server));
         }
@@ -54,12 +52,21 @@ impl State {
         Ok(Taken::Forward)
     }
 
+    /// A Query does so also where it fails, unless that is for the transaction that it found.
+    fn take_unnamed_away(&mut self, server: &mut ServerConn) {
+        if !server.pipeline.is_still_started() {
+            self.names.forget_unnamed();
+            server.names.unnamed = None;
+        }
+    }
+
     /// A Query or FunctionCall behind extended messages and no Sync waits for their answers: if one of them fails it is skipped,
     /// up to the client's own Sync and not up to that of a fold, and neither it nor a Query behind it takes the unnamed statement
-    /// away.
+    /// away. So does one behind the Sync of a unit that had a Query inside.
     fn waits_for_unit(&mut self, server: &mut ServerConn) -> bool {
         let matters = self.tracks(b"") || !self.rules.passes_all_queries();
-        if !matters || !server.pipeline.is_within_unit() {
+        let pipeline = &server.pipeline;
+        if !matters || !(pipeline.is_within_unit() || pipeline.may_become_still_started()) {
             return false;
         }
         f::put_empty(&mut server.conn.out, f::FLUSH);
@@ -115,8 +122,7 @@ impl State {
             return Ok(Taken::Later);
         }
         self.counts.queries += 1;
-        self.names.forget_unnamed();
-        server.names.unnamed = None;
+        self.take_unnamed_away(server);
         if let Some(error) = self.rule_long_query() {
             self.refuse(Kind::Query, error, server);
             return Ok(Taken::Drop);
