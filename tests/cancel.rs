@@ -222,6 +222,20 @@ fn a_cancel_request_may_come_over_tls() {
     let mut raw = Raw::login(proxy.port(), &database);
     send_query(&mut raw, "SELECT pg_sleep(600)");
     sleeps(server, &database);
+    let whole = cancel_packet(raw.pid, &raw.key);
+    // Nor is one told anything that is none.
+    let short = [&[0, 0, 0, 15], &whole[4..15]].concat();
+    for packet in [short, whole] {
+        let mut stream = tls_to(proxy.port(), &certs);
+        stream.write_all(&packet).expect("send");
+        // libpq's PQcancelBlocking takes an end without TLS's own for an error.
+        assert_eq!(stream.read(&mut [0]).expect("it is closed in TLS"), 0);
+    }
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+}
+
+/// TLS, asked for as a client does.
+fn tls_to(port: u16, certs: &Certs) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
     let pem = std::fs::read(&certs.ca).expect("authority");
     let ca =
@@ -230,16 +244,12 @@ fn a_cancel_request_may_come_over_tls() {
     let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let name = "localhost".try_into().expect("a name");
     let tls = rustls::ClientConnection::new(Arc::new(config), name).expect("TLS");
-    let mut tcp = TcpStream::connect(("127.0.0.1", proxy.port())).expect("connect");
+    let mut tcp = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     tcp.write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]).expect("SSLRequest");
     let mut answer = [0];
     tcp.read_exact(&mut answer).expect("answer");
     assert_eq!(answer, *b"S");
-    let mut stream = rustls::StreamOwned::new(tls, tcp);
-    stream.write_all(&cancel_packet(raw.pid, &raw.key)).expect("send");
-    // libpq's PQcancelBlocking takes an end without TLS's own for an error.
-    assert_eq!(stream.read(&mut [0]).expect("it is closed in TLS"), 0);
-    assert_eq!(error(&raw.read_until_ready()), "57014");
+    rustls::StreamOwned::new(tls, tcp)
 }
 
 #[test]

@@ -641,7 +641,8 @@ fn the_unnamed_statement_outlives_what_fails_behind_a_query_inside_a_unit() {
     let unit = [parse("", "SELECT $1::int"), bind("", "", Some("5")), execute("", 0)].concat();
     let within = [unit, function_call("-5"), sync()].concat();
     let run = [bind("", "", Some("6")), execute("", 0), sync()].concat();
-    for odd in [query("BEGIN"), query("SELEC"), [parse("", "SELECT 7"), sync()].concat(), function_call("-5")] {
+    for odd in [query("BEGIN"), query("SELEC"), [parse("", "SELECT 7"), sync()].concat(), function_call("-5")]
+    {
         let apart = [within.clone(), odd.clone(), run.clone()].map(|step| vec![step]);
         sides.compare("apart", &apart);
         sides.compare("together", &[vec![[&within[..], &odd, &run].concat()]]);
@@ -799,6 +800,67 @@ fn names_of_sql_and_of_the_protocol_are_the_same() {
                 std::iter::once(begin).chain(steps.iter().map(|step| vec![step.concat()])).collect();
             sides.compare("apart", &steps);
             sides.compare("together", &[steps.concat()]);
+        }
+    }
+}
+
+/// A prepared DEALLOCATE takes its name away when it is run, and not when it is bound.
+#[test]
+fn a_bound_deallocate_takes_a_name_away_when_it_is_run() {
+    let sides = Sides::new();
+    let made = [
+        parse("a", "SELECT 7"),
+        parse("b", "SELECT 6"),
+        parse("d", "DEALLOCATE a"),
+        parse("e", "DEALLOCATE b"),
+        sync(),
+    ]
+    .concat();
+    let runs = |name: &str| [bind("", name, None), execute("", 0), sync()].concat();
+    let bound = |portal: &str, name: &str| bind(portal, name, None);
+    let behind = [runs("a"), runs("b"), parse("a", "SELECT 9"), sync(), runs("a")].concat();
+    let units: [&[Vec<u8>]; 9] = [
+        &[bound("", "d")],
+        &[bound("", "d"), target(f::DESCRIBE, b'P', ""), bound("", "a"), execute("", 0)],
+        &[bound("p", "d"), bound("", "b"), execute("", 0), execute("p", 0)],
+        &[bound("p", "d"), bound("q", "e"), execute("p", 0), execute("q", 0)],
+        &[bound("p", "d"), bound("q", "e"), execute("q", 0)],
+        &[bound("p", "d"), target(f::CLOSE, b'P', "p"), execute("p", 0)],
+        &[bound("p", "d"), execute("p", 0), execute("p", 0)],
+        &[bound("", "d"), parse("", "SELECT 1/0"), bound("", ""), execute("", 0), execute("", 0)],
+        &[parse("", "DEALLOCATE a"), bound("", ""), sync(), bound("", ""), execute("", 0)],
+    ];
+    for unit in units {
+        let unit = [unit.concat(), sync()].concat();
+        for begin in [Vec::new(), query("BEGIN")] {
+            let steps = [&made, &begin, &unit, &behind].map(|step| vec![step.clone()]);
+            sides.compare("apart", &steps);
+            sides.compare("together", &[vec![steps.concat().concat()]]);
+        }
+    }
+}
+
+/// What a name was lent for is over with the Close of that name.
+#[test]
+fn a_name_that_sql_has_spoken_of_is_free_behind_its_close() {
+    let sides = Sides::new();
+    let made = [parse("a", "SELECT 7"), sync()].concat();
+    let runs = |text: &str| [parse("", text), bind("", "", None), execute("", 0)].concat();
+    let close = target(f::CLOSE, b'S', "a");
+    let behind = [query("EXECUTE a"), runs("EXECUTE a"), sync(), query("DEALLOCATE a")].concat();
+    let units: [&[Vec<u8>]; 5] = [
+        &[runs("EXECUTE a"), close.clone(), runs("PREPARE a AS SELECT 8")],
+        &[runs("EXECUTE a"), close.clone(), runs("EXECUTE a")],
+        &[runs("EXECUTE a"), close.clone(), parse("a", "SELECT 8"), runs("EXECUTE a")],
+        &[runs("EXECUTE a"), runs("SELECT 1/0"), close.clone(), runs("PREPARE a AS SELECT 8")],
+        &[runs("EXECUTE a"), close, runs("SELECT 1/0"), runs("PREPARE a AS SELECT 8")],
+    ];
+    for unit in units {
+        let unit = [unit.concat(), sync()].concat();
+        for begin in [Vec::new(), query("BEGIN")] {
+            let steps = [&made, &begin, &unit, &behind].map(|step| vec![step.clone()]);
+            sides.compare("apart", &steps);
+            sides.compare("together", &[vec![steps.concat().concat()]]);
         }
     }
 }

@@ -178,7 +178,7 @@ async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
         let packet = line.startup_packet().await?;
         let packet_says = match StartupPacket::decode(&packet) {
             // Nor is a cancel request ever answered.
-            Err(error) if startup::is_cancel_request(&packet) => return Err(line.in_silence(error)),
+            Err(error) if startup::is_cancel_request(&packet) => return Err(line.in_silence(error).await),
             decoded => decoded.map_err(startup::startup_error)?,
         };
         match packet_says {
@@ -302,15 +302,16 @@ impl Line {
         let len = match startup::length(word) {
             Ok(len) => len,
             // PostgreSQL says nothing to who does not speak the protocol.
-            Err(error) => return Err(self.in_silence(error)),
+            Err(error) => return Err(self.in_silence(error).await),
         };
         Ok(std::mem::take(&mut *self.take(len - word.len()).await?))
     }
 
     /// The end of a connection that is told nothing.
-    fn in_silence(&mut self, error: DecodeError) -> LoginError {
+    async fn in_silence(&mut self, error: DecodeError) -> LoginError {
         if let Some(stream) = self.stream.take() {
             take_what_came(&stream);
+            close(stream).await;
         }
         startup::startup_error(error).into()
     }

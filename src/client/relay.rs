@@ -346,7 +346,7 @@ fn pump(
         }
         let Some(head) = header(&buf[pos..], state.bounds.message_max)? else { break Pumped::Hungry };
         let frame = &buf[pos..(pos + head.total()).min(buf.len())];
-        let fake = state.forgetting
+        let fake = state.looks_into_executes()
             || state.fold.left
             || state.late.is_some()
             || server.pipeline.is_behind_copy()
@@ -572,7 +572,7 @@ impl State {
         }
         if pipeline.is_empty() {
             self.shapes.described.clear();
-            self.forget_moves();
+            self.forget_moves(status == TransactionStatus::Idle);
             self.nothing_in_flight();
         }
         Ok(answer)

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{SERVER_NAME_PREFIX, told_apart};
@@ -25,7 +26,12 @@ pub(super) struct Lent {
     query: Option<Waiting>,
     /// What the Query that is owed its answer does to names, one for each of its tags that says so.
     moves: VecDeque<Option<NameMove>>,
+    /// Portals whose Execute deallocates what the protocol prepared, and its name.
+    deallocating: Vec<(Box<[u8]>, Box<[u8]>)>,
 }
+
+/// Portals of one transaction that deallocate something. The name of one more stays.
+const DEALLOCATING_MAX: usize = 64;
 
 /// A Query that waits for the names it speaks of: one that cannot be prepared fails it, and behind an error it would be
 /// skipped up to a Sync that the client does not send.
@@ -102,9 +108,73 @@ impl State {
         self.lent.names.iter().any(|lent| **lent == *told_apart(name))
     }
 
-    /// Nothing is owed.
-    pub(in crate::client) fn forget_moves(&mut self) {
+    /// A Close of a name that was lent takes the loan away, too: SQL may make it anew behind that. Where nothing is owed it
+    /// cannot be struck.
+    pub(super) fn close_lent(&mut self, name: &[u8], server: &mut ServerConn) -> Taken {
+        if !server.pipeline.is_empty() {
+            f::put_empty(&mut server.conn.out, f::FLUSH);
+            self.awaiting = true;
+            return Taken::Later;
+        }
+        self.lent.names.retain(|lent| **lent != *told_apart(name));
+        self.names.close(name);
+        server.pipeline.push(Kind::Close, Action::Forward, true);
+        Taken::Forward
+    }
+
+    /// Nothing is owed; `idle`: nor is a transaction open that portals live in.
+    pub(in crate::client) fn forget_moves(&mut self, idle: bool) {
         self.lent.moves.clear();
+        if idle {
+            self.lent.deallocating.clear();
+        }
+    }
+
+    /// Some portal is bound whose Execute deallocates what the protocol prepared.
+    pub(super) fn has_deallocating_portal(&self) -> bool {
+        !self.lent.deallocating.is_empty()
+    }
+
+    /// A portal of this name is bound, or none any more.
+    pub(super) fn note_no_deallocate(&mut self, portal: &[u8]) {
+        self.lent.deallocating.retain(|(bound, _)| **bound != *told_apart(portal));
+    }
+
+    /// It deallocates this.
+    pub(super) fn note_deallocate(&mut self, portal: &[u8], gone: &[u8]) {
+        if self.lent.deallocating.len() < DEALLOCATING_MAX {
+            self.lent.deallocating.push((told_apart(portal).into(), gone.into()));
+        }
+    }
+
+    /// What the Execute of a portal deallocates, if it does.
+    fn deallocated_in(&self, body: &[u8]) -> Result<Option<Box<[u8]>>, Fault> {
+        let (portal, _) = f::execute(body)?;
+        let bound = self.lent.deallocating.iter().find(|(bound, _)| **bound == *told_apart(portal));
+        Ok(bound.map(|(_, gone)| gone.clone()))
+    }
+
+    /// Execute of a portal that deallocates what the protocol prepared: its tag says whether the name is gone. `None`: it is none.
+    pub(super) fn take_deallocating_execute(
+        &mut self,
+        body: &[u8],
+        frame: &[u8],
+        server: &mut ServerConn,
+    ) -> Result<Option<Taken>, Fault> {
+        let Some(gone) = self.deallocated_in(body)? else { return Ok(None) };
+        if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
+            f::put_empty(&mut server.conn.out, f::FLUSH);
+            self.awaiting = true;
+            return Ok(Some(Taken::Later));
+        }
+        self.counts.queries += 1;
+        if self.names.lookup(&gone).is_some() && server.pipeline.status() != TransactionStatus::Failed {
+            put_deallocable(server);
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+            server.pipeline.push(Kind::Parse, Action::Skip, false);
+        }
+        self.lent.moves = [Some(NameMove::Gone(gone.into()))].into();
+        Ok(Some(self.take_forgetting_execute(frame, server)))
     }
 
     /// A Query that was judged waits for the names it speaks of.

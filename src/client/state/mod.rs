@@ -533,14 +533,20 @@ impl State {
                 server.pipeline.push_data();
                 Ok(Taken::Forward)
             }
-            f::EXECUTE if self.forgetting || self.unjudged.portals.is_some() => {
+            f::EXECUTE if self.looks_into_executes() => {
                 if !whole {
                     return Ok(Taken::NeedWhole);
                 }
-                self.counts.queries += 1;
                 if server.pipeline.is_discarding() {
+                    self.counts.queries += 1;
                     return Ok(Taken::Drop);
                 }
+                if self.has_deallocating_portal()
+                    && let Some(taken) = self.take_deallocating_execute(body, frame, server)?
+                {
+                    return Ok(taken);
+                }
+                self.counts.queries += 1;
                 if let Some(error) = self.rule_execute(body)? {
                     return Ok(self.refuse(Kind::Execute, error, server));
                 }
@@ -592,6 +598,11 @@ impl State {
         }
         server.pipeline.push(kind, Action::Forward, false);
         Taken::Forward
+    }
+
+    /// Hot path. Which portal an Execute is of matters: it may not go as it is.
+    pub(in crate::client) fn looks_into_executes(&self) -> bool {
+        self.forgetting || self.unjudged.portals.is_some() || self.has_deallocating_portal()
     }
 
     /// Behind DISCARD ALL and DEALLOCATE ALL names mean something else, if they succeed: what follows waits for that.

@@ -271,6 +271,9 @@ impl State {
             return Ok(Taken::Forward);
         }
         (self.shapes.bound, self.forgetting) = (None, false);
+        if self.has_deallocating_portal() {
+            self.note_no_deallocate(&body[..portal_end]);
+        }
         if let Some(statement) = self.names.lookup(name).cloned() {
             self.note_in_flight(statement.effects);
             self.tainted(statement.effects, &statement.query);
@@ -283,10 +286,10 @@ impl State {
         if let Some(gone) = self.deallocated_by(name) {
             self.counts.binds += 1;
             let types = self.names.lookup(name).map(|s| s.types.clone()).unwrap_or_default();
-            self.put_deallocate(&gone, &types, server);
+            put_deallocate(&types, server);
+            self.note_deallocate(&body[..portal_end], &gone);
             let taken = put_bind_of(b"", head, &body[..names], portal_end, server);
-            // A Bind that fails takes no name away.
-            server.pipeline.push(Kind::Bind, Action::Forward, true);
+            server.pipeline.push(Kind::Bind, Action::Forward, false);
             return Ok(taken);
         }
         if name.is_empty() {
@@ -334,17 +337,6 @@ impl State {
         let statement = self.names.lookup(name).filter(|s| s.effects.contains(Effects::DEALLOCATE))?;
         let gone = deallocated_name(&statement.query)?;
         self.names.lookup(&gone).is_some().then_some(gone)
-    }
-
-    /// As the unnamed statement, to be bound. What it deallocates on the server is made for that: the statement itself is shared.
-    fn put_deallocate(&mut self, gone: &[u8], types: &[u8], server: &mut ServerConn) {
-        put_deallocable(server);
-        f::put_parse(&mut server.conn.out, b"", DEALLOCATE, types);
-        self.names.close(gone);
-        server.names.unnamed = None;
-        for kind in [Kind::Close, Kind::Parse, Kind::Parse] {
-            server.pipeline.push(kind, Action::Skip, false);
-        }
     }
 
     /// A statement that was described on one connection must not be run on another one where its rows look different
@@ -476,8 +468,14 @@ impl State {
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
         let (kind, name) = f::target(f::CLOSE, body)?;
+        if kind == b'P' {
+            self.note_no_deallocate(name);
+        }
         if kind == b'S' && self.waits_for_name(name, server) {
             return Ok(Taken::Later);
+        }
+        if kind == b'S' && self.is_lent(name) && !server.pipeline.in_copy_in() {
+            return Ok(self.close_lent(name, server));
         }
         if kind == b'S' && self.tracks(name) {
             let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
@@ -498,6 +496,13 @@ impl State {
         server.pipeline.push(Kind::Close, Action::Forward, false);
         Ok(Taken::Forward)
     }
+}
+
+/// As the unnamed statement, to be bound.
+fn put_deallocate(types: &[u8], server: &mut ServerConn) {
+    f::put_parse(&mut server.conn.out, b"", DEALLOCATE, types);
+    server.names.unnamed = None;
+    server.pipeline.push(Kind::Parse, Action::Skip, false);
 }
 
 /// A statement to deallocate: the one that the client means is shared, and may not even be prepared again (its table is gone).
