@@ -865,6 +865,23 @@ fn a_name_that_sql_has_spoken_of_is_free_behind_its_close() {
     }
 }
 
+/// Also in the unit that prepared it.
+#[test]
+fn a_statement_that_prepares_its_own_name_finds_it_taken() {
+    let sides = Sides::new();
+    let own = |name: &str, text: &str| [parse(name, text), bind("", name, None), execute("", 0)].concat();
+    let (a, other) = (own("a", "PREPARE a AS SELECT 8"), own("", "PREPARE b AS SELECT 9"));
+    let explain = own("a", "EXPLAIN (COSTS OFF) EXECUTE a");
+    for unit in [a.clone(), [other.clone(), a.clone()].concat(), [a, other.clone()].concat(), explain.clone()] {
+        for begin in [Vec::new(), query("BEGIN")] {
+            let behind = [query("EXECUTE a; EXECUTE b"), bind("", "a", None), execute("", 0)].concat();
+            let steps = [begin, [unit.clone(), sync()].concat(), behind].map(|step| vec![step]);
+            sides.compare("apart", &steps);
+            sides.compare("together", &[vec![steps.concat().concat()]]);
+        }
+    }
+}
+
 /// A prepared statement in a failed block, on a connection that does not have it.
 #[test]
 fn a_statement_in_a_failed_block_is_described_and_bound_as_directly() {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
 use crate::proto::pipeline::{Action, Kind, Pipeline};
-use crate::proto::prepared::{SERVER_NAME_PREFIX, told_apart};
+use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement, told_apart};
 use crate::server::ServerConn;
 use crate::sql::effects::{Effects, NameMove, deallocated_name, name_moves, statement_names};
 use crate::wire::{TransactionStatus, frontend as f};
@@ -62,8 +62,7 @@ impl State {
         }
         let before = server.pipeline.len();
         for name in statement_names(text, self.std_strings()) {
-            // One that SQL has there, perhaps, is not taken away for a Parse that may fail for that.
-            let doubted = self.may_be_sqls(&name) && self.names.is_unconfirmed(&name);
+            let doubted = self.is_doubted(&name);
             if let Some(statement) =
                 self.names.lookup(&name).filter(|_| is_the_clients_own(&name) && !doubted)
             {
@@ -80,6 +79,26 @@ impl State {
             }
         }
         server.pipeline.len() > before
+    }
+
+    /// What a bound statement speaks of may be lent when it is known that SQL does not have it there.
+    pub(super) fn waits_to_lend(&mut self, statement: &Statement, server: &mut ServerConn) -> bool {
+        let is_owed = !server.pipeline.is_empty() && !server.pipeline.in_copy_in();
+        if !is_owed || !self.speaks_of_names(statement.effects) {
+            return false;
+        }
+        let doubted = |name: &Vec<u8>| self.names.lookup(name).is_some() && self.is_doubted(name);
+        if !statement_names(&statement.query, self.std_strings()).iter().any(doubted) {
+            return false;
+        }
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
+    }
+
+    /// SQL has it there, perhaps: it is not taken away for a Parse that may fail for that.
+    fn is_doubted(&self, name: &[u8]) -> bool {
+        self.may_be_sqls(name) && self.names.is_unconfirmed(name)
     }
 
     fn speaks_of_names(&self, found: Effects) -> bool {

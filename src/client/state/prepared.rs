@@ -275,9 +275,12 @@ impl State {
             self.note_no_deallocate(&body[..portal_end]);
         }
         if let Some(statement) = self.names.lookup(name).cloned() {
+            if self.waits_to_lend(&statement, server) {
+                return Ok(Taken::Later);
+            }
             self.note_in_flight(statement.effects);
-            self.tainted(statement.effects, &statement.query);
             self.lend(&statement.query, statement.effects, server);
+            self.tainted(statement.effects, &statement.query);
             if statement.effects.intersects(MAKES_SETTINGS) {
                 self.note_bound_names(head, body);
             }
