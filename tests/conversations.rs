@@ -872,12 +872,54 @@ fn a_statement_that_prepares_its_own_name_finds_it_taken() {
     let own = |name: &str, text: &str| [parse(name, text), bind("", name, None), execute("", 0)].concat();
     let (a, other) = (own("a", "PREPARE a AS SELECT 8"), own("", "PREPARE b AS SELECT 9"));
     let explain = own("a", "EXPLAIN (COSTS OFF) EXECUTE a");
-    for unit in [a.clone(), [other.clone(), a.clone()].concat(), [a, other.clone()].concat(), explain.clone()] {
+    for unit in [a.clone(), [other.clone(), a.clone()].concat(), [a, other.clone()].concat(), explain.clone()]
+    {
         for begin in [Vec::new(), query("BEGIN")] {
             let behind = [query("EXECUTE a; EXECUTE b"), bind("", "a", None), execute("", 0)].concat();
             let steps = [begin, [unit.clone(), sync()].concat(), behind].map(|step| vec![step]);
             sides.compare("apart", &steps);
             sides.compare("together", &[vec![steps.concat().concat()]]);
+        }
+    }
+}
+
+/// What ends it may stand before them, in their unit or in one before it that is not answered yet.
+#[test]
+fn statements_behind_the_end_of_a_failed_block_are_run() {
+    let sides = Sides::new();
+    let made = [
+        parse("a", "INSERT INTO t VALUES ($1)"),
+        target(f::DESCRIBE, b'S', "a"),
+        parse("c", "SELECT 7"),
+        parse("r", "ROLLBACK"),
+        parse("s", "ROLLBACK TO s"),
+        sync(),
+    ]
+    .concat();
+    let fails = |name: &str| {
+        let begin = [parse("b", "BEGIN"), bind("", "b", None), execute("", 0), sync()].concat();
+        let savepoint = if name == "s" { query("SAVEPOINT s") } else { Vec::new() };
+        [begin, savepoint, parse("", "SELEC"), sync()].concat()
+    };
+    let runs = |name: &str, value| [bind("", name, value), execute("", 0)].concat();
+    let inserted = [runs("a", Some("1")), target(f::DESCRIBE, b'S', "a")].concat();
+    let behind: [Vec<u8>; 5] = [
+        inserted.clone(),
+        [runs("c", None), inserted].concat(),
+        query("EXPLAIN (COSTS OFF) EXECUTE c"),
+        [parse("", "EXECUTE c"), runs("", None)].concat(),
+        [target(f::DESCRIBE, b'S', "a"), parse("d", "SELECT 8"), runs("d", None)].concat(),
+    ];
+    for name in ["r", "s", "c"] {
+        for end in [Vec::new(), sync()] {
+            for behind in &behind {
+                let unit = [&runs(name, None), &end, behind, &sync()].map(Vec::as_slice).concat();
+                let end = [query("END"), query("TABLE t")].concat();
+                let steps = [sync(), made.clone(), fails(name), unit, end].map(|step| vec![step]);
+                sides.compare(name, &steps);
+                // Each on the other connection.
+                sides.compare(name, &steps[1..]);
+            }
         }
     }
 }

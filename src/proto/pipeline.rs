@@ -195,7 +195,7 @@ impl Pipeline {
         self.unsynced
     }
 
-    /// The status of the last ReadyForQuery.
+    /// The status of the last ReadyForQuery; behind one that said Failed, what was run since has ended that.
     pub fn status(&self) -> TransactionStatus {
         self.status
     }
@@ -203,6 +203,13 @@ impl Pipeline {
     /// What is sent now meets a failed block, or an earlier unit that is not answered yet may make it one.
     pub fn may_be_failed(&self) -> bool {
         self.status == TransactionStatus::Failed || self.owes_end_of_unit()
+    }
+
+    /// The block had failed, and what is not answered yet may have ended that.
+    pub fn may_have_left_failed(&self) -> bool {
+        self.status == TransactionStatus::Failed
+            && !self.copy_in
+            && self.owed.iter().any(|o| o.kind == Kind::Execute || o.kind.is_whole())
     }
 
     /// A unit may have many thousand messages: where there are no more entries than were pushed behind the last end, there is none.
@@ -458,6 +465,10 @@ impl Pipeline {
 
     fn recv_end_of_rows(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
         (self.copy_in, self.swallowed) = (false, 0);
+        // Nothing is run in a failed block but what ends that.
+        if tag == b::COMMAND_COMPLETE && self.status == TransactionStatus::Failed {
+            self.status = TransactionStatus::InTransaction;
+        }
         // The end of this COPY is not that of the next one of the same Query.
         if std::mem::take(&mut self.copying) && self.owed.get(1).is_some_and(|o| o.kind == Kind::CopyEnd) {
             self.owed.remove(1);

@@ -85,6 +85,16 @@ impl State {
         true
     }
 
+    /// Whether what is bound or described can be prepared hangs on whether its block is still a failed one.
+    fn waits_for_end_of_failed(&mut self, server: &mut ServerConn) -> bool {
+        if !self.shares_servers() || !server.pipeline.may_have_left_failed() {
+            return false;
+        }
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+        true
+    }
+
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let std_strings = self.std_strings();
         let class = self.vars.want.pour_class;
@@ -249,7 +259,7 @@ impl State {
             return need_names(head, body);
         };
         let name = &body[portal_end + 1..portal_end + 1 + name_len];
-        if self.waits_for_name(name, server) {
+        if self.waits_for_name(name, server) || self.waits_for_end_of_failed(server) {
             return Ok(Taken::Later);
         }
         if self.rules_binds(name) {
@@ -417,7 +427,7 @@ impl State {
 
     pub(super) fn take_describe(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let (kind, name) = f::target(f::DESCRIBE, body)?;
-        if kind == b'S' && self.waits_for_name(name, server) {
+        if kind == b'S' && (self.waits_for_name(name, server) || self.waits_for_end_of_failed(server)) {
             return Ok(Taken::Later);
         }
         if kind == b'S' && self.tracks(name) {
