@@ -27,7 +27,14 @@ pub(super) struct Lent {
     /// What the Query that is owed its answer does to names, one for each of its tags that says so.
     moves: VecDeque<Option<NameMove>>,
     /// Portals whose Execute deallocates what the protocol prepared, and its name.
-    deallocating: Vec<(Box<[u8]>, Box<[u8]>)>,
+    deallocating: Vec<Deallocating>,
+}
+
+/// A portal, and what its Execute deallocates.
+#[derive(Debug)]
+struct Deallocating {
+    portal: Box<[u8]>,
+    gone: Box<[u8]>,
 }
 
 /// Portals of one transaction that deallocate something. The name of one more stays.
@@ -156,21 +163,22 @@ impl State {
 
     /// A portal of this name is bound, or none any more.
     pub(super) fn note_no_deallocate(&mut self, portal: &[u8]) {
-        self.lent.deallocating.retain(|(bound, _)| **bound != *told_apart(portal));
+        self.lent.deallocating.retain(|bound| *bound.portal != *told_apart(portal));
     }
 
     /// It deallocates this.
     pub(super) fn note_deallocate(&mut self, portal: &[u8], gone: &[u8]) {
         if self.lent.deallocating.len() < DEALLOCATING_MAX {
-            self.lent.deallocating.push((told_apart(portal).into(), gone.into()));
+            let (portal, gone) = (told_apart(portal).into(), gone.into());
+            self.lent.deallocating.push(Deallocating { portal, gone });
         }
     }
 
     /// What the Execute of a portal deallocates, if it does.
     fn deallocated_in(&self, body: &[u8]) -> Result<Option<Box<[u8]>>, Fault> {
         let (portal, _) = f::execute(body)?;
-        let bound = self.lent.deallocating.iter().find(|(bound, _)| **bound == *told_apart(portal));
-        Ok(bound.map(|(_, gone)| gone.clone()))
+        let bound = self.lent.deallocating.iter().find(|bound| *bound.portal == *told_apart(portal));
+        Ok(bound.map(|bound| bound.gone.clone()))
     }
 
     /// Execute of a portal that deallocates what the protocol prepared: its tag says whether the name is gone. `None`: it is none.
