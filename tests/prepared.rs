@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 
 use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::crowd::comparable;
+use support::crowd::{comparable, put_bind_binary};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
 
 /// Appends the messages of one unit but its Sync.
@@ -1209,4 +1209,63 @@ fn what_an_untracked_name_sets_does_not_stay_behind() {
     assert_eq!(tags(&ask(&mut a, |o| put_run(o, "set", &[]))), "2CZ");
     assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
     assert_eq!(a.value("SHOW work_mem").as_deref(), Some("3MB"));
+}
+
+/// PostgreSQL plans a prepared statement anew behind DDL, with the types of its parameters as they were: a value that was
+/// encoded as one type is never read as another, whichever connection it comes to, poured or not.
+#[test]
+fn parameters_keep_the_types_that_were_told_whatever_becomes_of_their_columns() {
+    let (pg, proxy, db) = rotating("");
+    let (four, eight) = (5i32.to_be_bytes(), 5i64.to_be_bytes());
+    let changes = [
+        ("int4", "float4", &four[..]),
+        ("int8", "timestamp", &eight),
+        ("int4", "int8", &four),
+        ("int8", "float8", &eight),
+        ("int8", "money", &eight),
+    ];
+    let texts = [
+        "INSERT INTO told VALUES ($1)",
+        "INSERT INTO told VALUES ($1) RETURNING 1",
+        "UPDATE told SET a = $1",
+    ];
+    for ((before, after, sent), sql) in changes.into_iter().flat_map(|change| texts.map(|sql| (change, sql)))
+    {
+        // What no Parse takes any more is described no more, either: direct its description is still there.
+        let described_again = after != "timestamp";
+        for (name, redescribes) in [("", false), ("s", false), ("s", described_again)] {
+            let answers = [pg.port(), proxy.port()].map(|port| {
+                pg.psql(&db, &format!("DROP TABLE IF EXISTS told; CREATE TABLE told (a {before}); INSERT INTO told VALUES (NULL)"));
+                let mut clients = [(); 2].map(|()| Raw::login(port, &db));
+                let told = clients.each_mut().map(|client| {
+                    comparable(&ask(client, |out| {
+                        put_parse(out, name, sql);
+                        f::put_target(out, f::DESCRIBE, b'S', name.as_bytes());
+                    }))
+                });
+                pg.psql(&db, &format!("ALTER TABLE told ALTER a TYPE {after} USING NULL"));
+                let mut later = Raw::login(port, &db);
+                let anew = comparable(&ask(&mut later, |out| {
+                    put_parse(out, "t", sql);
+                    f::put_target(out, f::DESCRIBE, b'S', b"t");
+                }));
+                let mut ran = Vec::new();
+                for round in 0..8 {
+                    ran.push(comparable(&ask(&mut clients[round % 2], |out| {
+                        if redescribes && round < 4 {
+                            f::put_target(out, f::DESCRIBE, b'S', name.as_bytes());
+                        }
+                        put_bind_binary(out, name.as_bytes(), &[Some(sent)]);
+                        f::put_execute(out, b"", 0);
+                    })));
+                }
+                (told, anew, ran, pg.psql(&db, "SELECT a FROM told"))
+            });
+            let [direct, ours] = answers;
+            let case = format!("{before} to {after}, {sql:?} as {name:?}, described again: {redescribes}");
+            assert_eq!((&ours.0, &ours.2, &ours.3), (&direct.0, &direct.2, &direct.3), "{case}");
+            // Told by a Parse of that moment, or by the one that others share; as it binds what it was told, both are right.
+            assert!(ours.1 == direct.1 || ours.1 == direct.0[0], "{case}: {}", ours.1);
+        }
+    }
 }

@@ -410,11 +410,13 @@ impl Session {
     }
 
     pub(super) fn unnamed_is(&mut self, unnamed: Unnamed) {
+        let told = if let Unnamed::Told(statement) = &unnamed { Some(statement.id) } else { None };
         let statement = match unnamed {
             Unnamed::Kept => return,
             Unnamed::Gone => None,
-            Unnamed::Set(statement) => Some(statement),
+            Unnamed::Set(statement) | Unnamed::Told(statement) => Some(statement),
         };
+        self.state.shapes.unnamed_told = told;
         self.state.names.set_unnamed(statement);
     }
 

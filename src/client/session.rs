@@ -59,7 +59,7 @@ pub(super) fn unnamed_statement(query: &[u8], types: &[u8], class: u64, std_stri
     UNNAMED.with(|kept| {
         let kept = &mut kept.borrow_mut()[slot];
         match kept {
-            Some(known) if known.is(query, types, class) => Arc::clone(known),
+            Some(known) if known.is(query, types, class) && !known.has_moved() => Arc::clone(known),
             _ => Arc::clone(kept.insert(Statement::under(query, types, class, effects(query, std_strings)))),
         }
     })

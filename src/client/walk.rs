@@ -144,6 +144,8 @@ pub(super) enum Unnamed {
     Kept,
     Gone,
     Set(Arc<Statement>),
+    /// The client was told of its parameters.
+    Told(Arc<Statement>),
 }
 
 /// Do rows take the time of their transaction, and who says so?
@@ -303,7 +305,7 @@ impl<'a> Walk<'a> {
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
         match (name.is_empty(), &self.unnamed) {
-            (true, Unnamed::Set(parsed)) => Some(Arc::clone(parsed)),
+            (true, Unnamed::Set(parsed) | Unnamed::Told(parsed)) => Some(Arc::clone(parsed)),
             (true, Unnamed::Gone) => None,
             _ => self.session.state.names.lookup(name).cloned(),
         }
@@ -333,6 +335,12 @@ impl<'a> Walk<'a> {
             session.cx.lanes.find_and_keep(recent, &session.pool, vars, source)?
         };
         if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
+            return None;
+        }
+        if !ready.has_params_of(statement) {
+            if !statement.has_moved() {
+                ready.forget();
+            }
             return None;
         }
         let of_literals = insert.of_literals.then(|| Arc::clone(statement));
@@ -467,7 +475,8 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         let class = self.session.state.vars.want.pour_class;
-        let same = self.statement(b"").filter(|s| s.is(parse.query, parse.types, class));
+        let same = |s: &Arc<Statement>| s.is(parse.query, parse.types, class) && !s.has_moved();
+        let same = self.statement(b"").filter(same);
         let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
         if self.ready(&statement, scratch).is_none() && Self::word(&statement).is_none() {
             return Ok(false);
@@ -638,6 +647,14 @@ impl<'a> Walk<'a> {
             return Ok(true);
         }
         let Some(ready) = self.ready(&statement, scratch) else { return Ok(false) };
+        // Who is told of a name for the first time is told by the server.
+        let told = name.is_empty() || self.session.state.shapes.was_told(statement.id);
+        if !told || !ready.tell_params(&statement) {
+            return Ok(false);
+        }
+        if name.is_empty() {
+            self.unnamed = Unnamed::Told(Arc::clone(&statement));
+        }
         match &ready.param_description {
             Some(description) => {
                 // That of one row, when the statement is known by it.

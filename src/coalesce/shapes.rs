@@ -146,6 +146,31 @@ impl Together {
 }
 
 impl Ready {
+    /// Was whoever has `statement` told the types that its parameters have here, if anybody was?
+    pub fn has_params_of(&self, statement: &Statement) -> bool {
+        let Some(types) = self.param_description.as_ref().and_then(|body| body.get(2..)) else { return true };
+        // Here they may be those of one row, of several that are alike.
+        !statement.has_moved() && statement.params.get().is_none_or(|told| told.starts_with(types))
+    }
+
+    /// What was known when it was planned is no more: it is asked about again.
+    pub fn forget(&self) {
+        match &self.way {
+            Way::Copy { text, binary } => text.iter().chain(binary).for_each(|lane| lane.forget_shapes()),
+            Way::Pipelined(together) => together.lane.forget_shapes(),
+        }
+    }
+
+    /// As [`Ready::has_params_of`]; from here on somebody was.
+    pub fn tell_params(&self, statement: &Statement) -> bool {
+        let Some(types) = self.param_description.as_ref().and_then(|body| body.get(2..)) else { return true };
+        if statement.params.get().is_none() {
+            let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
+            statement.has_params(&types.repeat(by_row.map_or(1, |insert| insert.rows)));
+        }
+        self.has_params_of(statement)
+    }
+
     /// The lane for rows of this format.
     pub fn lane(&self, format: CopyFormat) -> Option<&Arc<Lane>> {
         match (&self.way, format) {

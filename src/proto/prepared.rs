@@ -4,7 +4,7 @@
 //! Owns: both maps and the undo list (an error strikes what was sent behind it, so its effect on names must be
 //! taken back). Never: sends anything.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -41,8 +41,9 @@ pub struct Statement {
     pub block: OnceLock<Option<Word>>,
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
     pub shape: OnceLock<u64>,
-    /// The types of its parameters as the server told them, where they are few.
+    /// The types of its parameters in wire form, as the server told them first; see [`Statement::has_params`].
     pub params: OnceLock<Box<[u8]>>,
+    moved: AtomicBool,
     stale: AtomicBool,
     /// Where its bytes are counted: in all, and of its pool.
     bytes: Option<[Arc<AtomicUsize>; 2]>,
@@ -152,9 +153,31 @@ impl Statement {
             block: OnceLock::new(),
             shape: OnceLock::new(),
             params: OnceLock::new(),
+            moved: AtomicBool::new(false),
             stale: AtomicBool::new(false),
             bytes,
         }
+    }
+
+    /// Somebody is told these types of its parameters, or a connection has them: are they those that were told of it first? Types
+    /// that were left open are settled by each Parse, and another Parse may settle them otherwise (a column was altered).
+    pub fn has_params(&self, types: &[u8]) -> bool {
+        let same = **self.params.get_or_init(|| types.into()) == *types;
+        if !same {
+            self.moved.store(true, Ordering::Relaxed);
+        }
+        same
+    }
+
+    /// A Parse of it settles its parameters otherwise by now. Nobody prepares it from here on; who has it goes on with what was
+    /// told first, declared.
+    pub fn has_moved(&self) -> bool {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Types that were told and are not declared: what a Parse makes of it has to be compared.
+    pub fn was_told_open(&self) -> bool {
+        self.params.get().is_some_and(|told| *told != self.types)
     }
 
     /// The text no longer means what it meant when it was described: its rows look different now. Who prepared it
@@ -216,7 +239,8 @@ impl Statements {
         let key = self.hasher.hash_one((query, types, class));
         let era = self.era.load(Ordering::Acquire);
         let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let same = |s: &Arc<Statement>| s.era == era && s.is(query, types, class) && !s.is_stale();
+        let same =
+            |s: &Arc<Statement>| s.era == era && s.is(query, types, class) && !s.is_stale() && !s.has_moved();
         let known = map.get(&key).and_then(|slot| slot.iter().filter_map(Weak::upgrade).find(same));
         if known.is_some() {
             return known;
@@ -462,6 +486,12 @@ impl ClientNames {
         self.named.values_mut().filter(|s| s.id == old).for_each(|s| *s = Arc::clone(new));
     }
 
+    /// The unnamed statement that a client was told other types of goes on with those, declared.
+    pub fn replace_unnamed(&mut self, new: Arc<Statement>) {
+        self.unpoured = ShortName::default();
+        self.unnamed = Some(new);
+    }
+
     /// A Query destroys the unnamed statement, also one that a Parse before it leaves as it was.
     pub fn forget_unnamed(&mut self) {
         self.set_unnamed(None);
@@ -590,7 +620,8 @@ impl ClientNames {
 /// What one server connection holds, oldest use first.
 #[derive(Debug, Default)]
 pub struct ServerNames {
-    held: HashSet<u64, ahash::RandomState>,
+    /// With true, where its parameters were compared with what was told of it, and are the same.
+    held: HashMap<u64, bool, ahash::RandomState>,
     order: VecDeque<u64>,
     /// Which Parse made the unnamed statement that is there now, or which Close left none; see `unnamed_parsed`.
     pub unnamed: Option<u64>,
@@ -600,7 +631,17 @@ pub struct ServerNames {
 impl ServerNames {
     /// The statement is there.
     pub fn holds(&self, id: u64) -> bool {
-        self.held.contains(&id)
+        self.held.contains_key(&id)
+    }
+
+    /// The statement is there, and its parameters were compared with what was told of it.
+    pub fn holds_as_told(&self, id: u64) -> bool {
+        self.held.get(&id) == Some(&true)
+    }
+
+    /// They were found to be the same.
+    pub fn is_as_told(&mut self, id: u64) {
+        self.held.entry(id).and_modify(|as_told| *as_told = true);
     }
 
     /// Number of statements held.
@@ -615,12 +656,12 @@ impl ServerNames {
 
     /// A Parse was sent. Returns the statement to close first when there are more than `max`.
     pub fn add(&mut self, id: u64, max: usize) -> Option<u64> {
-        if self.held.insert(id) {
+        if self.held.insert(id, false).is_none() {
             self.order.push_back(id);
         }
         while self.held.len() > max {
             let oldest = self.order.pop_front()?;
-            if oldest != id && self.held.remove(&oldest) {
+            if oldest != id && self.held.remove(&oldest).is_some() {
                 return Some(oldest);
             }
         }
@@ -629,7 +670,7 @@ impl ServerNames {
 
     /// It was not closed after all: the next one to go.
     fn put_back(&mut self, id: u64) {
-        if self.held.insert(id) {
+        if self.held.insert(id, false).is_none() {
             self.order.push_front(id);
         }
     }

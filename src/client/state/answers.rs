@@ -7,7 +7,7 @@ use super::copy::NOT_DATA;
 use super::{Fault, Reporting, State, UNEXPECTED_IN_COPY};
 use crate::error::Error;
 use crate::proto::pipeline::{Answer, Pipeline};
-use crate::proto::prepared::{Moved, NO_ROWS, ServerNames, Statements};
+use crate::proto::prepared::{Moved, NO_ROWS, ServerNames, Statement, Statements};
 use crate::server::{Reported, ServerShared};
 use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
@@ -15,11 +15,11 @@ use crate::wire::{TransactionStatus, backend as b};
 /// SQLSTATE `query_canceled`, also of a COPY that its client gives up.
 const QUERY_CANCELED: &[u8] = b"57014";
 
+/// Statements more than a client has names for, before those that it has none for are forgotten.
+const TOLD_SPARE: usize = 64;
+
 /// SQLSTATE `internal_error`.
 const INTERNAL_ERROR: &[u8] = b"XX000";
-
-/// Types of parameters remembered of one statement (bytes): those of 64.
-const KNOWN_TYPES_BYTES_MAX: usize = 256;
 
 impl State {
     /// Hot path. ReadyForQuery was taken in.
@@ -41,14 +41,54 @@ impl State {
         }
     }
 
-    /// ParameterDescription was taken in for a statement.
-    pub fn recv_params(&mut self, id: u32, body: &[u8]) {
-        let statement = self.shapes.described.iter().find(|s| s.id as u32 == id);
-        if let (Some(statement), Some(types)) = (statement, body.get(2..))
-            && types.len() <= KNOWN_TYPES_BYTES_MAX
-        {
-            statement.params.get_or_init(|| types.into());
+    /// ParameterDescription was taken in for a statement. `None`: it is too long to be looked at.
+    pub fn recv_params(&mut self, id: u32, body: Option<&[u8]>, answer: Answer, names: &mut ServerNames) {
+        let Some(statement) = self.shapes.described.iter().find(|s| s.id as u32 == id).cloned() else {
+            return;
+        };
+        // Each parameter takes two bytes of the text, at least.
+        let may_be = |types: &&[u8]| types.len() <= 2 * statement.query.len();
+        let Some(types) = body.and_then(|body| body.get(2..)).filter(may_be) else {
+            // Too long to be compared.
+            return names.is_as_told(statement.id);
+        };
+        let (as_before, told) = (statement.has_params(types), answer == Answer::Forward);
+        if as_before {
+            names.is_as_told(statement.id);
         }
+        if !statement.is_shared() {
+            if told && self.names.lookup(b"").is_some_and(|unnamed| unnamed.id == statement.id) {
+                self.tell_unnamed(&statement, types, as_before);
+            }
+        } else if told && as_before {
+            self.tell_named(statement.id);
+        } else if told && let Some(new) = self.declared(&statement, types) {
+            self.names.replace(statement.id, &new);
+        }
+    }
+
+    /// The client knows the types of its unnamed statement: it has these wherever it is parsed again.
+    fn tell_unnamed(&mut self, statement: &Arc<Statement>, types: &[u8], as_before: bool) {
+        self.shapes.unnamed_told = Some(statement.id);
+        if !as_before {
+            let Statement { query, class, effects, .. } = &**statement;
+            self.names.replace_unnamed(Statement::under(query, types, *class, *effects));
+        }
+    }
+
+    fn tell_named(&mut self, id: u64) {
+        let (told, names) = (&mut self.shapes.told, &self.names);
+        if told.len() > names.len() + TOLD_SPARE {
+            told.retain(|id| names.find(*id as u32).is_some());
+        }
+        told.insert(id);
+    }
+
+    /// The same text with these types of its parameters declared. `None`: there is no room for it.
+    pub(super) fn declared(&self, statement: &Statement, types: &[u8]) -> Option<Arc<Statement>> {
+        let Statement { query, class, effects, .. } = statement;
+        let max = self.bounds.prepared_bytes_max;
+        self.shared.statements.intern(query, types, *class, || *effects, max, &self.texts)
     }
 
     /// RowDescription or NoData (`body` is empty) was taken in for a statement. `None`: it is too long to be looked at.
@@ -61,17 +101,14 @@ impl State {
             Some(body) => b::row_shape(body).unwrap_or(NO_ROWS),
             None => return,
         };
-        if *statement.shape.get_or_init(|| shape) == shape {
+        // One without a name is never taken for what it was elsewhere.
+        if !statement.is_shared() || *statement.shape.get_or_init(|| shape) == shape {
             return;
         }
         statement.make_stale();
         if answer == Answer::Forward {
             // This client was told just now how the rows look.
-            let (query, types, max) = (&statement.query, &statement.types, self.bounds.prepared_bytes_max);
-            let class = statement.class;
-            let statements = &self.shared.statements;
-            let interned = statements.intern(query, types, class, || statement.effects, max, &self.texts);
-            if let Some(new) = interned {
+            if let Some(new) = self.declared(&statement, &statement.types) {
                 new.shape.get_or_init(|| shape);
                 self.names.replace(statement.id, &new);
             }

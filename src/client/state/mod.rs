@@ -10,7 +10,7 @@ mod prepared;
 mod query;
 mod taint;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -329,6 +329,17 @@ pub struct Shapes {
     pub described: VecDeque<Arc<Statement>>,
     /// The statement of the unnamed portal, when its description is not known yet.
     pub bound: Option<Arc<Statement>>,
+    /// The unnamed statement (its id) whose parameters' types the client was told.
+    pub unnamed_told: Option<u64>,
+    /// Statements with names of which it was.
+    told: HashSet<u64, ahash::RandomState>,
+}
+
+impl Shapes {
+    /// The client was told of the parameters of a statement with a name.
+    pub(in crate::client) fn was_told(&self, id: u64) -> bool {
+        self.told.contains(&id)
+    }
 }
 
 /// An error that comes after its own statement was answered.

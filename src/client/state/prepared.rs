@@ -98,7 +98,8 @@ impl State {
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let std_strings = self.std_strings();
         let class = self.vars.want.pour_class;
-        let same = self.names.lookup(b"").filter(|s| s.is(parse.query, parse.types, class)).cloned();
+        let same = |s: &&Arc<Statement>| s.is(parse.query, parse.types, class) && !s.has_moved();
+        let same = self.names.lookup(b"").filter(same).cloned();
         let statement = same.unwrap_or_else(|| {
             crate::client::session::unnamed_statement(parse.query, parse.types, class, std_strings)
         });
@@ -109,6 +110,7 @@ impl State {
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
         self.names.parse_unnamed(statement, &mut server.names, server.shared.id);
+        self.shapes.unnamed_told = None;
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         Ok(Taken::Forward)
     }
@@ -322,7 +324,12 @@ impl State {
             self.counts.binds += 1;
             return Ok(self.bind_unknown(name, server));
         };
-        if self.asks_for_shape(&statement, server) {
+        let Some(statement) = self.settled(statement) else {
+            let error = Error::prepared_bytes(self.bounds.prepared_bytes_max);
+            self.refuse(Kind::Bind, error, server);
+            return Ok(Taken::Drop);
+        };
+        if self.asks_for_description(&statement, server) {
             return Ok(Taken::Later);
         }
         self.counts.binds += 1;
@@ -352,19 +359,32 @@ impl State {
         self.names.lookup(&gone).is_some().then_some(gone)
     }
 
-    /// A statement that was described on one connection must not be run on another one where its rows look different
-    /// (a table was changed meanwhile): where it has to be parsed again its description is asked for first.
-    fn asks_for_shape(&mut self, statement: &Arc<Statement>, server: &mut ServerConn) -> bool {
-        let returns_rows = statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
-        if !returns_rows
-            || statement.is_stale()
-            || server.names.holds(statement.id)
-            || server.pipeline.status() == TransactionStatus::Failed
-        {
+    /// A statement whose parameters have other types by now, where a Parse settles them: who was told those of before keeps them,
+    /// declared, as PostgreSQL holds on to them when it plans a prepared statement anew; who was told nothing has those of
+    /// now. `None`: there is no room for it.
+    fn settled(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
+        if !statement.has_moved() {
+            return Some(statement);
+        }
+        let told = statement.params.get().filter(|_| self.shapes.was_told(statement.id));
+        let new = self.declared(&statement, told.unwrap_or(&statement.types))?;
+        self.names.replace(statement.id, &new);
+        Some(new)
+    }
+
+    /// A statement that was described on one connection must not be run on another one where its rows look different, or its
+    /// parameters are read as other types (a table was changed meanwhile): where that is not known its description is asked for first.
+    fn asks_for_description(&mut self, statement: &Arc<Statement>, server: &mut ServerConn) -> bool {
+        let returns_rows = || statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
+        let is_known = if statement.was_told_open() {
+            server.names.holds_as_told(statement.id)
+        } else {
+            !returns_rows() || server.names.holds(statement.id)
+        };
+        if is_known || statement.is_stale() || server.pipeline.status() == TransactionStatus::Failed {
             return false;
         }
-        self.counts.server_parses += 1;
-        server.ensure(statement, &mut self.names, self.bounds.max_prepared, Action::Skip);
+        self.ensure_for_client(statement, server);
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
         f::put_empty(&mut server.conn.out, f::FLUSH);
         server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
@@ -393,7 +413,10 @@ impl State {
                 if !self.names.unnamed_is_at(&server.names, server.shared.id) {
                     let statement = Arc::clone(statement);
                     self.counts.server_parses += 1;
-                    f::put_parse(&mut server.conn.out, b"", &statement.query, &statement.types);
+                    let told =
+                        statement.params.get().filter(|_| self.shapes.unnamed_told == Some(statement.id));
+                    let types = told.unwrap_or(&statement.types);
+                    f::put_parse(&mut server.conn.out, b"", &statement.query, types);
                     self.names.parse_unnamed_again(&mut server.names, server.shared.id);
                     server.pipeline.push(Kind::Parse, Action::Skip, true);
                 }
@@ -431,6 +454,17 @@ impl State {
             return Ok(Taken::Later);
         }
         if kind == b'S' && self.tracks(name) {
+            if !name.is_empty()
+                && let Some(statement) = self.names.lookup(name).cloned()
+            {
+                let Some(statement) = self.settled(statement) else {
+                    let error = Error::prepared_bytes(self.bounds.prepared_bytes_max);
+                    return Ok(self.refuse(Kind::Describe, error, server));
+                };
+                if statement.was_told_open() && self.asks_for_description(&statement, server) {
+                    return Ok(Taken::Later);
+                }
+            }
             if let Some(statement) = self.names.lookup(name).cloned() {
                 self.lend(&statement.query, statement.effects, server);
             }
@@ -448,6 +482,11 @@ impl State {
             }
             if name.is_empty() {
                 self.ensure_unnamed(server);
+                if let Some(statement) = known {
+                    server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
+                    self.expect_shape(statement);
+                    return Ok(Taken::Forward);
+                }
             } else if let Some(statement) = known {
                 self.ensure_for_client(&statement, server);
                 f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());

@@ -168,6 +168,13 @@ impl Question {
             Self::Literals(_) => (plan::plan_literals(table, target, context)?, None, None),
             Self::Prepared(statement) => {
                 let reply = asker.describe(statement, statement.is_shared()).await?;
+                let types =
+                    reply.param_description.as_ref().and_then(|body| body.get(2..)).unwrap_or_default();
+                if statement.params.get().is_some_and(|told| **told != *types) {
+                    // Clients were told others; the connection that was asked has these.
+                    statement.has_params(types);
+                    return Err(Refusal::for_now("its parameters have other types by now"));
+                }
                 let oids = reply.param_types.unwrap_or_default();
                 let rows = statement.as_insert().map_or(1, |insert| insert.rows);
                 let oids = oids_of_one_row(&oids, rows)?;
