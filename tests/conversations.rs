@@ -883,6 +883,23 @@ fn a_statement_that_prepares_its_own_name_finds_it_taken() {
     }
 }
 
+/// What SQL speaks of is what is prepared: not what an earlier unit failed to prepare; and what it runs may take all names away.
+#[test]
+fn what_sql_speaks_of_is_known_before_it_is_lent() {
+    let sides = Sides::new();
+    let run = |name: &str, text: &str| [parse(name, text), bind("", name, None), execute("", 0)].concat();
+    let explained = run("", "EXPLAIN (COSTS OFF) EXECUTE a");
+    let failed = [parse("a", "SELEC"), sync(), explained.clone(), sync()].concat();
+    let struck = [parse("", "SELEC"), parse("a", "SELECT 1"), sync(), explained, sync()].concat();
+    let all = [parse("a", "DEALLOCATE ALL"), run("", "EXECUTE a"), sync()].concat();
+    for unit in [failed, struck, all] {
+        let behind = [bind("", "a", None), execute("", 0), sync()].concat();
+        for begin in [Vec::new(), query("BEGIN")] {
+            sides.compare("it", &[vec![begin], vec![unit.clone()], vec![behind.clone()]]);
+        }
+    }
+}
+
 /// What ends it may stand before them, in their unit or in one before it that is not answered yet.
 #[test]
 fn statements_behind_the_end_of_a_failed_block_are_run() {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use super::session::Session;
 use super::state::{
-    DUPLICATE_STATEMENT, FORGETS_NAMES, Fault, Refusal, Reporting, State, Taken, UNEXPECTED_IN_COPY,
+    DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, Taken, UNEXPECTED_IN_COPY,
 };
 use crate::cancel::ClientState;
 use crate::error::Error;
@@ -607,7 +607,7 @@ impl State {
                 self.recv_shape(asked, (rest == 0).then_some(body), answer);
             }
             b::COMMAND_COMPLETE => {
-                if self.ties.taint.intersects(FORGETS_NAMES) {
+                if self.ties.taint.intersects(MOVES_NAMES) {
                     self.recv_forgetting_tag(body, names);
                 }
                 self.recv_end(body);

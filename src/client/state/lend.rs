@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
 use crate::proto::pipeline::{Action, Kind, Pipeline};
-use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement, told_apart};
+use crate::proto::prepared::{SERVER_NAME_PREFIX, told_apart};
 use crate::server::ServerConn;
 use crate::sql::effects::{Effects, NameMove, deallocated_name, name_moves, statement_names};
 use crate::wire::{TransactionStatus, frontend as f};
@@ -88,14 +88,18 @@ impl State {
         server.pipeline.len() > before
     }
 
-    /// What a bound statement speaks of may be lent when it is known that SQL does not have it there.
-    pub(super) fn waits_to_lend(&mut self, statement: &Statement, server: &mut ServerConn) -> bool {
+    /// What a text speaks of may be lent when it is known what that is, and that SQL does not have it there.
+    pub(super) fn waits_to_lend(&mut self, text: &[u8], found: Effects, server: &mut ServerConn) -> bool {
         let is_owed = !server.pipeline.is_empty() && !server.pipeline.in_copy_in();
-        if !is_owed || !self.speaks_of_names(statement.effects) {
+        if !is_owed || !self.speaks_of_names(found) {
             return false;
         }
-        let doubted = |name: &Vec<u8>| self.names.lookup(name).is_some() && self.is_doubted(name);
-        if !statement_names(&statement.query, self.std_strings()).iter().any(doubted) {
+        let in_unit = server.pipeline.names_in_unit();
+        let doubted = |name: &Vec<u8>| {
+            let known = self.names.lookup(name).is_some();
+            known && (self.is_doubted(name) || self.names.is_in_doubt(name, in_unit))
+        };
+        if !statement_names(text, self.std_strings()).iter().any(doubted) {
             return false;
         }
         f::put_empty(&mut server.conn.out, f::FLUSH);

@@ -106,6 +106,10 @@ impl State {
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse_parse(true, error, server));
         }
+        if self.waits_to_lend(parse.query, statement.effects, server) {
+            self.counts.client_parses -= 1;
+            return Ok(Taken::Later);
+        }
         self.lend(parse.query, statement.effects, server);
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
@@ -146,6 +150,10 @@ impl State {
         }
         if self.names.len() >= PREPARED_NAMES_MAX {
             return Ok(self.refuse(Kind::Parse, Error::prepared_names(PREPARED_NAMES_MAX), server));
+        }
+        if self.waits_to_lend(parse.query, statement.effects, server) {
+            self.counts.client_parses -= 1;
+            return Ok(Taken::Later);
         }
         self.note_custom_settings(parse.query, statement.effects);
         self.lend(parse.query, statement.effects, server);
@@ -287,7 +295,7 @@ impl State {
             self.note_no_deallocate(&body[..portal_end]);
         }
         if let Some(statement) = self.names.lookup(name).cloned() {
-            if self.waits_to_lend(&statement, server) {
+            if self.waits_to_lend(&statement.query, statement.effects, server) {
                 return Ok(Taken::Later);
             }
             self.note_in_flight(statement.effects);
@@ -466,6 +474,9 @@ impl State {
                 }
             }
             if let Some(statement) = self.names.lookup(name).cloned() {
+                if self.waits_to_lend(&statement.query, statement.effects, server) {
+                    return Ok(Taken::Later);
+                }
                 self.lend(&statement.query, statement.effects, server);
             }
             let known = self.names.lookup(name).cloned();
