@@ -29,7 +29,6 @@ use crate::coalesce::shapes::LEGS_MAX;
 use crate::coalesce::{Cut, Lanes};
 use crate::error::Error;
 use crate::pool::Checkout;
-use crate::proto::prepared::Statement;
 use crate::server::internal::{Lost, Notice, Reply};
 use crate::settings::PoolMode;
 use crate::sql::block::{self, Word};
@@ -52,7 +51,7 @@ pub(super) struct Deferred {
     /// They change from table to table no more often than one flush can.
     rows_fit: bool,
     /// The unnamed statement when the block began.
-    unnamed: Option<Arc<Statement>>,
+    unnamed: Unnamed,
     /// The tags that its INSERTs were answered with.
     told: Vec<u8>,
     /// The COMMIT that stands at the end of `kept`.
@@ -92,7 +91,7 @@ impl Drop for Budget {
 }
 
 impl Deferred {
-    fn new(lanes: &Arc<Lanes>, unnamed: Option<Arc<Statement>>) -> Self {
+    fn new(lanes: &Arc<Lanes>, unnamed: Unnamed) -> Self {
         Self {
             kept: Vec::new(),
             rows: Vec::new(),
@@ -242,7 +241,7 @@ impl Session {
         let bytes = work.received as usize;
         let coalesce = &Arc::clone(&self.settings).coalesce;
         if self.deferred.is_none() {
-            let unnamed = self.state.names.lookup(b"").cloned();
+            let unnamed = self.unnamed();
             self.deferred = Some(Box::new(Deferred::new(&self.cx.lanes, unnamed)));
         }
         let Some(deferred) = &mut self.deferred else { return false };
@@ -342,7 +341,7 @@ impl Session {
     pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
         let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
         let Deferred { kept, unnamed, commit, work, told, lanes, rows_fit, .. } = *deferred;
-        self.unnamed_is(unnamed.map_or(Unnamed::Gone, Unnamed::Set));
+        self.unnamed_is(unnamed);
         // Its statements count again while they are sent.
         self.state.counts.take(Work { received: work.received, sent: work.sent, ..Work::default() });
         let (inserts, ends) = kept.split_at(commit.as_ref().map_or(kept.len(), |commit| commit.at));

@@ -409,6 +409,16 @@ impl Session {
         self.pouring.get_or_insert_with(|| Box::new(Pouring::new(client)))
     }
 
+    pub(super) fn unnamed(&self) -> Unnamed {
+        match self.state.names.lookup(b"").cloned() {
+            None => Unnamed::Gone,
+            Some(statement) if self.state.shapes.unnamed_told == Some(statement.id) => {
+                Unnamed::Told(statement)
+            }
+            Some(statement) => Unnamed::Set(statement),
+        }
+    }
+
     pub(super) fn unnamed_is(&mut self, unnamed: Unnamed) {
         let told = if let Unnamed::Told(statement) = &unnamed { Some(statement.id) } else { None };
         let statement = match unnamed {

@@ -139,7 +139,7 @@ thread_local! {
 }
 
 /// What becomes of the client's unnamed statement.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) enum Unnamed {
     Kept,
     Gone,
@@ -338,9 +338,7 @@ impl<'a> Walk<'a> {
             return None;
         }
         if !ready.has_params_of(statement) {
-            if !statement.has_moved() {
-                ready.forget();
-            }
+            ready.disagree(statement);
             return None;
         }
         let of_literals = insert.of_literals.then(|| Arc::clone(statement));

@@ -153,8 +153,15 @@ impl Ready {
         !statement.has_moved() && statement.params.get().is_none_or(|told| told.starts_with(types))
     }
 
-    /// What was known when it was planned is no more: it is asked about again.
-    pub fn forget(&self) {
+    /// Either this was planned, or somebody was told of `statement`, before a column was altered: it is asked about again, and who
+    /// parses that text without a name next is told anew.
+    pub fn disagree(&self, statement: &Statement) {
+        if statement.has_moved() {
+            return;
+        }
+        if let Some(body) = self.param_description.as_ref().filter(|_| !statement.is_shared()) {
+            statement.has_params(body.get(2..).unwrap_or_default());
+        }
         match &self.way {
             Way::Copy { text, binary } => text.iter().chain(binary).for_each(|lane| lane.forget_shapes()),
             Way::Pipelined(together) => together.lane.forget_shapes(),
