@@ -932,3 +932,34 @@ fn portals_with_names_are_as_directly() {
         }
     }
 }
+
+/// A statement is run with the types that its parameters have by now, on connections too that had it before.
+#[test]
+fn a_column_that_is_altered_takes_its_parameters_along() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, n numeric)");
+    let insert = |a: usize, n: &str| {
+        let mut bytes = Vec::new();
+        frontend::put_parse(&mut bytes, b"", b"INSERT INTO t VALUES ($1, $2) ON CONFLICT DO NOTHING", &[]);
+        frontend::put_bind_text(&mut bytes, b"", &[Some(a.to_string().as_bytes()), Some(n.as_bytes())]);
+        frontend::put_execute(&mut bytes, b"", 0);
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Step { bytes, ready: 1 }
+    };
+    let script = |c: usize, r: usize| (0..4).map(|i| insert(number(c, r, i), ["1.5", "3"][i % 2])).collect();
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_shared(pg, &mut clients, &db, script, |_, _, seen| assert!(errors(seen).is_empty()));
+    pg.psql(&db, "ALTER TABLE t ALTER n TYPE int; TRUNCATE t");
+    for round in 0..ROUNDS {
+        let scripts: Vec<_> = (0..clients.len()).map(|c| script(c, round)).collect();
+        for seen in crowd::run(&mut clients, &scripts, false) {
+            let states: Vec<_> = errors(&seen).iter().map(|error| error.sqlstate()).collect();
+            assert_eq!(states, ["22P02"; 2], "{}", comparable(&seen));
+        }
+        if shared(pg, &db, "t", 1) {
+            return;
+        }
+    }
+    panic!("nothing shared a transaction behind the change");
+}

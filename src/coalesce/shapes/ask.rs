@@ -168,11 +168,11 @@ impl Question {
             Self::Literals(_) => (plan::plan_literals(table, target, context)?, None, None),
             Self::Prepared(statement) => {
                 let reply = asker.describe(statement, statement.is_shared()).await?;
-                let types =
-                    reply.param_description.as_ref().and_then(|body| body.get(2..)).unwrap_or_default();
+                let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
+                let types = types.unwrap_or_default().to_vec();
                 if statement.params.get().is_some_and(|told| **told != *types) {
                     // Clients were told others; the connection that was asked has these.
-                    statement.has_params(types);
+                    statement.has_params(&types);
                     return Err(Refusal::for_now("its parameters have other types by now"));
                 }
                 let oids = reply.param_types.unwrap_or_default();
@@ -184,7 +184,10 @@ impl Question {
                 } else {
                     plan::plan_params(table, target, text, items, oids, context)?
                 };
-                let together = together.then(|| (Arc::clone(statement), reply.row_description));
+                // With the types that it was planned for: connections may hold it with others, from before a column was altered.
+                let Statement { query, class, effects, .. } = &**statement;
+                let together = together
+                    .then(|| (Statement::under(query, &types, *class, *effects), reply.row_description));
                 (plan, reply.param_description, together)
             }
         };
