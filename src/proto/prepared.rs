@@ -480,6 +480,11 @@ impl ClientNames {
         self.named.values().find(|s| s.id as u32 == id)
     }
 
+    /// The statements that its names mean.
+    pub fn ids(&self) -> impl Iterator<Item = u64> {
+        self.named.values().map(|s| s.id)
+    }
+
     /// Every name that means `old` means `new` from here on.
     pub fn replace(&mut self, old: u64, new: &Arc<Statement>) {
         self.unpoured = ShortName::default();

@@ -1,5 +1,6 @@
 //! What the server's answers teach a session, and what it owes its client for that.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,7 @@ use crate::wire::{TransactionStatus, backend as b};
 /// SQLSTATE `query_canceled`, also of a COPY that its client gives up.
 const QUERY_CANCELED: &[u8] = b"57014";
 
-/// Statements more than a client has names for, before those that it has none for are forgotten.
+/// Statements more than twice those that a client has names for, before the others are forgotten.
 const TOLD_SPARE: usize = 64;
 
 /// SQLSTATE `internal_error`.
@@ -77,9 +78,11 @@ impl State {
     }
 
     fn tell_named(&mut self, id: u64) {
-        let (told, names) = (&mut self.shapes.told, &self.names);
-        if told.len() > names.len() + TOLD_SPARE {
-            told.retain(|id| names.find(*id as u32).is_some());
+        let told = &mut self.shapes.told;
+        if told.len() > 2 * self.names.len() + TOLD_SPARE {
+            // As many as there are names, at most, stay: by then as many more were told.
+            let held: HashSet<u64> = self.names.ids().collect();
+            told.retain(|id| held.contains(id));
         }
         told.insert(id);
     }
