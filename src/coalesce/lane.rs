@@ -82,6 +82,9 @@ const HELD_MAX: Duration = Duration::from_millis(1);
 /// first as soon as nobody else can come. Of quicker ones two at a time take longer than one behind the other.
 const SLOW: Duration = Duration::from_micros(1500);
 
+/// The same for a batch of so few rows that none goes behind another: it is no work for a processor.
+const SLOW_SMALL: Duration = Duration::from_micros(250);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -682,9 +685,9 @@ impl Lane {
                 && match (inner.flights, inner.singles) {
                     (0, 0) => !inner.is_held(),
                     (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
-                    (_, _) if inner.along.is_awaited() => inner.may_follow(),
+                    (_, _) if inner.along.is_awaited() && inner.may_follow() => true,
                     (_, _) => {
-                        inner.took >= SLOW
+                        inner.waits_for_disk()
                             && inner.crowd.is_several()
                             && inner.crowd.is_complete(inner.here())
                     }

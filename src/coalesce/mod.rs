@@ -8,9 +8,9 @@
 //!   session: encoded rows --offer--> lane idle, one row:  leaves at once, as it was sent (the session does it)
 //!                                    otherwise:           waits in the batch
 //!   the batch leaves when nothing else is under way (and half of the sessions that come and go here are in it, or a
-//!   millisecond has passed), behind a quick one when half of them are in it, beside a slow one when all of them wait or fly,
-//!   or at a cap; one round trip: COPY, rows, guard, Sync (or a few rows as one INSERT of many VALUES; or the INSERTs
-//!   themselves)
+//!   millisecond has passed), behind a quick one when half of them are in it, beside one that waits for a disk when all of them
+//!   wait or fly, or at a cap; one round trip: COPY, rows, guard, Sync (or a few rows as one INSERT of many VALUES; or the
+//!   INSERTs themselves)
 //!     committed        -> each ticket: Inserted
 //!     an error         -> rolled back; the guilty row's session runs it singly, the others are flushed again, then singly;
 //!                         if the error names no row: as a COPY if it was none, halves, quarters, then singly

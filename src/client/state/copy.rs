@@ -15,15 +15,13 @@ impl State {
     /// Whether a message behind a COPY that may have swallowed a Sync is run, if that fails, hangs on how far it had read: so it
     /// waits for the end of that COPY. One that the client did not end itself would wait for ever, and is made to fail.
     pub(super) fn waits_for_copy(&mut self, server: &mut ServerConn) -> bool {
-        let ServerConn { conn, pipeline, .. } = server;
-        if pipeline.is_in_copy_with_syncs() {
-            f::put_copy_fail(&mut conn.out, NOT_DATA);
-            pipeline.push(Kind::CopyEnd, Action::Forward, false);
-        } else if !pipeline.is_behind_copy() {
+        if server.pipeline.is_in_copy_with_syncs() {
+            f::put_copy_fail(&mut server.conn.out, NOT_DATA);
+            server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        } else if !server.pipeline.is_behind_copy() {
             return false;
         }
-        f::put_empty(&mut conn.out, f::FLUSH);
-        self.awaiting = true;
+        self.await_answers(server);
         true
     }
 

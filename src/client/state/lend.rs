@@ -102,8 +102,7 @@ impl State {
         if !statement_names(text, self.std_strings()).iter().any(doubted) {
             return false;
         }
-        f::put_empty(&mut server.conn.out, f::FLUSH);
-        self.awaiting = true;
+        self.await_answers(server);
         true
     }
 
@@ -142,8 +141,7 @@ impl State {
     /// cannot be struck.
     pub(super) fn close_lent(&mut self, name: &[u8], server: &mut ServerConn) -> Taken {
         if !server.pipeline.is_empty() {
-            f::put_empty(&mut server.conn.out, f::FLUSH);
-            self.awaiting = true;
+            self.await_answers(server);
             return Taken::Later;
         }
         self.lent.names.retain(|lent| **lent != *told_apart(name));
@@ -194,8 +192,7 @@ impl State {
     ) -> Result<Option<Taken>, Fault> {
         let Some(gone) = self.deallocated_in(body)? else { return Ok(None) };
         if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
-            f::put_empty(&mut server.conn.out, f::FLUSH);
-            self.awaiting = true;
+            self.await_answers(server);
             return Ok(Some(Taken::Later));
         }
         self.counts.queries += 1;

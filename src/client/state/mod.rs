@@ -603,6 +603,12 @@ impl State {
         }
     }
 
+    /// What follows waits until everything is answered, and the server is made to answer.
+    fn await_answers(&mut self, server: &mut ServerConn) {
+        f::put_empty(&mut server.conn.out, f::FLUSH);
+        self.awaiting = true;
+    }
+
     fn owe(&self, server: &mut ServerConn, kind: Kind) -> Taken {
         if server.pipeline.is_discarding() {
             return Taken::Drop;
@@ -620,9 +626,8 @@ impl State {
     fn take_forgetting_execute(&mut self, frame: &[u8], server: &mut ServerConn) -> Taken {
         self.forgetting = false;
         server.conn.out.extend_from_slice(frame);
-        f::put_empty(&mut server.conn.out, f::FLUSH);
         server.pipeline.push(Kind::Execute, Action::Forward, false);
-        self.awaiting = true;
+        self.await_answers(server);
         Taken::Done
     }
 

@@ -80,8 +80,7 @@ impl State {
         if !is_owed || !self.names.is_in_doubt(name, pipeline.names_in_unit()) {
             return false;
         }
-        f::put_empty(&mut server.conn.out, f::FLUSH);
-        self.awaiting = true;
+        self.await_answers(server);
         true
     }
 
@@ -90,8 +89,7 @@ impl State {
         if !self.shares_servers() || !server.pipeline.may_have_left_failed() {
             return false;
         }
-        f::put_empty(&mut server.conn.out, f::FLUSH);
-        self.awaiting = true;
+        self.await_answers(server);
         true
     }
 
@@ -139,11 +137,7 @@ impl State {
             &self.texts,
         );
         let Some(statement) = interned else {
-            return Ok(self.refuse(
-                Kind::Parse,
-                Error::prepared_bytes(self.bounds.prepared_bytes_max),
-                server,
-            ));
+            return Ok(self.refuse_bytes(Kind::Parse, server));
         };
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
@@ -229,6 +223,11 @@ impl State {
         }
         self.refusals.push_back(Refusal::Taken(Error::duplicate_statement(parse.name)));
         Taken::Done
+    }
+
+    /// A text more would be over the budget of kept ones.
+    fn refuse_bytes(&mut self, kind: Kind, server: &mut ServerConn) -> Taken {
+        self.refuse(kind, Error::prepared_bytes(self.bounds.prepared_bytes_max), server)
     }
 
     /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
@@ -333,8 +332,7 @@ impl State {
             return Ok(self.bind_unknown(name, server));
         };
         let Some(statement) = self.settled(statement) else {
-            let error = Error::prepared_bytes(self.bounds.prepared_bytes_max);
-            self.refuse(Kind::Bind, error, server);
+            self.refuse_bytes(Kind::Bind, server);
             return Ok(Taken::Drop);
         };
         if self.asks_for_description(&statement, server) {
@@ -394,10 +392,9 @@ impl State {
         }
         self.ensure_for_client(statement, server);
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
-        f::put_empty(&mut server.conn.out, f::FLUSH);
         server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
         self.expect_shape(Arc::clone(statement));
-        self.awaiting = true;
+        self.await_answers(server);
         true
     }
 
@@ -466,8 +463,7 @@ impl State {
                 && let Some(statement) = self.names.lookup(name).cloned()
             {
                 let Some(statement) = self.settled(statement) else {
-                    let error = Error::prepared_bytes(self.bounds.prepared_bytes_max);
-                    return Ok(self.refuse(Kind::Describe, error, server));
+                    return Ok(self.refuse_bytes(Kind::Describe, server));
                 };
                 if statement.was_told_open() && self.asks_for_description(&statement, server) {
                     return Ok(Taken::Later);

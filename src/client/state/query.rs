@@ -69,8 +69,7 @@ impl State {
         if !matters || !(pipeline.is_within_unit() || pipeline.may_become_still_started()) {
             return false;
         }
-        f::put_empty(&mut server.conn.out, f::FLUSH);
-        self.awaiting = true;
+        self.await_answers(server);
         true
     }
 

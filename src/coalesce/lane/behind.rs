@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::flight::Flight;
 use super::flush::Sent;
-use super::{Inner, Lane, SLOW, lock};
+use super::{Inner, Lane, SLOW, SLOW_SMALL, lock};
 use crate::coalesce::batch::Cargo;
 use crate::pool::Checkout;
 use crate::server::internal::{Lost, Reply};
@@ -157,6 +157,13 @@ impl Follower {
 }
 
 impl Inner {
+    /// Does the flush under way rather wait for a disk than for a processor, so that one beside it is answered sooner than one
+    /// that waits for it?
+    pub(super) fn waits_for_disk(&self) -> bool {
+        let small = self.batch.rows() < ROWS_MIN;
+        self.took >= if small { SLOW_SMALL } else { SLOW }
+    }
+
     /// Is it time for the batch to go behind the flight that takes one along? Not before half of the crowd is in it: the others'
     /// turn is the next one.
     pub(super) fn may_follow(&self) -> bool {
