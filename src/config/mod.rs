@@ -97,7 +97,6 @@ pub fn read(path: &Path) -> Result<Loaded, Vec<Problem>> {
             }
         }
         Some("ini") => {
-            draft.ini = true;
             if let Some(text) = draft.text(&file, CONFIG_BYTES_MAX, "") {
                 ini::parse(&mut draft, &file, &text);
             }
@@ -183,9 +182,9 @@ impl Draft {
         let file = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let dir = file.parent().map(Path::to_owned).unwrap_or_default();
         Self {
-            file,
             dir,
-            ini: false,
+            ini: file.extension().is_some_and(|extension| extension == "ini"),
+            file,
             broken: false,
             disable_pqexec: false,
             settings: Settings::default(),

@@ -21,12 +21,12 @@ pub enum SetError {
     Invalid(String),
 }
 
-/// `settings` with one key of `[general]` changed, written as in PgBouncer's format. Reads the files that
-/// the settings name (TLS), as a reload does.
+/// `settings`, read from `file`, with one key of `[general]` changed, written as in PgBouncer's format. Reads the files
+/// that the settings name (TLS), as a reload does.
 ///
 /// # Errors
 /// See [`SetError`]; what must hold between keys is checked as at start.
-pub fn set(settings: &Settings, key: &str, value: &str) -> Result<Settings, SetError> {
+pub fn set(file: &Path, settings: &Settings, key: &str, value: &str) -> Result<Settings, SetError> {
     let entry = keys::find(GENERAL, Section::General, key)
         .ok_or_else(|| SetError::Unknown(keys::hint(Section::General, key)))?;
     if !entry.reloadable {
@@ -35,11 +35,10 @@ pub fn set(settings: &Settings, key: &str, value: &str) -> Result<Settings, SetE
     if key.ends_with("_file") {
         return Err(SetError::File);
     }
-    let here = Path::new("");
-    let mut draft = Draft::new(here);
+    let mut draft = Draft::new(file);
     draft.settings = settings.clone();
     draft.databases = settings.databases.values().chain(&settings.fallback).map(|d| (**d).clone()).collect();
-    (entry.set)(&mut draft.settings.general, &Raw::Text(value.to_owned()), here)
+    (entry.set)(&mut draft.settings.general, &Raw::Text(value.to_owned()), Path::new(""))
         .map_err(|takes| SetError::Invalid(format!("expected {takes}")))?;
     check::check(&mut draft);
     match draft.problems.first() {

@@ -1,7 +1,7 @@
 //! Listeners: addresses and sockets, accept, which worker a connection goes to. Never: reads from a connection.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -124,11 +124,27 @@ fn backlog(general: &General) -> i32 {
     general.listen_backlog.min(i32::MAX as u32) as i32
 }
 
-fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
-    if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
-        // Left behind by a process that is gone.
-        std::fs::remove_file(path)?;
+/// Takes away the socket that a process left behind which is gone. Whatever else is there is somebody's, and stays.
+fn clear_the_way(path: &Path) -> std::io::Result<()> {
+    use std::io::{Error, ErrorKind};
+    let found = match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(Error::new(ErrorKind::AlreadyExists, "what is there is no socket; move it away"));
     }
+    // Who listens may not accept just now, or may not let us in: only a refusal says that nobody is there.
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&socket2::SockAddr::unix(path)?) {
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
+    clear_the_way(path)?;
     // Nobody can connect before it listens: its mode is there by then.
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -225,5 +241,41 @@ impl Proxy {
         }
         self.logins.shed();
         tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_on_makes_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(".s.PGSQL.6432");
+        clear_the_way(&path).expect("nothing is there");
+
+        std::fs::write(&path, "somebody's").unwrap();
+        let error = clear_the_way(&path).expect_err("a file");
+        assert!(error.to_string().contains("no socket"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+        std::fs::remove_file(&path).unwrap();
+
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
+        clear_the_way(&path).expect_err("a link");
+        assert!(path.is_symlink());
+        std::fs::remove_file(&path).unwrap();
+
+        let listener = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        listener.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+        listener.listen(0).unwrap();
+        // The second one finds its queue full.
+        for _ in 0..3 {
+            let error = clear_the_way(&path).expect_err("somebody listens");
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+            assert!(path.exists());
+        }
+        drop(listener);
+        clear_the_way(&path).expect("nobody listens any more");
+        assert!(!path.exists());
     }
 }

@@ -115,7 +115,7 @@ impl Proxy {
     /// The key or the value can't be used; nothing has changed then.
     pub fn set(&self, key: &str, value: &str) -> Result<(), SetError> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = config::set(&self.cx.settings.load(), key, value)?;
+        let settings = config::set(&self.path, &self.cx.settings.load(), key, value)?;
         self.apply(settings).map_err(SetError::Invalid)
     }
 

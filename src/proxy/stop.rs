@@ -1,7 +1,7 @@
 //! The end of the process: signals, draining, SHUTDOWN. Never: how a session ends (it is told, and does it itself).
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -225,11 +225,19 @@ impl Running {
             let _ = std::fs::remove_file(path);
         }
         if let Some(pidfile) = &self.proxy.cx.settings.load().general.pidfile {
-            let _ = std::fs::remove_file(pidfile);
+            remove_pidfile(pidfile);
         }
         // What could not be written in time is lost, as with any event that meets a slow disk.
         let _ = self.proxy.cx.audit.flush(AUDIT_LAST_LINES);
         drop(self.threads);
+    }
+}
+
+/// The process that took over may have written its own by now.
+fn remove_pidfile(file: &Path) {
+    let own = std::process::id().to_string();
+    if std::fs::read_to_string(file).is_ok_and(|held| held.trim_end() == own) {
+        let _ = std::fs::remove_file(file);
     }
 }
 
@@ -297,5 +305,19 @@ impl Told {
             return false;
         }
         matches!(self, Self::ToDrain(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_pidfile_of_another_process_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        for (held, stays) in [("1\n".to_owned(), true), (format!("{}\n", std::process::id()), false)] {
+            std::fs::write(&file, held).unwrap();
+            super::remove_pidfile(&file);
+            assert_eq!(file.exists(), stays);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Owns: the properties that must hold for any bytes. Never: where the bytes come from: `fuzz_targets/` feeds
 //! these from libFuzzer, `tests/fuzz_seeds.rs` from the committed seeds.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use pgsluice::admin::parse::{Role, parse};
@@ -259,7 +260,7 @@ pub(crate) fn configuration(data: &[u8]) {
     if let Ok(line) = std::str::from_utf8(first)
         && let Some((key, value)) = line.split_once('=')
     {
-        let _ = pgsluice::config::set(&Settings::default(), key.trim(), value.trim());
+        let _ = pgsluice::config::set(Path::new(""), &Settings::default(), key.trim(), value.trim());
     }
 }
 

@@ -944,3 +944,17 @@ fn allow_lists_are_read_with_the_file() {
         );
     }
 }
+
+/// What PgBouncer lets pass, and the start did, keeps no other key from being set.
+#[test]
+fn set_objects_to_no_more_than_the_start_did() {
+    let text = "[databases]\na = host=h password=x\n[pgbouncer]\nlisten_addr = *\nauth_type = trust\nmin_pool_size = 30\n";
+    let (ini, dir) = (Path::new("a.ini"), files(&[("a.ini", text)]));
+    let settings = read(&dir.path().join("a.ini")).expect("PgBouncer takes it").settings;
+    let settings = set(ini, &settings, "query_timeout", "7").expect("no matter of the others");
+    assert_eq!(settings.general.query_timeout, Duration::from_secs(7));
+    let Err(SetError::Invalid(why)) = set(Path::new("a.toml"), &settings, "query_timeout", "7") else {
+        panic!("TOML is stricter")
+    };
+    assert!(why.contains("min_pool_size"), "{why}");
+}
