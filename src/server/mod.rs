@@ -425,3 +425,29 @@ fn reset_all_statement() -> &'static Arc<Statement> {
     static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
     STATEMENT.get_or_init(|| Statement::new(b"RESET ALL", &[], Effects::NONE))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value<'r>(reported: &'r Reported, name: &[u8]) -> Option<&'r [u8]> {
+        reported.iter().find(|(n, _)| **n == *name).map(|(_, value)| &**value)
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_the_bounds_say() {
+        let mut reported = Arc::default();
+        let longest = vec![b'x'; REPORTED_VALUE_BYTES_MAX - 1];
+        assert!(report(&mut reported, b"a", &longest) && !report(&mut reported, b"a", &longest));
+        assert_eq!(value(&reported, b"a"), Some(&*longest));
+        // What was there is not true any more.
+        assert!(report(&mut reported, b"a", &vec![b'x'; REPORTED_VALUE_BYTES_MAX]));
+        assert_eq!(value(&reported, b"a"), None);
+        for i in 0..REPORTED_MAX {
+            assert!(report(&mut reported, i.to_string().as_bytes(), b"0"));
+        }
+        assert!(!report(&mut reported, b"one more", b"0"));
+        assert_eq!((reported.len(), value(&reported, b"one more")), (REPORTED_MAX, None));
+        assert!(report(&mut reported, b"7", b"1") && value(&reported, b"7") == Some(b"1"), "those there go on");
+    }
+}

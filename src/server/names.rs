@@ -13,10 +13,15 @@ pub(super) async fn known(file: Option<&Path>, name: &str) -> Vec<IpAddr> {
     read(file).await.map(|text| addresses(&text, name)).unwrap_or_default()
 }
 
+/// Its whole lines, as far as it is read. Comments are in whatever encoding somebody wrote them.
 async fn read(file: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    tokio::fs::File::open(file).await?.take(HOSTS_BYTES_MAX).read_to_string(&mut text).await?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    tokio::fs::File::open(file).await?.take(HOSTS_BYTES_MAX + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > HOSTS_BYTES_MAX {
+        // The last line may go on.
+        bytes.truncate(memchr::memrchr(b'\n', &bytes).unwrap_or(0));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Lines of an address and its names, `#` comments, as in `/etc/hosts`.
@@ -49,6 +54,27 @@ mod tests {
             let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
             assert_eq!(addresses(text, name), found, "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_is_read_whatever_its_encoding_and_a_line_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("hosts");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let one = "127.0.0.1".parse::<IpAddr>().unwrap();
+        let found = |bytes: &[u8], name: &str| {
+            std::fs::write(&file, bytes).unwrap();
+            runtime.block_on(known(Some(&file), name))
+        };
+        assert_eq!(found(b"# caf\xe9\n127.0.0.1 a.test\n", "a.test"), [one]);
+        let (first, last) = ("127.0.0.1 a.test\n", "127.0.0.1 b.test");
+        let pad = "#".repeat(HOSTS_BYTES_MAX as usize - first.len() - last.len() - 1);
+        let whole = format!("{first}{pad}\n{last}");
+        assert_eq!(whole.len() as u64, HOSTS_BYTES_MAX);
+        assert_eq!(found(whole.as_bytes(), "b.test"), [one]);
+        let longer = format!("{whole}.example");
+        assert_eq!(found(longer.as_bytes(), "a.test"), [one]);
+        assert!(found(longer.as_bytes(), "b.test").is_empty(), "it is another's name that was cut");
     }
 
     proptest! {
