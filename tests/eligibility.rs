@@ -61,7 +61,8 @@ fn flush(raw: &mut Raw, plan: &InsertPlan, batch: &Batch) -> Vec<Message> {
     frontend::put_execute(&mut out, b"", 0);
     put_copy(CopyFormat::Text, batch.bytes(), &mut out);
     let relid = plan.relid.to_string();
-    let known = [&relid, &plan.name_as_written, &plan.fingerprint, &plan.types].map(|known| known.as_bytes());
+    let known = [&relid, &plan.name_as_written, &plan.fingerprint, &plan.types, &plan.functions];
+    let known = known.map(|known| known.as_bytes());
     frontend::put_parse(&mut out, b"", catalog::guard_sql().as_bytes(), &[]);
     frontend::put_bind_text(&mut out, b"", &known.map(Some));
     frontend::put_execute(&mut out, b"", 0);
@@ -103,6 +104,11 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         CREATE DOMAIN duser AS text CHECK (VALUE <> current_user);
         CREATE DOMAIN dnest AS dck;
         CREATE TABLE log (a int); CREATE TABLE other (id int PRIMARY KEY);
+        CREATE FUNCTION told(int, int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT $1 = $2';
+        CREATE OPERATOR === (FUNCTION = told, LEFTARG = int, RIGHTARG = int);
+        CREATE OPERATOR CLASS own FOR TYPE int USING btree AS
+            OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 ===, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 btint4cmp(int, int);
+        CREATE TABLE odd (id int); CREATE UNIQUE INDEX ON odd (id own);
         CREATE SEQUENCE seq;";
     type Case = (&'static str, &'static [&'static str], &'static str, &'static str);
     #[rustfmt::skip]
@@ -191,6 +197,7 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         ("CREATE TABLE t (id int PRIMARY KEY, a int DEFAULT 1 REFERENCES t)", &["id"], "i", "foreign key to itself"),
         ("CREATE TABLE t (id int PRIMARY KEY, a int REFERENCES t) PARTITION BY LIST (id); CREATE TABLE t1 PARTITION OF t DEFAULT", &["id", "a"], "ii", "foreign key to itself"),
         ("CREATE TABLE t (id int PRIMARY KEY, a int) PARTITION BY LIST (id); CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t1 ADD FOREIGN KEY (a) REFERENCES t", &["id"], "i", "foreign key to itself"),
+        ("CREATE TABLE t (a int REFERENCES odd (id))", &["a"], "i", "expression not immutable: foreign key: user told(i)"),
         ("CREATE TABLE t (id int UNIQUE DEFERRABLE INITIALLY DEFERRED, a int REFERENCES other DEFERRABLE)", &["id", "a"], "ii", ""),
         ("CREATE TABLE t (a int CHECK (a > 0 AND a = ANY ('{1,2}')))", &["a"], "i", ""),
         ("CREATE TABLE t (a text CHECK (a <> current_setting('x.y')))", &["a"], "s", "expression not immutable: check: pg_catalog.current_setting(s)"),
@@ -387,6 +394,23 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         CREATE RULE one AS ON UPDATE TO t DO INSTEAD NOTHING;
         CREATE TABLE feel (a int, b int, c mood);
         CREATE TABLE loose (a int, b d, c text);
+        CREATE FUNCTION checked(int) RETURNS int LANGUAGE internal IMMUTABLE AS 'int4abs';
+        CREATE FUNCTION indexed(int) RETURNS int LANGUAGE internal IMMUTABLE AS 'int4abs';
+        CREATE FUNCTION made(int) RETURNS int LANGUAGE internal IMMUTABLE AS 'int4abs';
+        CREATE FUNCTION given(int) RETURNS int LANGUAGE internal IMMUTABLE AS 'int4abs';
+        CREATE FUNCTION bounded(int) RETURNS int LANGUAGE internal IMMUTABLE AS 'int4abs';
+        CREATE FUNCTION same(int, int) RETURNS bool LANGUAGE internal IMMUTABLE AS 'int4eq';
+        CREATE FUNCTION compared(int, int) RETURNS int LANGUAGE internal IMMUTABLE AS 'btint4cmp';
+        CREATE FUNCTION parted(int) RETURNS int LANGUAGE internal IMMUTABLE AS 'int4abs';
+        CREATE OPERATOR === (FUNCTION = same, LEFTARG = int, RIGHTARG = int);
+        CREATE OPERATOR CLASS own FOR TYPE int USING btree AS
+            OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compared(int, int);
+        CREATE DOMAIN bound AS int CHECK (bounded(VALUE) < 9);
+        CREATE TABLE calls (a int CHECK (checked(a) < 9), b int CHECK (b === 1), e int GENERATED ALWAYS AS (made(a)) STORED);
+        CREATE INDEX ON calls (indexed(a)); CREATE INDEX ON calls (b own);
+        CREATE TABLE bounds (a int, b bound); CREATE TABLE gives (a int, b int, c int DEFAULT given(1));
+        CREATE TABLE parts (a int, b int) PARTITION BY LIST (parted(a)); CREATE TABLE parts1 PARTITION OF parts DEFAULT;
+        CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER heap_tableam_handler;
         CREATE TABLE p (a int, b int) PARTITION BY LIST (a); CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
         CREATE TABLE p2 (a int, b int); CREATE SCHEMA earlier;";
     // What is done, and whether a flush of (1, 1) must fail then.
@@ -424,11 +448,63 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         ("feel", "CREATE CAST (public.mood AS text) WITH INOUT", true),
         ("p", "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2)", true),
         ("p", "CREATE TRIGGER leaf BEFORE INSERT ON p2 FOR EACH ROW EXECUTE FUNCTION noop()", true),
+        // 14 cannot.
+        (
+            "p",
+            "DO $$BEGIN IF current_setting('server_version_num')::int >= 150000 THEN EXECUTE 'ALTER TABLE p1 SET ACCESS METHOD heap2';
+             ELSE EXECUTE 'ALTER TABLE p1 ALTER a SET NOT NULL'; END IF; END$$",
+            true,
+        ),
         ("p", "ALTER TABLE p DETACH PARTITION p2", true),
         (
             "p1",
             "CREATE TABLE top (a int, b int) PARTITION BY LIST (b); ALTER TABLE top ATTACH PARTITION p DEFAULT",
             true,
+        ),
+        (
+            "calls",
+            "CREATE OR REPLACE FUNCTION checked(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1; END'",
+            true,
+        ),
+        (
+            "calls",
+            "CREATE OR REPLACE FUNCTION indexed(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1; END'",
+            true,
+        ),
+        (
+            "calls",
+            "CREATE OR REPLACE FUNCTION made(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1; END'",
+            true,
+        ),
+        (
+            "gives",
+            "CREATE OR REPLACE FUNCTION given(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1; END'",
+            true,
+        ),
+        (
+            "calls",
+            "CREATE OR REPLACE FUNCTION same(int, int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN true; END'",
+            true,
+        ),
+        (
+            "calls",
+            "CREATE OR REPLACE FUNCTION compared(int, int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 0; END'",
+            true,
+        ),
+        (
+            "bounds",
+            "CREATE OR REPLACE FUNCTION bounded(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1; END'",
+            true,
+        ),
+        (
+            "parts",
+            "CREATE OR REPLACE FUNCTION parted(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 1; END'",
+            true,
+        ),
+        (
+            "p",
+            "CREATE OR REPLACE FUNCTION parted(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN 2; END'",
+            false,
         ),
         ("t", "CREATE TABLE earlier.t (a int, b int)", true),
     ];

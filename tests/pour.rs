@@ -941,6 +941,33 @@ fn a_role_that_bypasses_row_security_no_longer_is_bound_by_it() {
     }
 }
 
+/// What is replaced is no part of the table: it is planned for as before, and its statements are not analysed again.
+#[test]
+fn a_native_function_that_is_replaced_is_called_by_each_clients_own_insert() {
+    let pg = Postgres::shared();
+    let native =
+        "CREATE OR REPLACE FUNCTION how(text) RETURNS text LANGUAGE internal IMMUTABLE STRICT AS 'upper'";
+    let reads = "CREATE OR REPLACE FUNCTION how(text) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT AS \
+         $$BEGIN RETURN left(current_query(), 6); END$$";
+    for table in [
+        "CREATE TABLE t (a int, b text, c text GENERATED ALWAYS AS (how(b)) STORED)",
+        "CREATE TABLE t (a int, b text, c text DEFAULT how('w'))",
+    ] {
+        let db = pg.fresh_database(&format!("{native}; {table}"));
+        let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+        let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+        pg.psql(&db, reads);
+        for _ in 0..3 {
+            let script = vec![Step::query("INSERT INTO t (a, b) VALUES (1, 'w')")];
+            for seen in crowd::run(&mut clients, &vec![script; CLIENTS], true) {
+                assert!(errors(&seen).is_empty(), "{}", comparable(&seen));
+            }
+        }
+        let made = pg.psql(&db, "SELECT c, count(*) FROM t GROUP BY 1");
+        assert_eq!(made.trim(), format!("INSERT|{}", 3 * CLIENTS), "{table}");
+    }
+}
+
 /// The server tells such a change with its next answer, and the answer to a flush is no client's.
 #[test]
 fn a_reload_that_changes_what_strings_mean_is_heard_by_who_is_poured() {

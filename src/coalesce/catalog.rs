@@ -48,6 +48,8 @@ pub struct Table {
     pub self_fk: Vec<i16>,
     /// Nothing that it computes sends a notice: no function of users (extensions'), none of text search.
     pub quiet: bool,
+    /// The functions of users (extensions') that an INSERT calls: for the guard, which asks whether they are still the same.
+    pub functions: Vec<Oid>,
     /// The partitioned table that it is a part of, or itself.
     pub root: Oid,
     /// What its foreign keys, and those of its partitions, refer to (each one's root).
@@ -64,7 +66,8 @@ pub(super) const FIRST_USER_OID: Oid = 16384;
 impl Table {
     /// May [`sentinel_sql`] stand in for the full guard?
     pub fn has_sentinel(&self) -> bool {
-        !self.partitioned && self.columns.iter().all(|c| c.type_oid < FIRST_USER_OID)
+        let native = self.functions.is_empty() && self.columns.iter().all(|c| c.type_oid < FIRST_USER_OID);
+        native && !self.partitioned
     }
 
     /// The column of that name.
@@ -396,6 +399,7 @@ struct TableAnswer {
     stops: Vec<(String, Option<String>)>,
     self_fk: Vec<i16>,
     quiet: bool,
+    functions: Vec<i64>,
     root: Option<i64>,
     references: Vec<i64>,
     user: String,
@@ -468,6 +472,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
         refused,
         self_fk: answer.self_fk,
         quiet: answer.quiet,
+        functions: answer.functions.into_iter().map(oid).collect::<Result<_, _>>()?,
         root: answer.root.map_or(oid(relid), oid)?,
         references: answer.references.into_iter().map(oid).collect::<Result<_, _>>()?,
         columns,

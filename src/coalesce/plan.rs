@@ -120,6 +120,8 @@ pub struct InsertPlan {
     pub name_as_written: String,
     /// The types that casts name, for the guard: an array of texts.
     pub types: String,
+    /// The functions of users that an INSERT calls, for the guard: an array of oids.
+    pub functions: String,
     /// For the guard. With what the types are.
     pub fingerprint: String,
     /// The cheap guard may stand in for the full one ([`super::catalog::sentinel_sql`]).
@@ -350,6 +352,7 @@ fn build(
         relname: table.relname.clone(),
         name_as_written: table.name_as_written.clone(),
         types: text_array(&target.types),
+        functions: oid_array(&table.functions),
         fingerprint: with_types(&table.fingerprint, &target.type_oids),
         has_sentinel: table.has_sentinel() && target.types.is_empty() && !reads_texts(&items),
         root: table.root,
@@ -387,6 +390,11 @@ pub(super) fn text_array(types: &[OtherType]) -> String {
         format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
     };
     format!("{{{}}}", types.iter().map(name).collect::<Vec<_>>().join(","))
+}
+
+/// In an array as its input function takes them.
+fn oid_array(oids: &[Oid]) -> String {
+    format!("{{{}}}", oids.iter().map(Oid::to_string).collect::<Vec<_>>().join(","))
 }
 
 /// The column of each item. Without a list: the live columns from the first on.

@@ -586,6 +586,7 @@ mod tests {
             relname: "t".into(),
             name_as_written: "\"t\"".into(),
             types: "{}".into(),
+            functions: "{}".into(),
             fingerprint: "f".into(),
             has_sentinel: false,
             root: 1,

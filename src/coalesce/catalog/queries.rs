@@ -65,8 +65,10 @@ macro_rules! versions {
 /// VACUUM or a storage parameter. Two 64-bit hashes, since `md5()` fails where the server's OpenSSL runs in FIPS mode.
 /// The same text in both queries; `pg_class.xmin` alone would miss SET DEFAULT, a second trigger and others.
 /// A schema that is renamed and renamed back has another version, too: between the two the name meant another table.
+/// `$1` of the macro is an SQL expression for the oids of the functions of users that the table computes with: one that is
+/// native today is replaced by another of any language without a trace at the table.
 macro_rules! fingerprint_query {
-    () => {
+    ($functions:literal) => {
         concat!(
             "SELECT pg_catalog.concat(
   pg_catalog.to_hex(pg_catalog.hashtextextended(z.t COLLATE pg_catalog.\"C\", 0)), '-',
@@ -74,7 +76,8 @@ macro_rules! fingerprint_query {
   FROM (SELECT pg_catalog.concat_ws('|', r.relname, r.relnamespace,
     (SELECT pg_catalog.concat_ws(':', n.nspname, n.xmin, n.ctid) FROM pg_catalog.pg_namespace n WHERE n.oid OPERATOR(pg_catalog.=) r.relnamespace), r.relkind, r.relpersistence, r.relam, r.relowner,
     r.relacl, r.relhasrules, r.relhastriggers, r.relrowsecurity, r.relforcerowsecurity, r.relispartition,
-    (SELECT pg_catalog.string_agg(l.relid::pg_catalog.text, ',' ORDER BY l.relid) FROM keyed l), '#',\n    ",
+    (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(':', c.oid, c.relam), ',' ORDER BY c.oid)
+       FROM keyed l JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) l.relid), '#',\n    ",
             versions!(
                 "x.attrelid, x.attnum",
                 "pg_attribute",
@@ -136,6 +139,8 @@ macro_rules! fingerprint_query {
                 "pg_index",
                 "x.indrelid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT l.relid FROM rels l))"
             ),
+            ", '#',\n    ",
+            versions!("x.oid", "pg_proc", "x.oid OPERATOR(pg_catalog.=) ANY (", $functions, ")"),
             ") FROM r) z(t)"
         )
     };
@@ -171,7 +176,7 @@ pub const ELIGIBILITY_SQL: &str = concat!(
     "WITH RECURSIVE named AS MATERIALIZED (SELECT pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid AS relid), ",
     relation_ctes!("(SELECT n.relid FROM named n)"),
     ", fingerprint AS (",
-    fingerprint_query!(),
+    fingerprint_query!("ARRAY(SELECT u.f FROM users_fn u)"),
     "), base AS (
   SELECT DISTINCT ON (d.attnum) d.attnum, t.oid AS typ, t.typtype, t.typname, e.oid AS elem, e.typtype AS elemkind
     FROM dom d JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) d.typ
@@ -208,9 +213,14 @@ pub const ELIGIBILITY_SQL: &str = concat!(
   UNION SELECT 'exclusion', NULL, o.oprcode::pg_catalog.oid
     FROM rels l JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) l.relid AND k.contype OPERATOR(pg_catalog.=) 'x',
          LATERAL pg_catalog.unnest(k.conexclop) x(op), pg_catalog.pg_operator o WHERE o.oid OPERATOR(pg_catalog.=) x.op
+  UNION SELECT 'foreign key', NULL, o.oprcode::pg_catalog.oid
+    FROM rels l JOIN pg_catalog.pg_constraint k ON k.conrelid OPERATOR(pg_catalog.=) l.relid AND k.contype OPERATOR(pg_catalog.=) 'f',
+         LATERAL pg_catalog.unnest(k.conpfeqop) x(op), pg_catalog.pg_operator o WHERE o.oid OPERATOR(pg_catalog.=) x.op
   UNION SELECT 'operator class', NULL, ap.amproc::pg_catalog.oid
     FROM opclass oc JOIN pg_catalog.pg_opclass c ON c.oid OPERATOR(pg_catalog.=) oc.oid AND c.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
     JOIN pg_catalog.pg_amproc ap ON ap.amprocfamily OPERATOR(pg_catalog.=) c.opcfamily
+), users_fn AS (
+  SELECT DISTINCT fn.f FROM fn WHERE fn.f OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
 ), bad AS (
   SELECT fn.what, fn.attnum,
          pg_catalog.concat(CASE WHEN p.oid OPERATOR(pg_catalog.<) 16384::pg_catalog.oid THEN 'pg_catalog.' ELSE 'user ' END,
@@ -265,6 +275,7 @@ SELECT pg_catalog.json_build_object(
                WHERE s.conrelid OPERATOR(pg_catalog.=) r.oid),
   'quiet', NOT EXISTS (SELECT 1 FROM fn JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) fn.f
      WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid OR p.proname::pg_catalog.text OPERATOR(pg_catalog.~~) '%ts%'::pg_catalog.text),
+  'functions', (SELECT COALESCE(pg_catalog.json_agg(u.f::pg_catalog.int8 ORDER BY u.f), '[]') FROM users_fn u),
   'root', (SELECT COALESCE(pg_catalog.pg_partition_root(r.oid::pg_catalog.regclass)::pg_catalog.oid, r.oid)::pg_catalog.int8 FROM r),
   'references', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT
                    COALESCE(pg_catalog.pg_partition_root(k.confrelid::pg_catalog.regclass)::pg_catalog.oid, k.confrelid)::pg_catalog.int8), '[]')
@@ -299,7 +310,7 @@ SELECT pg_catalog.json_build_object(
 /// for: fingerprint and the meaning of the name. Prepared once for each server connection.
 ///
 /// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint, with what [`TYPES_SQL`] answered behind it,
-/// `$4` the names of types; all may be sent as text. Answers one
+/// `$4` the names of types, `$5` the oids of [`Table::functions`]; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
 /// transaction cannot commit. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a qualified name.
 ///
@@ -315,7 +326,7 @@ pub fn guard_sql() -> &'static str {
         "WITH RECURSIVE ",
         relation_ctes!("$1::pg_catalog.oid"),
         ", found AS MATERIALIZED (SELECT (SELECT q.f FROM (",
-        fingerprint_query!(),
+        fingerprint_query!("$5::pg_catalog.oid[]"),
         ") q) AS f) SELECT CASE WHEN pg_catalog.concat(found.f, (",
         types_query!("$4::pg_catalog.text[]"),
         ")) OPERATOR(pg_catalog.=) $3::pg_catalog.text
@@ -339,7 +350,8 @@ pub fn guard_sql() -> &'static str {
 /// in which it was taken: all that is analysed there has the same `'now'`.
 ///
 /// Not for partitioned tables (a leaf's change does not invalidate the parent) nor for columns of domains and other types of
-/// users (ALTER DOMAIN invalidates no table): see [`Table::has_sentinel`]. The role needs SELECT.
+/// users (ALTER DOMAIN invalidates no table), nor where functions of users are called (CREATE OR REPLACE FUNCTION invalidates none,
+/// either): see [`Table::has_sentinel`]. The role needs SELECT.
 pub fn sentinel_sql<'a>(targets: impl IntoIterator<Item = &'a str>) -> String {
     let mut sql = String::from(
         "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)

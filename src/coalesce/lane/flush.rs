@@ -158,7 +158,7 @@ impl Lane {
         if guard != Guard::Sentinel {
             server.ensure_own(guard_statement(), max);
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
-                let params = [relid, &plan.name_as_written, &plan.fingerprint, &plan.types];
+                let params = [relid, &plan.name_as_written, &plan.fingerprint, &plan.types, &plan.functions];
                 put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
             }
         }
