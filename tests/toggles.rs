@@ -36,6 +36,8 @@ const SETUP: &str = r#"
     CREATE DOMAIN dom AS text;
     CREATE TABLE parent (n numeric PRIMARY KEY); INSERT INTO parent VALUES (1.5);
     CREATE TABLE few (n numeric PRIMARY KEY);
+    -- Always 7.
+    CREATE SEQUENCE drawn START 7 MINVALUE 7 MAXVALUE 8 INCREMENT 9 CYCLE; GRANT USAGE ON drawn TO writer;
     CREATE TABLE seen (a int, n bigint); GRANT INSERT ON seen TO PUBLIC;
     CREATE TABLE t (a int, b text, d date, n numeric, m mood, p dom, s int DEFAULT 0);
     GRANT INSERT, SELECT ON t TO writer;
@@ -68,14 +70,16 @@ const SETUP: &str = r#"
              ORDER BY c.relkind <> 'v', NOT c.relispartition
         LOOP EXECUTE format('DROP %s %s CASCADE', kind, place); END LOOP;
     END$$;
+    -- Without the column's name or type: PL/pgSQL goes on with what a session saw first.
     CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN NEW.b := concat(NEW.b, left(current_query(), 6)); RETURN NEW; END$$;
+    BEGIN RETURN jsonb_populate_record(NEW, jsonb_build_object('b', concat(to_jsonb(NEW) ->> 'b', left(current_query(), 6)))); END$$;
     CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END$$;
     CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'told'; RETURN NULL; END$$;
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END$$;
-    CREATE FUNCTION count_rows() RETURNS trigger LANGUAGE plpgsql AS $$
+    -- By its owner, who may use the schema throughout: the statement was let in at an earlier moment.
+    CREATE FUNCTION count_rows() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
     BEGIN INSERT INTO public.seen SELECT n.a, count(*) OVER () FROM n; RETURN NULL; END$$;
-    CREATE FUNCTION elsewhere() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION elsewhere() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
     BEGIN INSERT INTO public.seen VALUES (NEW.a, -1); RETURN NEW; END$$;
     CREATE FUNCTION sad(text) RETURNS mood LANGUAGE sql IMMUTABLE AS $$ SELECT mood 'sad' $$;
     CREATE FUNCTION loud(mood) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'loud' $$;
@@ -140,6 +144,8 @@ const LOCKED: &[(&str, &str)] = &[
     ("ALTER TABLE t RENAME TO base; CREATE VIEW t AS SELECT * FROM base; GRANT INSERT, SELECT ON t TO writer;
       CREATE TRIGGER g INSTEAD OF INSERT ON t FOR EACH ROW EXECUTE FUNCTION elsewhere()",
      "DROP VIEW t; ALTER TABLE base RENAME TO t"),
+    ("CREATE TABLE away.t (LIKE t INCLUDING DEFAULTS); GRANT INSERT, SELECT ON away.t TO writer", "DROP TABLE away.t"),
+    ("ALTER TABLE t ALTER s SET DEFAULT nextval('drawn')", "ALTER TABLE t ALTER s SET DEFAULT @"),
     ("TRUNCATE t", ""),
 ];
 
@@ -151,6 +157,18 @@ const FREE: &[(&str, &str)] = &[
     // No lock on the table orders it: Bind reads labels before it has one.
     ("ALTER TYPE mood RENAME VALUE 'ok' TO 'good'", "ALTER TYPE mood RENAME VALUE 'good' TO 'ok'"),
     ("ALTER TYPE mood ADD VALUE IF NOT EXISTS 'x@'", ""),
+    ("ALTER TYPE mood SET SCHEMA away", "ALTER TYPE away.mood SET SCHEMA public"),
+    ("CREATE TYPE writer.mood AS ENUM ('ok')", "DROP TYPE writer.mood"),
+    ("CREATE DOMAIN away.mood AS public.mood CHECK (VALUE <> 'ok')", "DROP DOMAIN away.mood"),
+    ("CREATE DOMAIN away.date AS pg_catalog.date CHECK (VALUE <> '2024-02-03')", "DROP DOMAIN away.date"),
+    ("REVOKE USAGE ON SEQUENCE drawn FROM writer", "GRANT USAGE ON SEQUENCE drawn TO writer"),
+    (
+        "ALTER SEQUENCE drawn MINVALUE 5 MAXVALUE 6 START 5 RESTART",
+        "ALTER SEQUENCE drawn MAXVALUE 8 MINVALUE 7 START 7 RESTART",
+    ),
+    ("INSERT INTO few VALUES (1.5)", "DELETE FROM few"),
+    ("CREATE PUBLICATION told FOR TABLE t WITH (publish = 'insert')", "DROP PUBLICATION told"),
+    ("ALTER TABLE t DISABLE TRIGGER ALL", "ALTER TABLE t ENABLE TRIGGER ALL"),
     (
         "ALTER DOMAIN dom ADD CONSTRAINT ck CHECK (VALUE IS NOT NULL) NOT VALID",
         "ALTER DOMAIN dom DROP CONSTRAINT ck",
@@ -262,6 +280,7 @@ const SETTINGS: &[&[&str]] = &[
     &["SET standard_conforming_strings = off", "SET extra_float_digits = 0"],
     &["SET session_replication_role = replica"],
     &["SET search_path = away, public", "SET bytea_output = escape"],
+    &["SET search_path = away, pg_catalog, public"],
     &["SET default_transaction_isolation = 'repeatable read'"],
     &["SET default_transaction_read_only = on"],
 ];
@@ -312,9 +331,6 @@ const FORMS: [Form; 18] = [
     Form::Run,
     Form::Block,
 ];
-
-/// What PostgreSQL adds to the context of an error of `stamp()` where a session reads it for the first time.
-const FIRST_RUN: &str = r#"PL/pgSQL assignment \"NEW.b := concat(NEW.b, left(current_query(), 6))\"\n"#;
 
 const INTO: &str = "INSERT INTO t (a, b, d, n, m) VALUES";
 
@@ -584,8 +600,7 @@ fn set(client: &mut Raw, settings: usize) {
 
 /// The answers, with the rows' numbers as places.
 fn said(messages: &[Message], first: usize) -> String {
-    // Said by a session that has not run that line before.
-    let mut all = comparable(messages).replace(FIRST_RUN, "");
+    let mut all = comparable(messages);
     (0..APART).for_each(|at| all = all.replace(&(first + at).to_string(), &format!("#{at}")));
     all
 }
