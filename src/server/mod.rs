@@ -448,6 +448,9 @@ mod tests {
         }
         assert!(!report(&mut reported, b"one more", b"0"));
         assert_eq!((reported.len(), value(&reported, b"one more")), (REPORTED_MAX, None));
-        assert!(report(&mut reported, b"7", b"1") && value(&reported, b"7") == Some(b"1"), "those there go on");
+        assert!(
+            report(&mut reported, b"7", b"1") && value(&reported, b"7") == Some(b"1"),
+            "those there go on"
+        );
     }
 }
