@@ -1,0 +1,324 @@
+//! The way down of the hot path: backend messages, from the server's input to the client's output.
+//!
+//! Owns: how far a walk over them goes, and what of them the client sees. Never: whose turn it is (`proto::pipeline`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::client::state::{
+    DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY,
+};
+use crate::error::Error;
+use crate::limits::SMALL_MESSAGE_BYTES_MAX;
+use crate::net::conn::Conn;
+use crate::proto::pipeline::{Answer, Kind, Pipeline, Settled};
+use crate::proto::prepared::ServerNames;
+use crate::server::{Reported, ServerConn, ServerShared, report};
+use crate::settings::PoolMode;
+use crate::wire::frame::{HEADER_BYTES, Header, header};
+use crate::wire::{TransactionStatus, backend as b};
+
+/// Hot path. Backend messages from the server's input to the client's output.
+pub(super) fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> Result<(), Fault> {
+    let ServerConn { conn, pipeline, names, reported, streaming, shared, broken, .. } = server;
+    let (buf, to_server) = conn.split();
+    let before = client.out.len();
+    let mut walk = Down { buf, out: &mut client.out, run: 0, pos: 0, want: 0 };
+    let walked = walk_down(&mut walk, state, Below { pipeline, names, reported, streaming, shared, broken });
+    // Also before an error of ours: a message that the client has in part goes on.
+    walk.copy();
+    let Down { pos, want, .. } = walk;
+    walked?;
+    state.put_between(pipeline, to_server);
+    state.counts.sent += (client.out.len() - before) as u64;
+    conn.consume(pos);
+    conn.want(want);
+    Ok(())
+}
+
+/// What a walk over a server's messages changes of its connection.
+struct Below<'a> {
+    pipeline: &'a mut Pipeline,
+    names: &'a mut ServerNames,
+    reported: &'a mut Arc<Reported>,
+    streaming: &'a mut usize,
+    shared: &'a ServerShared,
+    broken: &'a mut bool,
+}
+
+/// Hot path. Takes in what is there, up to a message that has to be whole and is not.
+fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result<(), Fault> {
+    let Below { pipeline, names, reported, streaming, shared, broken } = below;
+    let buf = walk.buf;
+    loop {
+        if *streaming > 0 {
+            *streaming -= walk.pass(*streaming, state.part.dropping_down);
+            if *streaming > 0 {
+                return Ok(());
+            }
+        }
+        let Some(head) = header(&buf[walk.pos..], state.bounds.message_max)
+            .map_err(|e| Fault::ServerViolation(e.to_string()))?
+        else {
+            return Ok(());
+        };
+        let frame = &buf[walk.pos..(walk.pos + head.total()).min(buf.len())];
+        let rest = head.total() - frame.len();
+        if rest > 0 && waits_for_whole(head, pipeline)? {
+            walk.want = head.total();
+            return Ok(());
+        }
+        let answer = match head.tag {
+            b::DATA_ROW | b::COPY_DATA => answer(pipeline.recv(head.tag))?.0,
+            b::NOTICE_RESPONSE | b::ERROR_RESPONSE
+                if pipeline.is_quiet() && state.may_go_elsewhere() && is_farewell(frame) =>
+            {
+                *broken = true;
+                return Ok(());
+            }
+            b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => forward_unless_own(pipeline),
+            b::READY_FOR_QUERY => state.pass_ready(frame, pipeline)?,
+            b::PARAMETER_STATUS => {
+                let (name, value) = b::parameter_status(&frame[HEADER_BYTES..])
+                    .map_err(|e| Fault::ServerViolation(e.to_string()))?;
+                if report(reported, name, value) {
+                    shared.heard_of(name);
+                }
+                state.note_parameter(name, value);
+                forward_unless_own(pipeline)
+            }
+            b::ERROR_RESPONSE if pipeline.is_empty() => {
+                // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
+                walk.pos += frame.len();
+                return Err(Fault::ServerLost(String::new()));
+            }
+            tag => state.pass_answer(tag, frame, rest, pipeline, names, shared)?,
+        };
+        if !state.fold.kept.is_empty() && head.tag != b::NOTICE_RESPONSE {
+            state.put_kept(head.tag, walk);
+        }
+        if answer == Answer::OwnFailed {
+            // The client's name could not be set (its own cancel request came as early as that): this connection
+            // is not what it is taken for, which does not matter to this client.
+            shared.close_needed.store(true, Ordering::Relaxed);
+        }
+        if head.tag == b::NOTIFICATION_RESPONSE && answer == Answer::Forward && rest == 0 {
+            walk.skip(frame.len());
+            state.put_notification(frame, shared, walk.out);
+        } else {
+            state.put_answer(answer, head.tag, frame, rest, walk);
+        }
+        if head.tag == b::COPY_IN_RESPONSE && pipeline.is_ended_by_fake() {
+            return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
+        }
+        *streaming = rest;
+        state.part.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);
+        if rest == 0 && !pipeline.is_empty() {
+            state.put_fakes(pipeline, walk);
+        }
+        if state.vars.report == Reporting::Due {
+            state.put_report(reported, walk);
+        }
+    }
+}
+
+/// Where a walk over backend messages stands: `run..pos` is to be copied to the client as it is.
+struct Down<'a> {
+    buf: &'a [u8],
+    out: &'a mut Vec<u8>,
+    run: usize,
+    pos: usize,
+    /// Bytes of the next message that have to be there together.
+    want: usize,
+}
+
+impl Down<'_> {
+    /// Copies what is to be copied.
+    fn copy(&mut self) {
+        self.out.extend_from_slice(&self.buf[self.run..self.pos]);
+        self.run = self.pos;
+    }
+
+    /// So many bytes are not copied.
+    fn skip(&mut self, bytes: usize) {
+        self.copy();
+        self.pos += bytes;
+        self.run = self.pos;
+    }
+
+    /// What is there of `rest` bytes of a message that has begun, copied unless it is dropped. How many these are.
+    fn pass(&mut self, rest: usize, dropping: bool) -> usize {
+        let bytes = rest.min(self.buf.len() - self.pos);
+        self.pos += bytes;
+        if dropping {
+            self.run = self.pos;
+        }
+        bytes
+    }
+}
+
+/// A message of which a part is there: has it to be whole to be dealt with?
+fn waits_for_whole(head: Header, pipeline: &Pipeline) -> Result<bool, Fault> {
+    let small = head.total() <= SMALL_MESSAGE_BYTES_MAX;
+    match head.tag {
+        // Nothing of ours may stand inside a message that comes while nothing is owed.
+        b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => Ok(small),
+        b::ROW_DESCRIPTION => Ok(small && (pipeline.front_statement() != 0 || pipeline.keeps_rows())),
+        b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE if !small => {
+            Err(Fault::ServerViolation("message is too long".into()))
+        }
+        b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE => Ok(true),
+        _ => Ok(false),
+    }
+}
+
+/// What comes while nothing is asked: does the server say that it goes?
+fn is_farewell(frame: &[u8]) -> bool {
+    frame[0] == b::ERROR_RESPONSE || b::ErrorFields::new(&frame[HEADER_BYTES..]).says_farewell()
+}
+
+fn forward_unless_own(pipeline: &Pipeline) -> Answer {
+    if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
+}
+
+fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T, Fault> {
+    received.map_err(|v| {
+        Fault::ServerViolation(format!("unexpected message {:?}, owed {:?}", char::from(v.tag), v.owed))
+    })
+}
+
+impl State {
+    #[inline]
+    fn pass_ready(&mut self, frame: &[u8], pipeline: &mut Pipeline) -> Result<Answer, Fault> {
+        let status =
+            b::ready_for_query(&frame[HEADER_BYTES..]).map_err(|e| Fault::ServerViolation(e.to_string()))?;
+        let answer = pipeline
+            .recv_ready(status)
+            .map_err(|v| Fault::ServerViolation(format!("unexpected ReadyForQuery, owed {:?}", v.owed)))?;
+        self.recv_ready(status, answer);
+        if self.mode == PoolMode::Statement && status != TransactionStatus::Idle {
+            return Err(Fault::Client(Error::statement_mode()));
+        }
+        if pipeline.is_empty() {
+            self.shapes.described.clear();
+            self.forget_moves(status == TransactionStatus::Idle);
+            self.nothing_in_flight();
+        }
+        Ok(answer)
+    }
+
+    /// A message that answers what was asked; `rest` bytes of it are still to come.
+    #[inline]
+    fn pass_answer(
+        &mut self,
+        tag: u8,
+        frame: &[u8],
+        rest: usize,
+        pipeline: &mut Pipeline,
+        names: &mut ServerNames,
+        shared: &ServerShared,
+    ) -> Result<Answer, Fault> {
+        let body = &frame[HEADER_BYTES..];
+        let asked = pipeline.front_statement();
+        let (answer, settled) = answer(pipeline.recv(tag))?;
+        match settled {
+            Settled::No => {}
+            Settled::Done => self.names.settle(),
+            Settled::Struck(count) => self.names.strike(count, names),
+            Settled::Failed(count) => self.names.fail(count, names),
+        }
+        match tag {
+            b::ERROR_RESPONSE => self.recv_error(body, (asked, answer), shared, pipeline)?,
+            b::PARAMETER_DESCRIPTION if asked != 0 => {
+                self.recv_params(asked, (rest == 0).then_some(body), answer, names);
+            }
+            b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
+                self.recv_shape(asked, (rest == 0).then_some(body), answer);
+            }
+            b::COMMAND_COMPLETE => {
+                if self.ties.taint.intersects(MOVES_NAMES) {
+                    self.recv_forgetting_tag(body, names);
+                }
+                self.recv_end(body);
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    /// Clients know their own notifications by the process id that they were told, and those of others by any other: the
+    /// server's own stands for that one here, and the other way round, should another session of the server's have it.
+    pub(super) fn put_notification(&self, frame: &[u8], server: &ServerShared, out: &mut Vec<u8>) {
+        b::put_notification(out, frame, server.pid, self.pid);
+    }
+
+    /// What was kept back goes out before this message, or nowhere if it is an error.
+    fn put_kept(&mut self, tag: u8, walk: &mut Down<'_>) {
+        walk.copy();
+        if tag != b::ERROR_RESPONSE {
+            walk.out.extend_from_slice(&self.fold.kept);
+        }
+        self.fold.kept.clear();
+    }
+
+    #[inline]
+    fn put_answer(&mut self, answer: Answer, tag: u8, frame: &[u8], rest: usize, walk: &mut Down<'_>) {
+        // Mostly what comes next is here, too, and shows that nothing is to be kept.
+        let may_be_taken_back = || {
+            let next = walk.buf.get(walk.pos + frame.len());
+            rest == 0 && matches!(next, None | Some(&(b::ERROR_RESPONSE | b::NOTICE_RESPONSE)))
+        };
+        match answer {
+            Answer::Keep if may_be_taken_back() => {
+                walk.skip(frame.len());
+                self.fold.kept.extend_from_slice(frame);
+            }
+            Answer::Forward | Answer::Keep => walk.pos += frame.len(),
+            Answer::Skip | Answer::OwnFailed => walk.skip(frame.len()),
+            Answer::Refuse => {
+                walk.skip(frame.len());
+                if tag == b::ERROR_RESPONSE {
+                    self.put_refusal(frame, walk.out);
+                }
+            }
+        }
+    }
+
+    /// Answers that no server is asked for, where their turn has come.
+    #[inline]
+    fn put_fakes(&mut self, pipeline: &mut Pipeline, walk: &mut Down<'_>) {
+        while let Some(owed) = pipeline.pop_fake() {
+            walk.copy();
+            let tag = if owed.kind == Kind::Parse { b::PARSE_COMPLETE } else { b::CLOSE_COMPLETE };
+            b::put_empty(walk.out, tag);
+            if owed.names {
+                self.names.settle();
+            }
+        }
+    }
+
+    /// A unit of ours that changes settings has ended: what it changed for the client.
+    fn put_report(&mut self, reported: &Arc<Reported>, walk: &mut Down<'_>) {
+        walk.copy();
+        self.vars.report = Reporting::None;
+        if self.rules.needs_lexing() {
+            self.know_lexing(reported);
+        }
+        self.report_differences(reported, walk.out);
+    }
+
+    /// A refusal takes the place of the server's error.
+    fn put_refusal(&mut self, error: &[u8], out: &mut Vec<u8>) {
+        match self.refusals.pop_front() {
+            Some(Refusal::Taken(_))
+                if b::ErrorFields::new(&error[HEADER_BYTES..]).sqlstate() != DUPLICATE_STATEMENT =>
+            {
+                out.extend_from_slice(error);
+            }
+            Some(Refusal::Taken(error)) => error.put(out),
+            Some(Refusal::Ours(error)) => error.put(out),
+            Some(Refusal::Late(message)) => out.extend_from_slice(&message),
+            None => Error::internal("a refusal without its reason").put(out),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The way up of the hot path: frontend messages, from the client's input to the server's output.
+//!
+//! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
+
+use super::MADE_UP_BYTES_MAX;
+use crate::client::state::{Fault, State, Taken};
+use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
+use crate::net::conn::Conn;
+use crate::server::ServerConn;
+use crate::wire::frame::{Header, header};
+use crate::wire::frontend as f;
+
+/// How far a pass got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pumped {
+    /// Everything there is was taken in.
+    Hungry,
+    /// The other side's buffer is full, or a bound is reached.
+    Full,
+    /// Terminate.
+    Terminate,
+}
+
+/// Hot path. Frontend messages from the client's input to the server's output.
+pub(super) fn pump_up(
+    client: &mut Conn,
+    state: &mut State,
+    server: &mut ServerConn,
+) -> Result<Pumped, Fault> {
+    let (buf, reply) = client.split();
+    if reply.len() >= MADE_UP_BYTES_MAX {
+        return Ok(Pumped::Full);
+    }
+    let mut walk = Up::over(buf);
+    let pumped = walk_up(&mut walk, reply, state, server)?;
+    let Up { pos, want, .. } = walk;
+    client.consume(pos);
+    client.want(want);
+    Ok(pumped)
+}
+
+/// Whole messages of the client's that were kept, to the server's output. How many bytes were taken; what is left goes
+/// when the answers to those were read.
+pub(in crate::client) fn feed(
+    kept: &[u8],
+    reply: &mut Vec<u8>,
+    state: &mut State,
+    server: &mut ServerConn,
+) -> Result<usize, Fault> {
+    server.conn.prepare_out();
+    let mut walk = Up::over(kept);
+    walk_up(&mut walk, reply, state, server)?;
+    Ok(walk.pos)
+}
+
+fn walk_up(
+    walk: &mut Up<'_>,
+    reply: &mut Vec<u8>,
+    state: &mut State,
+    server: &mut ServerConn,
+) -> Result<Pumped, Fault> {
+    let pumped = loop {
+        if state.part.up > 0 {
+            state.part.up -= walk.pass(state.part.up, state.part.dropping);
+            if state.part.up > 0 {
+                break Pumped::Hungry;
+            }
+        }
+        if has_to_wait(walk, state, server) {
+            break Pumped::Full;
+        }
+        let Some(head) = header(walk.rest(), state.bounds.message_max)? else { break Pumped::Hungry };
+        let frame = &walk.rest()[..head.total().min(walk.rest().len())];
+        if may_put_before(head, state, server) {
+            walk.copy(&mut server.conn.out);
+        }
+        let rest = head.total() - frame.len();
+        match state.take(head, frame, server, reply)? {
+            Taken::NeedWhole => {
+                walk.want = head.total();
+                break Pumped::Hungry;
+            }
+            Taken::Later => break Pumped::Full,
+            Taken::Terminate => break Pumped::Terminate,
+            Taken::Forward => walk.forward(frame, state, rest),
+            Taken::Prefix(bytes) => {
+                walk.run = walk.pos + bytes;
+                walk.forward(frame, state, rest);
+            }
+            Taken::Done | Taken::Drop => {
+                walk.copy(&mut server.conn.out);
+                walk.pos += frame.len();
+                walk.run = walk.pos;
+                (state.part.up, state.part.dropping) = (rest, true);
+            }
+        }
+    };
+    walk.copy(&mut server.conn.out);
+    Ok(pumped)
+}
+
+/// May this message put something into the server's buffer? It stands behind the run then.
+fn may_put_before(head: Header, state: &State, server: &ServerConn) -> bool {
+    !matches!(head.tag, f::COPY_DATA | f::EXECUTE | f::SYNC)
+        || state.looks_into_executes()
+        || state.fold.left
+        || state.late.is_some()
+        || server.pipeline.is_behind_copy()
+        || server.pipeline.is_in_copy_with_syncs()
+}
+
+/// Between two messages: does the next one wait for answers, or for room?
+fn has_to_wait(walk: &mut Up<'_>, state: &mut State, server: &mut ServerConn) -> bool {
+    if state.owes_between(&server.pipeline) {
+        walk.copy(&mut server.conn.out);
+        state.put_between(&mut server.pipeline, &mut server.conn.out);
+    }
+    if state.awaiting {
+        if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
+            return true;
+        }
+        state.awaiting = false;
+    }
+    if server.pipeline.len() >= PIPELINE_MAX {
+        walk.copy(&mut server.conn.out);
+        state.urge(server);
+        return true;
+    }
+    state.urged = false;
+    walk.pos - walk.run + server.conn.out.len() >= WRITE_BUFFER_BYTES_MAX
+}
+
+/// Where a walk over frontend messages stands: `run..pos` is to be copied to the server as it is.
+struct Up<'a> {
+    buf: &'a [u8],
+    run: usize,
+    pos: usize,
+    /// Bytes of the next message that have to be there together.
+    want: usize,
+}
+
+impl<'a> Up<'a> {
+    fn over(buf: &'a [u8]) -> Self {
+        Self { buf, run: 0, pos: 0, want: 0 }
+    }
+
+    /// What was not taken in.
+    fn rest(&self) -> &'a [u8] {
+        &self.buf[self.pos..]
+    }
+
+    /// Copies what is to be copied.
+    fn copy(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.buf[self.run..self.pos]);
+        self.run = self.pos;
+    }
+
+    /// This message goes on as it is, and so do `rest` bytes of it that are still to come.
+    fn forward(&mut self, frame: &[u8], state: &mut State, rest: usize) {
+        self.pos += frame.len();
+        (state.part.up, state.part.dropping) = (rest, false);
+    }
+
+    /// What is there of `rest` bytes of a message that has begun, copied unless it is dropped. How many these are.
+    fn pass(&mut self, rest: usize, dropping: bool) -> usize {
+        let bytes = rest.min(self.buf.len() - self.pos);
+        self.pos += bytes;
+        if dropping {
+            self.run = self.pos;
+        }
+        bytes
+    }
+}
