@@ -206,6 +206,29 @@ struct Inner {
 }
 
 impl Inner {
+    /// Nothing waits, nothing is under way.
+    fn new(batch: Cargo) -> Self {
+        Self {
+            batch,
+            tickets: Vec::new(),
+            flown: Vec::new(),
+            flights: 0,
+            flying: 0,
+            aloft: Vec::new(),
+            singles: 0,
+            crowd: Crowd::default(),
+            overdue: false,
+            held: None,
+            took: Duration::ZERO,
+            failures: 0,
+            pass_on: 0,
+            copies_only: 0,
+            batches: 0,
+            since: Instant::now(),
+            along: Along::Not,
+        }
+    }
+
     /// Sessions whose units wait or are under way.
     fn here(&self) -> usize {
         self.tickets.len() + self.flying + self.singles
@@ -319,6 +342,33 @@ pub struct Load {
     pub flights: usize,
 }
 
+/// The settings of a flush: what its clients' mean for their rows, and our own.
+fn vars_for(form: Form, vars: &VarSet, settings: &Coalesce, pool: &Pool) -> Arc<VarSet> {
+    let millis = |d: Duration| d.as_millis().to_string();
+    let (lock_timeout, flush_timeout) =
+        (millis(lock_timeout(form, settings)), millis(settings.flush_timeout));
+    let own = [
+        ("application_name", "pgsluice"),
+        ("lock_timeout", lock_timeout.as_str()),
+        ("statement_timeout", flush_timeout.as_str()),
+        // Planning the guard costs more than running it.
+        ("plan_cache_mode", "force_generic_plan"),
+    ];
+    let shared = &pool.shared().vars;
+    match form {
+        Form::Copy(_) => shared.intern(vars.pouring().chain(own)),
+        Form::Pipelined => shared.intern(vars.answering().chain(own)),
+    }
+}
+
+/// The cheap form of the guard, where it may stand in for the full one.
+fn sentinel_for(legs: &[Leg]) -> Option<Arc<Statement>> {
+    legs.iter().all(|leg| leg.plan.has_sentinel).then(|| {
+        let sql = catalog::sentinel_sql(legs.iter().map(|leg| leg.plan.target.as_str()));
+        Statement::new(sql.as_bytes(), &[], Effects::NONE)
+    })
+}
+
 impl Lane {
     pub(super) fn new(
         lanes: &Arc<Lanes>,
@@ -330,27 +380,7 @@ impl Lane {
     ) -> Arc<Self> {
         let settings = pool.settings.load().coalesce.clone();
         let form = legs.first().map_or(Form::Copy(CopyFormat::Text), |leg| leg.form);
-        let millis = |d: Duration| d.as_millis().to_string();
-        let (lock_timeout, flush_timeout) =
-            (millis(lock_timeout(form, &settings)), millis(settings.flush_timeout));
-        let own = [
-            ("application_name", "pgsluice"),
-            ("lock_timeout", lock_timeout.as_str()),
-            ("statement_timeout", flush_timeout.as_str()),
-            // Planning the guard costs more than running it.
-            ("plan_cache_mode", "force_generic_plan"),
-        ];
-        let caps = caps(form, &settings);
-        let shared = &pool.shared().vars;
-        let set = match form {
-            Form::Copy(_) => shared.intern(vars.pouring().chain(own)),
-            Form::Pipelined => shared.intern(vars.answering().chain(own)),
-        };
         let plans = || legs.iter().map(|leg| &leg.plan);
-        let sentinel = plans().all(|plan| plan.has_sentinel).then(|| {
-            let sql = catalog::sentinel_sql(plans().map(|plan| plan.target.as_str()));
-            Statement::new(sql.as_bytes(), &[], Effects::NONE)
-        });
         let database: Arc<str> = pool.key.database.as_str().into();
         let tables: HashSet<_> =
             plans().map(|plan| Table { database: Arc::clone(&database), relid: plan.relid }).collect();
@@ -368,33 +398,15 @@ impl Lane {
                 legs.iter().map(|leg| leg.table.as_str()),
             ),
             class: parts.first().map_or(class_for(form, vars), |part| part.class),
-            vars: set,
+            vars: vars_for(form, vars, &settings, pool),
             parts,
             tied: plans().any(|plan| plans().any(|other| plan.is_tied_to(other))),
-            sentinel,
+            sentinel: sentinel_for(&legs),
             tables: tables.into_iter().collect(),
-            settings,
             lanes: Arc::downgrade(lanes),
             shapes: Mutex::default(),
-            inner: Mutex::new(Inner {
-                batch: Cargo::new(legs.iter().map(|leg| leg.form), caps),
-                tickets: Vec::new(),
-                flown: Vec::new(),
-                flights: 0,
-                flying: 0,
-                aloft: Vec::new(),
-                singles: 0,
-                crowd: Crowd::default(),
-                overdue: false,
-                held: None,
-                took: Duration::ZERO,
-                failures: 0,
-                pass_on: 0,
-                copies_only: 0,
-                batches: 0,
-                since: Instant::now(),
-                along: Along::Not,
-            }),
+            inner: Mutex::new(Inner::new(Cargo::new(legs.iter().map(|leg| leg.form), caps(form, &settings)))),
+            settings,
             landed: Notify::new(),
             legs,
         })
