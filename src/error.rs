@@ -60,6 +60,8 @@ macro_rules! kinds {
 kinds! {
     /// A message that breaks the protocol: malformed, out of state, too long.
     ProtocolViolation = "08P01" Fatal,
+    /// A message whose fields are not what its length says.
+    MalformedMessage = "08P01" Error,
     /// A startup packet for a protocol other than 3.
     UnsupportedProtocol = "0A000" Fatal,
     /// Something that pgsluice does not offer (replication, a SASL extension).

@@ -353,6 +353,13 @@ impl Sides {
         self.compare_in(0, what, steps);
     }
 
+    /// Each step when the one before was answered, and all in one write.
+    fn compare_apart_and_together(&self, steps: &[&[u8]]) {
+        let apart: Vec<_> = steps.iter().map(|step| vec![step.to_vec()]).collect();
+        self.compare("apart", &apart);
+        self.compare("together", &[vec![steps.concat()]]);
+    }
+
     fn compare_in(&self, minor: u32, what: &str, steps: &[Vec<Vec<u8>>]) {
         let direct = self.run(self.pg.port(), minor, steps).join("--\n");
         for (mode, proxy) in &self.proxies {
@@ -408,6 +415,21 @@ fn run_of_inserts(r: &mut Seeded, name: &str) -> Vec<u8> {
     [out, sync()].concat()
 }
 
+/// One of these with less of its body, or more, or a byte of it another one.
+fn malformed(r: &mut Seeded, whole: &[Vec<u8>]) -> Vec<u8> {
+    let whole = &whole[r.below(whole.len())];
+    let mut body = whole[5..].to_vec();
+    match r.below(3) {
+        0 => body.truncate(r.below(body.len().max(1))),
+        1 => body.extend(vec![[0, 1, b'x'][r.below(3)]; 1 + r.below(4)]),
+        _ => {
+            let at = r.below(body.len().max(1));
+            body.iter_mut().skip(at).take(1).for_each(|byte| *byte = [0, 1, b'x', 0xff][r.below(4)]);
+        }
+    }
+    message(whole[0], &body)
+}
+
 fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
     let texts = if palette.is_empty() { [TEXTS, MORE_TEXTS][r.below(2)] } else { palette };
     let text = texts[r.below(texts.len())];
@@ -415,7 +437,7 @@ fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
     let portal = ["", "", "", "p"][r.below(4)];
     let of = |kind| if kind == b'S' { name } else { portal };
     let kind = [b'S', b'P'][r.below(2)];
-    match r.below(31) {
+    match r.below(32) {
         0..=2 => query(text),
         3..=5 => parse(name, text),
         6..=8 => bind(portal, name, [None, None, Some("1"), Some("x")][r.below(4)]),
@@ -449,7 +471,21 @@ fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
         27 => [target(f::CLOSE, b'S', name), parse(name, text), target(f::DESCRIBE, b'S', name), sync()]
             .concat(),
         28 => run_of_inserts(r, name),
-        29 => [
+        29 => malformed(
+            r,
+            &[
+                query(text),
+                parse(name, text),
+                bind(portal, name, None),
+                target(f::DESCRIBE, kind, of(kind)),
+                execute(portal, 0),
+                target(f::CLOSE, kind, of(kind)),
+                function_call("-5"),
+                message(f::FLUSH, b""),
+                sync(),
+            ],
+        ),
+        30 => [
             parse(name, text),
             bind(portal, name, None),
             execute(portal, 1),
@@ -500,9 +536,9 @@ impl Spared {
                     (self.queried, self.bound) = (true, false);
                 }
             }
-            f::BIND => self.bound |= body[0] == 0,
+            f::BIND => self.bound |= body.first() == Some(&0),
             f::SYNC => self.bound = false,
-            f::EXECUTE => return body[0] == 0 && self.block && self.queried && !self.bound,
+            f::EXECUTE => return body.first() == Some(&0) && self.block && self.queried && !self.bound,
             _ => {}
         }
         false
@@ -833,9 +869,7 @@ fn a_bound_deallocate_takes_a_name_away_when_it_is_run() {
     for unit in units {
         let unit = [unit.concat(), sync()].concat();
         for begin in [Vec::new(), query("BEGIN")] {
-            let steps = [&made, &begin, &unit, &behind].map(|step| vec![step.clone()]);
-            sides.compare("apart", &steps);
-            sides.compare("together", &[vec![steps.concat().concat()]]);
+            sides.compare_apart_and_together(&[&made, &begin, &unit, &behind]);
         }
     }
 }
@@ -858,9 +892,7 @@ fn a_name_that_sql_has_spoken_of_is_free_behind_its_close() {
     for unit in units {
         let unit = [unit.concat(), sync()].concat();
         for begin in [Vec::new(), query("BEGIN")] {
-            let steps = [&made, &begin, &unit, &behind].map(|step| vec![step.clone()]);
-            sides.compare("apart", &steps);
-            sides.compare("together", &[vec![steps.concat().concat()]]);
+            sides.compare_apart_and_together(&[&made, &begin, &unit, &behind]);
         }
     }
 }
@@ -876,9 +908,7 @@ fn a_statement_that_prepares_its_own_name_finds_it_taken() {
     {
         for begin in [Vec::new(), query("BEGIN")] {
             let behind = [query("EXECUTE a; EXECUTE b"), bind("", "a", None), execute("", 0)].concat();
-            let steps = [begin, [unit.clone(), sync()].concat(), behind].map(|step| vec![step]);
-            sides.compare("apart", &steps);
-            sides.compare("together", &[vec![steps.concat().concat()]]);
+            sides.compare_apart_and_together(&[&begin, &[unit.clone(), sync()].concat(), &behind]);
         }
     }
 }
@@ -989,6 +1019,65 @@ fn a_statement_in_a_failed_block_is_described_and_bound_as_directly() {
                 bound(None),
             ];
             sides.compare(&format!("{text:?} as {name:?}"), &steps);
+        }
+    }
+}
+
+/// Its framing is right: what follows is understood, and the session goes on.
+#[test]
+fn a_malformed_body_fails_as_directly() {
+    let sides = Sides::new();
+    let malformed = [
+        message(f::QUERY, b""),
+        message(f::QUERY, b"SELECT 1"),
+        message(f::QUERY, b"SELECT 1\0;"),
+        message(f::QUERY, b"SELECT 1\0\0"),
+        message(f::PARSE, b""),
+        message(f::PARSE, b"a"),
+        message(f::PARSE, b"a\0SELECT 1"),
+        message(f::PARSE, b"a\0SELECT 1\0"),
+        message(f::PARSE, b"a\0SELECT 1\0\0"),
+        message(f::PARSE, b"a\0SELECT 1\0\0\x01\0\0"),
+        message(f::PARSE, b"\0SELECT 1\0\0\0\0"),
+        message(f::BIND, b""),
+        message(f::BIND, b"p"),
+        message(f::BIND, b"p\0a"),
+        message(f::BIND, b"\0\0\0\x01"),
+        message(f::BIND, b"\0\0\0\0\0\x01\x7f\xff\xff\xff"),
+        message(f::BIND, b"\0\0\0\0\0\0\0\0\0"),
+        message(f::DESCRIBE, b""),
+        message(f::DESCRIBE, b"S"),
+        message(f::DESCRIBE, b"Sa"),
+        message(f::DESCRIBE, b"Sa\0\0"),
+        message(f::DESCRIBE, b"Xa\0"),
+        message(f::CLOSE, b""),
+        message(f::CLOSE, b"Sa"),
+        message(f::CLOSE, b"Sa\0\0"),
+        message(f::CLOSE, b"Xa\0"),
+        message(f::EXECUTE, b""),
+        message(f::EXECUTE, b"p"),
+        message(f::EXECUTE, b"\0\0"),
+        message(f::EXECUTE, b"\0\0\0\0\0\0"),
+        message(f::FUNCTION_CALL, b""),
+        message(f::FUNCTION_CALL, b"\0\0\0\0\0"),
+        message(f::FLUSH, b"x"),
+        message(f::SYNC, b"x"),
+    ];
+    let insert = [parse("", "INSERT INTO t VALUES (1)"), bind("", "", None), execute("", 0)].concat();
+    let behind = [bind("", "", None), execute("", 0), sync(), query("TABLE t")].concat();
+    let begins = [Vec::new(), query("BEGIN"), query("BEGIN; SELECT 1/0"), copy()];
+    let befores = [
+        (insert.clone(), &begins[..]),
+        (Vec::new(), &begins[..1]),
+        ([insert.clone(), sync()].concat(), &begins[..1]),
+        (query("INSERT INTO t VALUES (2)"), &begins[..1]),
+    ];
+    for message in malformed {
+        for (before, begins) in &befores {
+            let unit = [&before[..], &message, &insert, &sync()].concat();
+            for begin in *begins {
+                sides.compare_apart_and_together(&[begin, &unit, &behind]);
+            }
         }
     }
 }

@@ -125,8 +125,11 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
     slow.startup(3 << 16, &as_user);
     let mut odd = Raw::login(open.port(), db);
     odd.send(b"\x01\0\0\0\x04");
+    let mut malformed = Raw::login(open.port(), db);
+    malformed.send(b"Q\0\0\0\x07;\0\0");
     vec![
         (Kind::ProtocolViolation, told(&mut odd), ""),
+        (Kind::MalformedMessage, told(&mut malformed), "invalid message format"),
         (Kind::UnsupportedProtocol, told(&mut old), "protocol"),
         (Kind::InvalidEncoding, told(&mut unreadable), ""),
         (Kind::NotSupported, told(&mut acting), "authorization identity"),

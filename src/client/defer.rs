@@ -221,7 +221,7 @@ impl Session {
         let mut walk = Walk::new(self, Tier::Deferred);
         walk.in_block = self.deferred.is_some();
         // The rules may have changed since its beginning.
-        let rest = if self.may_pour() { walk.stretch(scratch)? } else { Rest::Other };
+        let rest = if self.may_pour() { walk.stretch(scratch) } else { Rest::Other };
         let (work, unnamed) = (walk.work(0), walk.unnamed.clone());
         match rest {
             Rest::Cut => Ok(Step::NeedMore),

@@ -244,7 +244,7 @@ impl Session {
         let Some(head) = header(buf, self.state.bounds.message_max)? else { return Ok(Look::NeedMore) };
         if head.tag == f::QUERY {
             let Some(body) = buf.get(HEADER_BYTES..head.total()) else { return Ok(Look::No) };
-            let text = f::query(body)?;
+            let Ok(text) = f::query(body) else { return Ok(Look::No) };
             if !block::word(text).is_some_and(Word::opens) {
                 return Ok(self.look_at_query(head.total(), text, scratch));
             }
@@ -278,7 +278,7 @@ impl Session {
         let mut found: Option<Found> = None;
         loop {
             let before = scratch.mark();
-            match walk.stretch(scratch)? {
+            match walk.stretch(scratch) {
                 Rest::Open if found.is_none() && walk.pos < walk.buf.len() => continue,
                 // The client may wait for the answers to what came before.
                 Rest::Cut if found.is_none() && !walk.had_block => return Ok(Look::NeedMore),

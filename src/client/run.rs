@@ -133,7 +133,7 @@ impl Session {
         let mut found = None;
         loop {
             let before = scratch.mark();
-            match walk.stretch(scratch)? {
+            match walk.stretch(scratch) {
                 Rest::Open => found = Some((walk.work(0), walk.unnamed.clone())),
                 Rest::Cut if found.is_none() => return Ok(Look::NeedMore),
                 _ => {

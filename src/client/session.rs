@@ -294,7 +294,7 @@ impl Session {
         let Some((head, body)) = frame::whole(buf, self.state.bounds.message_max)? else { return Ok(false) };
         let (message, verdict) = match head.tag {
             f::TERMINATE => return Err(Fault::ClientGone),
-            f::SYNC => {
+            f::SYNC if body.is_empty() => {
                 let in_block = self.deferred.is_some();
                 let status =
                     if in_block { TransactionStatus::InTransaction } else { TransactionStatus::Idle };
@@ -304,12 +304,14 @@ impl Session {
             }
             // In a block a refusal fails the block, and that is the server's.
             _ if self.deferred.is_some() => return Ok(false),
+            f::FLUSH if !body.is_empty() => return Ok(false),
             f::FLUSH | f::COPY_DATA | f::COPY_DONE | f::COPY_FAIL => {
                 self.client.consume(head.total());
                 return Ok(true);
             }
             f::QUERY if !self.state.rules.passes_all_queries() => {
-                ("Query", self.state.query_verdict(f::query(body)?, self.state.reading.lexing))
+                let Ok(text) = f::query(body) else { return Ok(false) };
+                ("Query", self.state.query_verdict(text, self.state.reading.lexing))
             }
             f::FUNCTION_CALL => ("FunctionCall", policy::judge_function_call(&self.state.rules)),
             _ => return Ok(false),

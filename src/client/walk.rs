@@ -360,7 +360,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Hot path. Reads up to the next Query or Sync.
-    pub(super) fn stretch(&mut self, scratch: &mut Scratch) -> Result<Rest, DecodeError> {
+    pub(super) fn stretch(&mut self, scratch: &mut Scratch) -> Rest {
+        // What is malformed is the relay's, behind what came before it.
+        self.well_formed(scratch).unwrap_or(Rest::Other)
+    }
+
+    fn well_formed(&mut self, scratch: &mut Scratch) -> Result<Rest, DecodeError> {
         let mut stretch = Stretch::default();
         let begin = self.pos;
         loop {
@@ -384,7 +389,7 @@ impl<'a> Walk<'a> {
                     }
                     return Ok(rest);
                 }
-                f::SYNC if stretch.executed && !stretch.open => {
+                f::SYNC if stretch.executed && !stretch.open && body.is_empty() => {
                     self.pos += head.total();
                     return Ok(self.rest(stretch.ended, scratch));
                 }

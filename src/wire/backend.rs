@@ -5,7 +5,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::frame::{Fields, HEADER_BYTES, put, put_cstr};
-use super::{DecodeError, TransactionStatus};
+use super::{DecodeError, Flaw, TransactionStatus};
 
 /// Authentication...
 pub const AUTHENTICATION: u8 = b'R';
@@ -61,8 +61,11 @@ pub fn ready_for_query(body: &[u8]) -> Result<TransactionStatus, DecodeError> {
     let mut f = Fields::new(READY_FOR_QUERY, body);
     let byte = f.u8("transaction status")?;
     f.end()?;
-    TransactionStatus::from_byte(byte)
-        .ok_or(DecodeError::Malformed { tag: READY_FOR_QUERY, what: "transaction status" })
+    TransactionStatus::from_byte(byte).ok_or(DecodeError::Malformed {
+        tag: READY_FOR_QUERY,
+        what: "transaction status",
+        flaw: Flaw::Value(byte),
+    })
 }
 
 /// ParameterStatus: name and value.
@@ -83,6 +86,7 @@ pub fn backend_key_data(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
         return Err(DecodeError::Malformed {
             tag: BACKEND_KEY_DATA,
             what: "secret key is not of 4 to 256 bytes",
+            flaw: Flaw::Short,
         });
     }
     Ok((pid, key))
@@ -308,7 +312,13 @@ pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, DecodeError> {
         values.push(match usize::try_from(len) {
             Ok(len) => Some(f.bytes(len, "value")?),
             Err(_) if len == -1 => None,
-            Err(_) => return Err(DecodeError::Malformed { tag: DATA_ROW, what: "value length" }),
+            Err(_) => {
+                return Err(DecodeError::Malformed {
+                    tag: DATA_ROW,
+                    what: "value length",
+                    flaw: Flaw::Short,
+                });
+            }
         });
     }
     f.end()?;

@@ -3,7 +3,7 @@
 //! A message is a type byte, a length word (which counts itself but not the type byte), a body.
 //! See "Messaging Overview" in the protocol chapter.
 
-use super::DecodeError;
+use super::{DecodeError, Flaw};
 
 /// Type byte and length word.
 pub const HEADER_BYTES: usize = 5;
@@ -76,13 +76,13 @@ impl<'a> Fields<'a> {
         Self { tag, rest: body }
     }
 
-    fn missing(&self, what: &'static str) -> DecodeError {
-        DecodeError::Malformed { tag: self.tag, what }
+    fn malformed(&self, what: &'static str, flaw: Flaw) -> DecodeError {
+        DecodeError::Malformed { tag: self.tag, what, flaw }
     }
 
     /// A zero-terminated string, without its zero.
     pub fn cstr(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
-        let end = memchr::memchr(0, self.rest).ok_or_else(|| self.missing(what))?;
+        let end = memchr::memchr(0, self.rest).ok_or_else(|| self.malformed(what, Flaw::String))?;
         let (text, rest) = self.rest.split_at(end);
         self.rest = &rest[1..];
         Ok(text)
@@ -90,21 +90,23 @@ impl<'a> Fields<'a> {
 
     /// One byte.
     pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
-        let (&byte, rest) = self.rest.split_first().ok_or_else(|| self.missing(what))?;
+        let (&byte, rest) = self.rest.split_first().ok_or_else(|| self.malformed(what, Flaw::NoByte))?;
         self.rest = rest;
         Ok(byte)
     }
 
     /// A 16-bit number.
     pub fn i16(&mut self, what: &'static str) -> Result<i16, DecodeError> {
-        let (&bytes, rest) = self.rest.split_first_chunk().ok_or_else(|| self.missing(what))?;
+        let (&bytes, rest) =
+            self.rest.split_first_chunk().ok_or_else(|| self.malformed(what, Flaw::Short))?;
         self.rest = rest;
         Ok(i16::from_be_bytes(bytes))
     }
 
     /// A 32-bit number.
     pub fn i32(&mut self, what: &'static str) -> Result<i32, DecodeError> {
-        let (&bytes, rest) = self.rest.split_first_chunk().ok_or_else(|| self.missing(what))?;
+        let (&bytes, rest) =
+            self.rest.split_first_chunk().ok_or_else(|| self.malformed(what, Flaw::Short))?;
         self.rest = rest;
         Ok(i32::from_be_bytes(bytes))
     }
@@ -112,7 +114,7 @@ impl<'a> Fields<'a> {
     /// `len` bytes.
     pub fn bytes(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
         if len > self.rest.len() {
-            return Err(self.missing(what));
+            return Err(self.malformed(what, Flaw::Short));
         }
         let (bytes, rest) = self.rest.split_at(len);
         self.rest = rest;
@@ -126,7 +128,11 @@ impl<'a> Fields<'a> {
 
     /// Nothing may be left.
     pub fn end(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(self.missing("bytes after the last field")) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(self.malformed("bytes after the last field", Flaw::Long))
+        }
     }
 }
 
@@ -185,9 +191,10 @@ mod tests {
         assert!(f.cstr("name").is_err(), "no zero byte");
         assert_eq!(f.rest(), [1, 2, 3], "a read that fails takes nothing");
         assert_eq!(f.i16("number"), Ok(0x0102));
-        assert_eq!(f.end(), Err(DecodeError::Malformed { tag: b'x', what: "bytes after the last field" }));
+        let malformed = |what, flaw| DecodeError::Malformed { tag: b'x', what, flaw };
+        assert_eq!(f.end(), Err(malformed("bytes after the last field", Flaw::Long)));
         assert_eq!(f.u8("byte"), Ok(3));
-        assert_eq!(f.u8("byte"), Err(DecodeError::Malformed { tag: b'x', what: "byte" }));
+        assert_eq!(f.u8("byte"), Err(malformed("byte", Flaw::NoByte)));
         assert_eq!(f.end(), Ok(()));
     }
 

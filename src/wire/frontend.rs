@@ -4,7 +4,7 @@
 //! See "Message Formats" in the protocol chapter, entries marked (F).
 
 use super::frame::{Fields, put, put_cstr};
-use super::{DecodeError, Oid};
+use super::{DecodeError, Flaw, Oid};
 
 /// Bind
 pub const BIND: u8 = b'B';
@@ -114,8 +114,11 @@ impl<'a> Bind<'a> {
             match f.i32("parameter length")? {
                 -1 => {}
                 len => {
-                    let len = usize::try_from(len)
-                        .map_err(|_| DecodeError::Malformed { tag: BIND, what: "parameter length" })?;
+                    let len = usize::try_from(len).map_err(|_| DecodeError::Malformed {
+                        tag: BIND,
+                        what: "parameter length",
+                        flaw: Flaw::Short,
+                    })?;
                     f.bytes(len, "parameter value")?;
                 }
             }
@@ -172,7 +175,8 @@ pub fn target(tag: u8, body: &[u8]) -> Result<(u8, &[u8]), DecodeError> {
     let name = f.cstr("name")?;
     f.end()?;
     if !matches!(kind, b'S' | b'P') {
-        return Err(DecodeError::Malformed { tag, what: "kind is neither 'S' nor 'P'" });
+        let what = "kind is neither 'S' nor 'P'";
+        return Err(DecodeError::Malformed { tag, what, flaw: Flaw::Value(kind) });
     }
     Ok((kind, name))
 }

@@ -4,6 +4,8 @@
 //! Every length is compared with a bound of [`crate::limits`] before it is used.
 //! See "Message Formats" in the frontend/backend protocol chapter of PostgreSQL's manual.
 
+use crate::error::{Error, Kind};
+
 pub mod backend;
 pub mod copy;
 pub mod frame;
@@ -102,7 +104,41 @@ pub enum DecodeError {
         tag: u8,
         /// Which field.
         what: &'static str,
+        /// What is wrong there.
+        flaw: Flaw,
     },
+}
+
+/// What is wrong with a body, as far as PostgreSQL tells it apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// A string without its zero.
+    String,
+    /// It ends before a field of one byte.
+    NoByte,
+    /// It ends before another field does.
+    Short,
+    /// It goes on after its fields.
+    Long,
+    /// A field has a value that there is not.
+    Value(u8),
+}
+
+impl Flaw {
+    /// What PostgreSQL says of it in a message of this type, once a client is logged in: the session goes on.
+    pub fn error(self, tag: u8) -> Error {
+        let message = match self {
+            Self::String => "invalid string in message".into(),
+            Self::NoByte => "no data left in message".into(),
+            Self::Short => "insufficient data left in message".into(),
+            Self::Long => "invalid message format".into(),
+            Self::Value(value) => {
+                let name = if tag == frontend::CLOSE { "CLOSE" } else { "DESCRIBE" };
+                format!("invalid {name} message subtype {value}")
+            }
+        };
+        Error::new(Kind::MalformedMessage, message)
+    }
 }
 
 impl std::fmt::Display for DecodeError {
@@ -116,7 +152,7 @@ impl std::fmt::Display for DecodeError {
                 "message length {len} in message {:?} exceeds the limit of {max} bytes",
                 char::from(*tag)
             ),
-            Self::Malformed { tag, what } => {
+            Self::Malformed { tag, what, .. } => {
                 write!(f, "malformed message {:?}: {what}", char::from(*tag))
             }
         }
@@ -125,8 +161,8 @@ impl std::fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-impl From<DecodeError> for crate::error::Error {
+impl From<DecodeError> for Error {
     fn from(error: DecodeError) -> Self {
-        Self::new(crate::error::Kind::ProtocolViolation, error.to_string())
+        Self::protocol_violation(error.to_string())
     }
 }

@@ -6,9 +6,8 @@
 
 mod options;
 
-use super::DecodeError;
 use super::frame::{Fields, put, put_cstr};
-use super::{backend, frontend};
+use super::{DecodeError, Flaw, backend, frontend};
 use crate::error::{Error, Kind};
 use crate::limits::{CANCEL_KEY_BYTES_MAX, NAME_BYTES_MAX, STARTUP_BYTES_MAX};
 
@@ -88,7 +87,7 @@ impl<'a> Iterator for Params<'a> {
 }
 
 fn malformed(what: &'static str) -> DecodeError {
-    DecodeError::Malformed { tag: 0, what }
+    DecodeError::Malformed { tag: 0, what, flaw: Flaw::Short }
 }
 
 /// The length of the packet that `word` opens (bytes, the word included), within the bounds.
@@ -472,12 +471,12 @@ pub fn negotiate(body: &[u8]) -> Result<(u16, u32), DecodeError> {
         found += 1;
     }
     if found != count {
-        return Err(DecodeError::Malformed { tag, what: "number of options" });
+        return Err(DecodeError::Malformed { tag, what: "number of options", flaw: Flaw::Short });
     }
     // A bare number is the minor alone, as the manual once had it; a whole version is what servers send.
     match (version >> 16, version as u16) {
         (0 | 3, minor) => Ok((minor, count)),
-        _ => Err(DecodeError::Malformed { tag, what: "protocol version" }),
+        _ => Err(DecodeError::Malformed { tag, what: "protocol version", flaw: Flaw::Short }),
     }
 }
 
@@ -490,7 +489,8 @@ pub fn sasl_initial(body: &[u8]) -> Result<(&[u8], Option<&[u8]>), DecodeError> 
         -1 => None,
         len => {
             let what = "length of the SASL response";
-            let len = usize::try_from(len).map_err(|_| DecodeError::Malformed { tag, what })?;
+            let len =
+                usize::try_from(len).map_err(|_| DecodeError::Malformed { tag, what, flaw: Flaw::Short })?;
             Some(fields.bytes(len, what)?)
         }
     };

@@ -31,7 +31,7 @@ use crate::server::{Reported, ServerConn};
 use crate::settings::{General, PoolMode, SessionState};
 use crate::sql::effects::Effects;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
-use crate::wire::{DecodeError, frontend as f};
+use crate::wire::{DecodeError, Flaw, frontend as f};
 
 /// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
 pub const UNKEPT: u64 = u64::MAX;
@@ -84,7 +84,10 @@ pub enum Fault {
 
 impl From<DecodeError> for Fault {
     fn from(error: DecodeError) -> Self {
-        Self::Client(Error::protocol_violation(error.to_string()))
+        Self::Client(match error {
+            DecodeError::Malformed { tag, flaw, .. } => flaw.error(tag),
+            _ => error.into(),
+        })
     }
 }
 
@@ -534,6 +537,37 @@ impl State {
         server: &mut ServerConn,
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
+        match self.take_well_formed(head, frame, server, reply) {
+            Err(Fault::Client(error)) if error.kind() == crate::error::Kind::MalformedMessage => {
+                Ok(self.take_malformed(head, frame, error, server))
+            }
+            taken => taken,
+        }
+    }
+
+    /// What is no fault of its framing fails as any other message does. The server is not given it: another one might
+    /// read it in another way.
+    fn take_malformed(&mut self, head: Header, frame: &[u8], error: Error, server: &mut ServerConn) -> Taken {
+        if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
+            self.await_answers(server);
+            return Taken::Later;
+        }
+        let kind = match kind_of(head.tag) {
+            // It takes no unnamed statement away: its text was not found.
+            Some(Kind::Query) => Kind::FunctionCall,
+            kind => kind.unwrap_or(Kind::Describe),
+        };
+        let taken = self.refuse(kind, error, server);
+        if frame.len() == head.total() { taken } else { Taken::Drop }
+    }
+
+    fn take_well_formed(
+        &mut self,
+        head: Header,
+        frame: &[u8],
+        server: &mut ServerConn,
+        reply: &mut Vec<u8>,
+    ) -> Result<Taken, Fault> {
         let whole = frame.len() == head.total();
         let body = &frame[HEADER_BYTES..];
         if kind_of(head.tag).is_some() && self.waits_for_copy(server) {
@@ -579,7 +613,10 @@ impl State {
             f::QUERY if self.has_query_waiting() => self.take_waiting_query(body, server),
             _ if server.pipeline.is_discarding() => Ok(Taken::Drop),
             f::BIND => self.take_bind(head, body, server),
-            f::FLUSH => Ok(Taken::Forward),
+            f::FLUSH if head.body == 0 || server.pipeline.in_copy_in() => Ok(Taken::Forward),
+            f::FLUSH => {
+                Err(DecodeError::Malformed { tag: f::FLUSH, what: "a body", flaw: Flaw::Long }.into())
+            }
             f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(frame, whole, server)),
             f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(server),
             f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => self.take_long_parse(body, server),

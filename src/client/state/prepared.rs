@@ -17,7 +17,7 @@ use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::{Effects, deallocated_name, effects};
 use crate::sql::scan::params_of;
 use crate::wire::frame::{HEADER_BYTES, Header};
-use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
+use crate::wire::{DecodeError, Flaw, TransactionStatus, backend as b, frontend as f};
 
 /// The name of a statement that stands for one that a client has already.
 const TAKEN: &[u8] = b"pgsluice_taken";
@@ -630,7 +630,9 @@ fn put_bind_of(
 
 fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {
     if body.len() >= SMALL_MESSAGE_BYTES_MAX || body.len() >= head.body {
-        return Err(DecodeError::Malformed { tag: f::BIND, what: "statement name" }.into());
+        return Err(
+            DecodeError::Malformed { tag: f::BIND, what: "statement name", flaw: Flaw::String }.into()
+        );
     }
     Ok(Taken::NeedWhole)
 }
