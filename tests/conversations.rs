@@ -424,7 +424,7 @@ fn malformed(r: &mut Seeded, whole: &[Vec<u8>]) -> Vec<u8> {
         1 => body.extend(vec![[0, 1, b'x'][r.below(3)]; 1 + r.below(4)]),
         _ => {
             let at = r.below(body.len().max(1));
-            body.iter_mut().skip(at).take(1).for_each(|byte| *byte = [0, 1, b'x', 0xff][r.below(4)]);
+            body.iter_mut().skip(at).take(1).for_each(|byte| *byte = [0, 1, b'x', 0x7f][r.below(4)]);
         }
     }
     message(whole[0], &body)
@@ -1079,5 +1079,10 @@ fn a_malformed_body_fails_as_directly() {
                 sides.compare_apart_and_together(&[begin, &unit, &behind]);
             }
         }
+    }
+    // How far the COPY had read decides whose Sync this is.
+    let failed = [copy(), data("x\n"), sync(), data("6\n"), copy_done(), message(f::SYNC, b"x")].concat();
+    for begin in [Vec::new(), query("BEGIN")] {
+        sides.compare_apart_and_together(&[&begin, &failed, &behind]);
     }
 }

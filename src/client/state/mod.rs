@@ -570,7 +570,10 @@ impl State {
     ) -> Result<Taken, Fault> {
         let whole = frame.len() == head.total();
         let body = &frame[HEADER_BYTES..];
-        if kind_of(head.tag).is_some() && self.waits_for_copy(server) {
+        // A Sync with a body fails, if no COPY swallows it.
+        let may_fail = kind_of(head.tag).is_some()
+            || head.tag == f::SYNC && head.body > 0 && server.pipeline.is_behind_copy();
+        if may_fail && self.waits_for_copy(server) {
             return Ok(Taken::Later);
         }
         match head.tag {
