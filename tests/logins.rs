@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use pgsluice::wire::{backend as b, frame};
-use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, poll};
+use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 /// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
 fn server() -> Postgres {
@@ -240,6 +240,51 @@ fn a_server_that_the_file_of_authorities_does_not_name_any_more_is_left() {
     pgsluice::wire::frontend::put_query(&mut query, b"SELECT 1");
     client.send(&query);
     assert_eq!(client.read_until_closed().last().expect("an error").sqlstate(), "08001");
+}
+
+/// What a server that asks for a certificate sees is the proxy's own, whoever the client is; and it is that of today.
+#[test]
+fn a_server_that_asks_for_a_certificate_is_shown_the_one_of_the_settings() {
+    let certs = Certs::new("postgres");
+    let hba = "hostssl all all all cert\nhost all postgres all trust\nlocal all all trust\n";
+    let options = PgOptions { tls: Some(certs.clone()), hba: Some(hba.into()), ..PgOptions::default() };
+    let server = Postgres::start(options);
+    server.psql("postgres", "CREATE ROLE app LOGIN");
+    let read = |path| std::fs::read_to_string(path).expect("PEM");
+    let general = format!(
+        "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = {:?}\nquery_wait_timeout = \"2s\"\n\
+         server_tls_cert_file = \"cert\"\nserver_tls_key_file = \"key\"",
+        certs.ca
+    );
+    let config = Proxy::config(&server, &general, "host = \"localhost\"", "");
+    let proxy =
+        Proxy::start_with(&config, &[("cert", &read(&certs.client_cert)), ("key", &read(&certs.client_key))]);
+    let shown = || {
+        let mut client = Raw::login(proxy.port(), "postgres");
+        client.value("SELECT client_dn FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+    };
+    assert_eq!(shown().as_deref(), Some("/CN=postgres"));
+    let refused = |user: &str| {
+        let mut raw = Raw::connect(proxy.port());
+        raw.startup(3 << 16, &[("user", user), ("database", "postgres")]);
+        raw.send(&Step::query("SELECT 1").bytes);
+        raw.read_until_closed().last().expect("an error").sqlstate()
+    };
+    assert_eq!(refused("app"), "28000", "the certificate is another's");
+
+    let change = |cert: &str, key: &str| {
+        std::fs::write(proxy.dir().join("cert"), cert).expect("write");
+        std::fs::write(proxy.dir().join("key"), key).expect("write");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        console.send(&Step::query("RELOAD").bytes);
+        let answer = console.read_until_ready();
+        answer.iter().find(|m| m.tag == b'E').map(|m| m.field(b'M'))
+    };
+    let told = change(&read(&certs.client_cert), &read(&certs.server_key));
+    assert!(told.is_some_and(|why| why.contains("server_tls_key_file")), "the key is another's");
+    assert_eq!(shown().as_deref(), Some("/CN=postgres"), "what was effective stays so");
+    assert_eq!(change(&read(&certs.server_cert), &read(&certs.server_key)), None);
+    assert_eq!(refused("postgres"), "28000", "a certificate with another name");
 }
 
 /// Keys and certificates are two files, and others than those who change a userlist replace them.
