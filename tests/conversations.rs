@@ -305,16 +305,21 @@ struct Sides {
     moves: RefCell<Moves>,
 }
 
-/// One of the pool's two connections is another client's every other time, so that what has no transaction open gets the other.
+/// One of the pool's two connections is another client's every other time, so that what has no transaction open gets the other;
+/// and every third time it gets a new one.
 struct Moves {
     other: Raw,
-    holds: bool,
+    console: Raw,
+    times: usize,
 }
 
 impl Moves {
     fn next(&mut self) {
-        self.holds = !self.holds;
-        self.other.rows(if self.holds { "BEGIN" } else { "COMMIT" });
+        self.times += 1;
+        self.other.rows(if self.times.is_multiple_of(2) { "COMMIT" } else { "BEGIN" });
+        if self.times.is_multiple_of(3) {
+            self.console.rows("RECONNECT");
+        }
     }
 }
 
@@ -328,7 +333,8 @@ impl Sides {
         });
         let admin = RefCell::new(Raw::login(pg.port(), &database));
         let other = Raw::login(proxies[1].1.port(), &database);
-        let moves = RefCell::new(Moves { other, holds: false });
+        let console = Raw::login(proxies[1].1.port(), "pgsluice");
+        let moves = RefCell::new(Moves { other, console, times: 0 });
         Self { pg, proxies, database, admin, moves }
     }
 
@@ -1084,5 +1090,26 @@ fn a_malformed_body_fails_as_directly() {
     let failed = [copy(), data("x\n"), sync(), data("6\n"), copy_done(), message(f::SYNC, b"x")].concat();
     for begin in [Vec::new(), query("BEGIN")] {
         sides.compare_apart_and_together(&[&begin, &failed, &behind]);
+    }
+}
+
+/// What is sent before it is known that the block has failed is told as directly, whether its statement is on that connection or not.
+#[test]
+fn nothing_is_prepared_before_it_is_known_whether_the_block_has_failed() {
+    let sides = Sides::new();
+    let fails =
+        [bind("", "b", None), query("SELECT 1/0"), function_call("x"), parse("", "SELECT 1; SELECT 2")];
+    for text in ["SELECT 1", "INSERT INTO t VALUES (1)", "EXPLAIN (COSTS OFF) EXECUTE a", "SHOW work_mem"] {
+        for name in ["a", ""] {
+            let bound = |value| [bind("", name, value), execute("", 0), sync()].concat();
+            let behind = [bound(Some("7")), bound(None), target(f::DESCRIBE, b'S', "a"), sync()].concat();
+            for (n, fail) in fails.iter().enumerate() {
+                // Others have prepared it nowhere.
+                let text = format!("{text} /* {name} {n} */");
+                let made = [parse(name, &text), sync()].concat();
+                let unit = [&fail[..], &sync(), &behind, &query("ROLLBACK"), &behind].concat();
+                sides.compare_apart_and_together(&[&made, &query("BEGIN"), &unit]);
+            }
+        }
     }
 }

@@ -212,8 +212,9 @@ impl Pipeline {
             && self.owed.iter().any(|o| o.kind == Kind::Execute || o.kind.is_whole())
     }
 
-    /// A unit may have many thousand messages: where there are no more entries than were pushed behind the last end, there is none.
-    fn owes_end_of_unit(&self) -> bool {
+    /// A Query or a Sync is not answered yet.
+    pub fn owes_end_of_unit(&self) -> bool {
+        // A unit may have many thousand messages: where there are no more entries than were pushed behind the last end, there is none.
         self.owed.len() > self.behind_unit && self.owed.iter().rev().any(|o| o.kind.ends_unit())
     }
 

@@ -88,16 +88,18 @@ impl State {
         server.pipeline.len() > before
     }
 
-    /// What a text speaks of may be lent when it is known what that is, and that SQL does not have it there.
+    /// What a text speaks of may be lent when it is known what that is, that SQL does not have it there, and, for what is run, that
+    /// the block has not failed.
     pub(super) fn waits_to_lend(&mut self, text: &[u8], found: Effects, server: &mut ServerConn) -> bool {
         let is_owed = !server.pipeline.is_empty() && !server.pipeline.in_copy_in();
         if !is_owed || !self.speaks_of_names(found) {
             return false;
         }
         let in_unit = server.pipeline.names_in_unit();
+        let may_fail = found.intersects(Effects::EXECUTE) && server.pipeline.owes_end_of_unit();
         let doubted = |name: &Vec<u8>| {
             let known = self.names.lookup(name).is_some();
-            known && (self.is_doubted(name) || self.names.is_in_doubt(name, in_unit))
+            known && (may_fail || self.is_doubted(name) || self.names.is_in_doubt(name, in_unit))
         };
         if !statement_names(text, self.std_strings()).iter().any(doubted) {
             return false;

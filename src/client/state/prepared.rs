@@ -93,6 +93,26 @@ impl State {
         true
     }
 
+    /// Whether it can be prepared here hangs on whether an earlier unit, which is not answered yet, has failed its block.
+    fn waits_to_prepare(&mut self, name: &[u8], statement: &Statement, server: &mut ServerConn) -> bool {
+        let pipeline = &server.pipeline;
+        let may_fail = pipeline.owes_end_of_unit() && !pipeline.in_copy_in();
+        if !may_fail || may_end(&statement.query) || self.is_here(name, statement, server) {
+            return false;
+        }
+        self.await_answers(server);
+        true
+    }
+
+    /// This statement of the client's, of this name, is prepared on this connection.
+    fn is_here(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> bool {
+        if name.is_empty() {
+            self.names.unnamed_is_at(&server.names, server.shared.id)
+        } else {
+            server.names.holds(statement.id)
+        }
+    }
+
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let std_strings = self.std_strings();
         let class = self.vars.want.pour_class;
@@ -294,7 +314,9 @@ impl State {
             self.note_no_deallocate(&body[..portal_end]);
         }
         if let Some(statement) = self.names.lookup(name).cloned() {
-            if self.waits_to_lend(&statement.query, statement.effects, server) {
+            if self.waits_to_prepare(name, &statement, server)
+                || self.waits_to_lend(&statement.query, statement.effects, server)
+            {
                 return Ok(Taken::Later);
             }
             self.note_in_flight(statement.effects);
@@ -470,18 +492,17 @@ impl State {
                 }
             }
             if let Some(statement) = self.names.lookup(name).cloned() {
-                if self.waits_to_lend(&statement.query, statement.effects, server) {
+                if self.waits_to_prepare(name, &statement, server)
+                    || self.waits_to_lend(&statement.query, statement.effects, server)
+                {
                     return Ok(Taken::Later);
                 }
                 self.lend(&statement.query, statement.effects, server);
             }
             let known = self.names.lookup(name).cloned();
-            let is_here = match &known {
-                Some(_) if name.is_empty() => self.names.unnamed_is_at(&server.names, server.shared.id),
-                Some(statement) => server.names.holds(statement.id),
-                None => true,
-            };
-            if let Some(statement) = known.as_ref().filter(|s| !is_here && is_told_by_stand_in(s, server)) {
+            let by_stand_in =
+                |s: &&Arc<Statement>| is_told_by_stand_in(s, server) && !self.is_here(name, s, server);
+            if let Some(statement) = known.as_ref().filter(by_stand_in) {
                 put_stand_in(statement, server);
                 f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', STAND_IN);
                 server.pipeline.push(Kind::Describe, Action::Forward, false);
