@@ -4,6 +4,7 @@
 //! given the frame and appends to buffers).
 
 mod answers;
+mod bind;
 mod copy;
 mod lend;
 mod prepared;

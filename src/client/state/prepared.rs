@@ -1,29 +1,27 @@
-//! The extended protocol: Parse, Bind, Describe, Close.
+//! The extended protocol: Parse, Describe, Close, and what a Bind needs of them (`bind`).
 //!
 //! Owns: whose name stands for which statement of the server's, and what has to be prepared first.
 
 use std::sync::Arc;
 
 use super::lend::is_the_clients_own;
-use super::taint::MAKES_SETTINGS;
 use super::{FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
 use crate::client::judge::Ruling;
 use crate::error::Error;
-use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX};
 use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement};
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
-use crate::sql::effects::{Effects, deallocated_name, effects};
+use crate::sql::effects::{Effects, effects};
 use crate::sql::scan::params_of;
-use crate::wire::frame::{HEADER_BYTES, Header};
-use crate::wire::{DecodeError, Flaw, TransactionStatus, backend as b, frontend as f};
+use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
 /// The name of a statement that stands for one that a client has already.
 const TAKEN: &[u8] = b"pgsluice_taken";
 
 /// The name of a statement that stands for one that cannot be prepared.
-const STAND_IN: &[u8] = b"pgsluice_stand_in";
+pub(super) const STAND_IN: &[u8] = b"pgsluice_stand_in";
 
 /// `text`: a type for its parameters.
 const TEXT_OID: u32 = 25;
@@ -74,7 +72,7 @@ impl State {
 
     /// What a name means hangs on an earlier unit that is not answered yet: the message that speaks of it waits. On the server
     /// there might be somebody else's statement, or none.
-    fn waits_for_name(&mut self, name: &[u8], server: &mut ServerConn) -> bool {
+    pub(super) fn waits_for_name(&mut self, name: &[u8], server: &mut ServerConn) -> bool {
         let pipeline = &server.pipeline;
         let is_owed = !pipeline.is_empty() && !pipeline.in_copy_in();
         if !is_owed || !self.names.is_in_doubt(name, pipeline.names_in_unit()) {
@@ -85,7 +83,7 @@ impl State {
     }
 
     /// Whether what is bound or described can be prepared hangs on whether its block is still a failed one.
-    fn waits_for_end_of_failed(&mut self, server: &mut ServerConn) -> bool {
+    pub(super) fn waits_for_end_of_failed(&mut self, server: &mut ServerConn) -> bool {
         if !self.shares_servers() || !server.pipeline.may_have_left_failed() {
             return false;
         }
@@ -94,7 +92,12 @@ impl State {
     }
 
     /// Whether it can be prepared here hangs on whether an earlier unit, which is not answered yet, has failed its block.
-    fn waits_to_prepare(&mut self, name: &[u8], statement: &Statement, server: &mut ServerConn) -> bool {
+    pub(super) fn waits_to_prepare(
+        &mut self,
+        name: &[u8],
+        statement: &Statement,
+        server: &mut ServerConn,
+    ) -> bool {
         let pipeline = &server.pipeline;
         let may_fail = pipeline.owes_end_of_unit() && !pipeline.in_copy_in();
         if !may_fail || may_end(&statement.query) || self.is_here(name, statement, server) {
@@ -105,7 +108,7 @@ impl State {
     }
 
     /// This statement of the client's, of this name, is prepared on this connection.
-    fn is_here(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> bool {
+    pub(super) fn is_here(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> bool {
         if name.is_empty() {
             self.names.unnamed_is_at(&server.names, server.shared.id)
         } else {
@@ -246,7 +249,7 @@ impl State {
     }
 
     /// A text more would be over the budget of kept ones.
-    fn refuse_bytes(&mut self, kind: Kind, server: &mut ServerConn) -> Taken {
+    pub(super) fn refuse_bytes(&mut self, kind: Kind, server: &mut ServerConn) -> Taken {
         self.refuse(kind, Error::prepared_bytes(self.bounds.prepared_bytes_max), server)
     }
 
@@ -276,121 +279,10 @@ impl State {
         Ok(Taken::Forward)
     }
 
-    pub(super) fn take_bind(
-        &mut self,
-        head: Header,
-        body: &[u8],
-        server: &mut ServerConn,
-    ) -> Result<Taken, Fault> {
-        // Only the two names at the front are needed; a great Bind streams on behind them.
-        let Some(portal_end) = memchr::memchr(0, body) else { return need_names(head, body) };
-        let Some(name_len) = memchr::memchr(0, &body[portal_end + 1..]) else {
-            return need_names(head, body);
-        };
-        let name = &body[portal_end + 1..portal_end + 1 + name_len];
-        if self.waits_for_name(name, server) || self.waits_for_end_of_failed(server) {
-            return Ok(Taken::Later);
-        }
-        if self.rules_binds(name) {
-            let statement = if self.tracks(name) { self.names.lookup(name).cloned() } else { None };
-            if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
-                self.refuse(Kind::Bind, error, server);
-                return Ok(Taken::Drop);
-            }
-        }
-        self.note_portal(&body[..portal_end]);
-        if !self.tracks(name) {
-            self.counts.binds += 1;
-            self.note_bind();
-            if self.shares_servers() {
-                // Prepared in another transaction, perhaps: what it does is not known.
-                self.ties.doubt(Effects::EXECUTE);
-            }
-            server.pipeline.push(Kind::Bind, Action::Forward, false);
-            return Ok(Taken::Forward);
-        }
-        (self.shapes.bound, self.forgetting) = (None, false);
-        if self.has_deallocating_portal() {
-            self.note_no_deallocate(&body[..portal_end]);
-        }
-        if let Some(statement) = self.names.lookup(name).cloned() {
-            if self.waits_to_prepare(name, &statement, server)
-                || self.waits_to_lend(&statement.query, statement.effects, server)
-            {
-                return Ok(Taken::Later);
-            }
-            self.note_in_flight(statement.effects);
-            self.lend(&statement.query, statement.effects, server);
-            self.tainted(statement.effects, &statement.query);
-            if statement.effects.intersects(MAKES_SETTINGS) {
-                self.note_bound_names(head, body);
-            }
-        }
-        let names = portal_end + 1 + name_len;
-        if let Some(gone) = self.deallocated_by(name) {
-            self.counts.binds += 1;
-            let types = self.names.lookup(name).map(|s| s.types.clone()).unwrap_or_default();
-            put_deallocate(&types, server);
-            self.note_deallocate(&body[..portal_end], &gone);
-            let taken = put_bind_of(b"", head, &body[..names], portal_end, server);
-            server.pipeline.push(Kind::Bind, Action::Forward, false);
-            return Ok(taken);
-        }
-        if name.is_empty() {
-            self.counts.binds += 1;
-            if let Some(statement) = self.names.lookup(b"").cloned()
-                && cannot_be_prepared(&statement, server)
-                && !self.names.unnamed_is_at(&server.names, server.shared.id)
-            {
-                put_stand_in(&statement, server);
-                server.pipeline.push(Kind::Bind, Action::Forward, false);
-                return Ok(put_bind_of(STAND_IN, head, &body[..names], portal_end, server));
-            }
-            self.bind_unnamed(server);
-            return Ok(Taken::Forward);
-        }
-        let Some(statement) = self.names.lookup(name).cloned() else {
-            self.counts.binds += 1;
-            return Ok(self.bind_unknown(name, server));
-        };
-        let Some(statement) = self.settled(statement) else {
-            self.refuse_bytes(Kind::Bind, server);
-            return Ok(Taken::Drop);
-        };
-        if self.asks_for_description(&statement, server) {
-            return Ok(Taken::Later);
-        }
-        self.counts.binds += 1;
-        if statement.is_stale() && server.pipeline.status() != TransactionStatus::Failed {
-            self.refuse(Kind::Bind, Error::stale_plan(), server);
-            return Ok(Taken::Drop);
-        }
-        self.forgetting = statement.effects.intersects(FORGETS_NAMES);
-        if !server.names.holds(statement.id) && cannot_be_prepared(&statement, server) {
-            put_stand_in(&statement, server);
-            server.pipeline.push(Kind::Bind, Action::Forward, false);
-            return Ok(put_bind_of(STAND_IN, head, &body[..names], portal_end, server));
-        }
-        self.ensure_for_client(&statement, server);
-        let taken = put_bind_of(statement.server_name.as_bytes(), head, &body[..names], portal_end, server);
-        server.pipeline.push_about(Kind::Bind, Action::Forward, statement.id);
-        if portal_end == 0 && statement.shape.get().is_none() {
-            self.shapes.bound = Some(statement);
-        }
-        Ok(taken)
-    }
-
-    /// The statement `name` is DEALLOCATE of this name, which the protocol prepared.
-    fn deallocated_by(&self, name: &[u8]) -> Option<Vec<u8>> {
-        let statement = self.names.lookup(name).filter(|s| s.effects.contains(Effects::DEALLOCATE))?;
-        let gone = deallocated_name(&statement.query)?;
-        self.names.lookup(&gone).is_some().then_some(gone)
-    }
-
     /// A statement whose parameters have other types by now, where a Parse settles them: who was told those of before keeps them,
     /// declared, as PostgreSQL holds on to them when it plans a prepared statement anew; who was told nothing has those of
     /// now. `None`: there is no room for it.
-    fn settled(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
+    pub(super) fn settled(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
         if !statement.has_moved() {
             return Some(statement);
         }
@@ -402,7 +294,11 @@ impl State {
 
     /// A statement that was described on one connection must not be run on another one where its rows look different, or its
     /// parameters are read as other types (a table was changed meanwhile): where that is not known its description is asked for first.
-    fn asks_for_description(&mut self, statement: &Arc<Statement>, server: &mut ServerConn) -> bool {
+    pub(super) fn asks_for_description(
+        &mut self,
+        statement: &Arc<Statement>,
+        server: &mut ServerConn,
+    ) -> bool {
         let returns_rows = || statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
         let is_known = if statement.was_told_open() {
             server.names.holds_as_told(statement.id)
@@ -420,20 +316,15 @@ impl State {
         true
     }
 
-    fn ensure_for_client(&mut self, statement: &Statement, server: &mut ServerConn) {
+    pub(super) fn ensure_for_client(&mut self, statement: &Statement, server: &mut ServerConn) {
         if !server.names.holds(statement.id) {
             self.counts.server_parses += 1;
             server.ensure(statement, &mut self.names, self.bounds.max_prepared, Action::Skip);
         }
     }
 
-    fn bind_unnamed(&mut self, server: &mut ServerConn) {
-        self.ensure_unnamed(server);
-        server.pipeline.push(Kind::Bind, Action::Forward, false);
-    }
-
     /// The server's unnamed statement becomes this client's, or none if the client has none.
-    fn ensure_unnamed(&mut self, server: &mut ServerConn) {
+    pub(super) fn ensure_unnamed(&mut self, server: &mut ServerConn) {
         match self.names.lookup(b"") {
             Some(statement) => {
                 self.forgetting = statement.effects.intersects(FORGETS_NAMES);
@@ -456,23 +347,6 @@ impl State {
             }
             None => {}
         }
-    }
-
-    /// A name the protocol did not prepare: SQL's PREPARE may have, so the server judges; but never by a name that
-    /// stands for somebody's statement.
-    fn bind_unknown(&mut self, name: &[u8], server: &mut ServerConn) -> Taken {
-        if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
-            self.refuse(Kind::Bind, Error::unknown_statement(name), server);
-            return Taken::Drop;
-        }
-        if let Some(error) = self.rule_unknown_name() {
-            self.refuse(Kind::Bind, error, server);
-            return Taken::Drop;
-        }
-        self.note_in_flight(Effects::EXECUTE);
-        self.ties.doubt(Effects::EXECUTE);
-        server.pipeline.push(Kind::Bind, Action::Forward, false);
-        Taken::Forward
     }
 
     pub(super) fn take_describe(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
@@ -579,7 +453,7 @@ impl State {
 }
 
 /// As the unnamed statement, to be bound.
-fn put_deallocate(types: &[u8], server: &mut ServerConn) {
+pub(super) fn put_deallocate(types: &[u8], server: &mut ServerConn) {
     f::put_parse(&mut server.conn.out, b"", DEALLOCATE, types);
     server.names.unnamed = None;
     server.pipeline.push(Kind::Parse, Action::Skip, false);
@@ -592,13 +466,13 @@ pub(super) fn put_deallocable(server: &mut ServerConn) {
 }
 
 /// Its block has failed: PostgreSQL parses only what ends one then.
-fn cannot_be_prepared(statement: &Statement, server: &ServerConn) -> bool {
+pub(super) fn cannot_be_prepared(statement: &Statement, server: &ServerConn) -> bool {
     server.pipeline.status() == TransactionStatus::Failed && !may_end(&statement.query)
 }
 
 /// A statement without a text can be prepared all the same, and its Bind is refused as that of the other is: for the number of its
 /// parameters first, for the block then. It is described as the other is that returns no rows, where the types are known.
-fn put_stand_in(statement: &Statement, server: &mut ServerConn) {
+pub(super) fn put_stand_in(statement: &Statement, server: &mut ServerConn) {
     let types = known_types(statement).map_or_else(
         || TEXT_OID.to_be_bytes().repeat(number_of_params(statement)).into(),
         std::borrow::Cow::Borrowed,
@@ -630,30 +504,4 @@ fn is_told_by_stand_in(statement: &Statement, server: &ServerConn) -> bool {
         None => returns_nothing(&statement.query),
     };
     cannot_be_prepared(statement, server) && known_types(statement).is_some() && nothing()
-}
-
-/// A Bind with another statement's name; `names` is its body up to the end of both. The rest of it follows.
-fn put_bind_of(
-    statement: &[u8],
-    head: Header,
-    names: &[u8],
-    portal_end: usize,
-    server: &mut ServerConn,
-) -> Taken {
-    let len = head.body + 4 - (names.len() - portal_end - 1) + statement.len();
-    let out = &mut server.conn.out;
-    out.push(f::BIND);
-    out.extend_from_slice(&(len as u32).to_be_bytes());
-    out.extend_from_slice(&names[..=portal_end]);
-    out.extend_from_slice(statement);
-    Taken::Prefix(HEADER_BYTES + names.len())
-}
-
-fn need_names(head: Header, body: &[u8]) -> Result<Taken, Fault> {
-    if body.len() >= SMALL_MESSAGE_BYTES_MAX || body.len() >= head.body {
-        return Err(
-            DecodeError::Malformed { tag: f::BIND, what: "statement name", flaw: Flaw::String }.into()
-        );
-    }
-    Ok(Taken::NeedWhole)
 }
