@@ -26,6 +26,7 @@ const TYPES: &[&str] = &[
     "int8",
     "numeric",
     "numeric(6,2)",
+    "numeric(1000,1000)",
     "float4",
     "float8",
     "money",
@@ -42,6 +43,7 @@ const TYPES: &[&str] = &[
     "time",
     "time(0)",
     "timetz",
+    "timetz(2)",
     "timestamp",
     "timestamp(0)",
     "timestamptz",
@@ -49,6 +51,8 @@ const TYPES: &[&str] = &[
     "interval",
     "interval(0)",
     "interval hour to minute",
+    "interval second(2)",
+    "interval year",
     "uuid",
     "json",
     "jsonb",
@@ -66,12 +70,17 @@ const TYPES: &[&str] = &[
     "point",
     "box",
     "circle",
+    "path",
+    "polygon",
+    "line",
+    "lseg",
     "int4range",
     "numrange",
     "daterange",
     "tstzrange",
     "int4multirange",
     "tsmultirange",
+    "nummultirange",
     "int2[]",
     "int4[]",
     "int8[]",
@@ -84,6 +93,21 @@ const TYPES: &[&str] = &[
     "char(3)[]",
     "timestamp(0)[]",
     "timetz[]",
+    "time(0)[]",
+    "bit(3)[]",
+    "varbit(2)[]",
+    "interval(0)[]",
+    "\"char\"[]",
+    "name[]",
+    "money[]",
+    "json[]",
+    "jsonb[]",
+    "bytea[]",
+    "bool[]",
+    "numrange[]",
+    "tstzrange[]",
+    "point[]",
+    "box[]",
     "mood",
     "mood[]",
     "dint",
@@ -95,6 +119,13 @@ const TYPES: &[&str] = &[
     "dhour",
     "darray",
     "dints",
+    "dchar",
+    "dbits",
+    "dstamp",
+    "dspan",
+    "dmood",
+    "drange",
+    "dnums",
     "interval hour to minute[]",
     "tsvector",
     "tsquery",
@@ -104,7 +135,10 @@ const DOMAINS: &str = "CREATE TYPE mood AS ENUM ('ok', 'sad', '1');
     CREATE DOMAIN dint AS int CHECK (VALUE < 1000); CREATE DOMAIN dtext AS text NOT NULL;
     CREATE DOMAIN dvc AS varchar(4); CREATE DOMAIN dnum AS numeric(5,1); CREATE DOMAIN dnest AS dint CHECK (VALUE > -5);
     CREATE DOMAIN dfloat AS float8; CREATE DOMAIN dhour AS interval hour to minute;
-    CREATE DOMAIN darray AS text[] CHECK (VALUE[1] <> 'a'); CREATE DOMAIN dints AS int8[];";
+    CREATE DOMAIN darray AS text[] CHECK (VALUE[1] <> 'a'); CREATE DOMAIN dints AS int8[];
+    CREATE DOMAIN dchar AS char(3); CREATE DOMAIN dbits AS bit(3); CREATE DOMAIN dstamp AS timestamp(0);
+    CREATE DOMAIN dspan AS interval(0); CREATE DOMAIN dmood AS mood CHECK (VALUE <> 'sad'); CREATE DOMAIN drange AS numrange;
+    CREATE DOMAIN dnums AS numeric(5, 1)[];";
 
 /// Strings that some type takes, or that only look like it.
 const STRINGS: &[&str] = &[
@@ -240,6 +274,65 @@ const STRINGS: &[&str] = &[
     "--",
     "$$",
     "COPY t, line 1",
+    // More digits behind the point than a number has: refused before it is rounded.
+    "1e-16383",
+    "1e-16384",
+    "1e-17000",
+    "-0.5E-99999",
+    "1e131071",
+    "1e131072",
+    "1e-2147483648",
+    "{1e-17000}",
+    "{1,2e-20000}",
+    "[1e-17000,2)",
+    "{[0,1e-17000)}",
+    // At the ends of what dates, times and spans can be.
+    "294276-12-31 23:59:59.9999999",
+    "294277-01-01",
+    "5874897-12-31",
+    "4714-11-24 00:00:00 BC",
+    "4714-11-23 BC",
+    "23:59:59.9999999",
+    "23:59:59.9999999+15:59:59",
+    "24:00:00.0000001",
+    "0.0000005 seconds",
+    "178956970 years 7 mons",
+    "-178956970 years -8 mons",
+    "2147483647 days 2562047788:00:54.775807",
+    "2147483648 mons",
+    "1:2:3.5555555",
+    "P0001-02-03T04:05:06.789",
+    "1 year ago",
+    "@ 1 minute 1.999999 seconds",
+    "{\"1:02:03.5\",\"2 days\"}",
+    // Names are cut between characters.
+    "ééééééééééééééééééééééééééééééééa",
+    "aéééééééééééééééééééééééééééééééé",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "{aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}",
+    // Documents.
+    "\"\\u0000\"",
+    "\"\\ud83d\\ude00\"",
+    "{\"a\":1e400000}",
+    "{\"a\":-0,\"b\":1.0}",
+    "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]",
+    "{\"{\\\"a\\\": 1}\"}",
+    // Bits, bytes, signs.
+    "{101,11}",
+    "b101",
+    "x1F",
+    "{\"\\\\x00ff\"}",
+    "{t,f,NULL}",
+    "(1,2),(3,4)",
+    "((1,2),(3,4),(5,6))",
+    "[(1,2),(3,4)]",
+    "{1,2,3}",
+    "{(1,2),(3,4)}",
+    "{(1,2),(3,4);(5,6),(7,8)}",
+    "-$1,234.565",
+    "(12.345)",
+    "{-$5.005}",
+    "{\"[1,2)\",empty}",
     "{\\\\}",
     "\u{1}",
     "\u{7f}",
@@ -454,6 +547,11 @@ fn every_literal_into_every_type() {
         all.push((Class::Decimal, format!("{digits}.50")));
         all.push((Class::SignedDecimal, format!("-{digits}.0")));
     }
+    // More digits than a number may have, but for a float's or a rounded number's input.
+    let zeros = "0".repeat(17_000);
+    all.push((Class::String, format!("'1.{zeros}1'")));
+    all.push((Class::Decimal, format!("1.{zeros}1")));
+    all.push((Class::SignedDecimal, format!("-1.{zeros}1")));
     let (mut counts, mut wrong) = (Counts::default(), String::new());
     for (i, name) in TYPES.iter().enumerate() {
         let table = format!("c{i}");

@@ -645,6 +645,7 @@ fn sessions_that_may_share_a_batch_have_equal_keys() {
     for stops in [
         "SET client_encoding = SJIS",
         "SET client_encoding = BIG5",
+        "SET client_encoding = SQL_ASCII",
         "SET standard_conforming_strings = off",
         "SET client_min_messages = debug1",
         "SET client_min_messages = log",

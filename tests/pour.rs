@@ -990,6 +990,59 @@ fn a_reload_that_changes_what_strings_mean_is_heard_by_who_is_poured() {
     assert_eq!(lengths.trim(), format!("3|{}", 3 * (CLIENTS + 1)));
 }
 
+/// What is said to be in no encoding a COPY stores unseen; an INSERT's bytes have to be characters of the server's.
+#[test]
+fn bytes_that_are_no_characters_are_refused_in_no_encoding_as_directly() {
+    let pg = Postgres::shared();
+    for way in ["asked for at login", "set", "of the database, since a moment ago"] {
+        let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+        let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+        let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+        match way {
+            "asked for at login" => {
+                let parameters = [("user", "postgres"), ("database", &db), ("client_encoding", "SQL_ASCII")];
+                clients.fill_with(|| Raw::login_as(proxy.port(), &parameters, "").expect("login"));
+            }
+            "set" => {
+                clients.iter_mut().for_each(|client| drop(client.rows("SET client_encoding = 'SQL_ASCII'")))
+            }
+            _ => {
+                pg.psql(&db, &format!("ALTER DATABASE {db} SET client_encoding = 'SQL_ASCII'"));
+                let others =
+                    format!("FROM pg_stat_activity WHERE datname = '{db}' AND pid <> pg_backend_pid()");
+                pg.psql(&db, &format!("SELECT pg_terminate_backend(pid) {others}"));
+                pg.wait_until(&db, &format!("SELECT count(*) = 0 {others}"));
+            }
+        }
+        let sql = "INSERT INTO t (a, b) VALUES ($1, $2)";
+        for round in 0..ROUNDS {
+            let script = |c: usize| {
+                let (good, bad) = (number(c, round, 0).to_string(), number(c, round, 1).to_string());
+                let text = |a: &str| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x\u{1}y')"));
+                let param = |a: &str| Step::extended(sql, &[Some(a), Some("x\u{1}y")]);
+                let mut steps =
+                    if round % 2 == 0 { [text(&good), text(&bad)] } else { [param(&good), param(&bad)] };
+                // Half of a character.
+                steps[1].bytes.iter_mut().filter(|byte| **byte == 1).for_each(|byte| *byte = 0xe9);
+                // The first ones are good, so that there are others to leave with.
+                if c.is_multiple_of(2) { steps[..1].to_vec() } else { steps.to_vec() }
+            };
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+                let states: Vec<_> = errors(seen).iter().map(Message::sqlstate).collect();
+                assert_eq!(
+                    states,
+                    if c % 2 == 0 { &[][..] } else { &["22021"] },
+                    "{way}: {}",
+                    comparable(seen)
+                );
+            }
+        }
+        let rows = pg.psql(&db, "SELECT count(*), count(*) FILTER (WHERE length(b) <> 3) FROM t");
+        assert_eq!(rows.trim(), format!("{}|0", ROUNDS * CLIENTS), "{way}");
+    }
+}
+
 #[test]
 fn a_row_that_waits_for_a_lock_holds_up_no_stranger() {
     let pg = Postgres::shared();

@@ -636,8 +636,9 @@ pub fn decode_session(columns: &[Option<&[u8]>]) -> Result<Session, Reason> {
             return Err(Reason::Setting { name, value: value.to_owned() });
         }
     }
-    let encoding = answer.settings.get("client_encoding").and_then(Option::as_deref).unwrap_or_default();
-    if !encoding_pours(encoding) {
+    let setting = |name: &str| answer.settings.get(name).and_then(Option::as_deref).unwrap_or_default();
+    let encoding = setting("client_encoding");
+    if !encoding_pours(encoding, setting("server_encoding")) {
         return Err(Reason::Setting { name: "client_encoding", value: encoding.to_owned() });
     }
     let key =
@@ -646,18 +647,21 @@ pub fn decode_session(columns: &[Option<&[u8]>]) -> Result<Session, Reason> {
     Ok(Session { user: answer.user, session_user: answer.session_user, search_path: answer.search_path, key })
 }
 
-/// Is every byte below 128 a character of its own in this client encoding? In the others a backslash can be the second byte
-/// of a character, and COPY's escapes would tear it apart.
+/// Does a COPY read texts in this client encoding as an INSERT does? Where a backslash can be the second byte of a character its
+/// escapes would tear that apart; and what is said to be in no encoding it takes unseen, where an INSERT's bytes have to be
+/// characters of the server's.
 ///
-/// `name` as `client_encoding` shows it; case and punctuation do not matter, as to the server.
-pub fn encoding_pours(name: &str) -> bool {
-    let plain: String =
-        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
-    match plain.as_str() {
-        "utf8" | "unicode" | "sqlascii" | "koi8r" | "koi8u" | "koi8" | "iso88595" | "iso88596"
-        | "iso88597" | "iso88598" | "euccn" | "eucjp" | "euckr" | "euctw" | "eucjis2004" | "win866"
-        | "win874" | "win1250" | "win1251" | "win1252" | "win1253" | "win1254" | "win1255" | "win1256"
-        | "win1257" | "win1258" => true,
+/// Names as the settings show them; case and punctuation do not matter, as to the server. [`guard_sql`] asks again.
+pub fn encoding_pours(client: &str, server: &str) -> bool {
+    let plain = |name: &str| -> String {
+        name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+    };
+    match plain(client).as_str() {
+        "sqlascii" => plain(server) == "sqlascii",
+        "utf8" | "unicode" | "koi8r" | "koi8u" | "koi8" | "iso88595" | "iso88596" | "iso88597"
+        | "iso88598" | "euccn" | "eucjp" | "euckr" | "euctw" | "eucjis2004" | "win866" | "win874"
+        | "win1250" | "win1251" | "win1252" | "win1253" | "win1254" | "win1255" | "win1256" | "win1257"
+        | "win1258" => true,
         latin => {
             latin.strip_prefix("latin").is_some_and(|n| n.parse::<u8>().is_ok_and(|n| (1..=10).contains(&n)))
         }

@@ -37,6 +37,8 @@ pub enum NotPourable {
     Format,
     /// A binary value of a length or range that its type does not have.
     Binary,
+    /// More digits than a number may have, which COPY would round away first.
+    Digits,
     /// A text parameter that is not an integer of its own type, bound for a column of another width.
     Range,
 }
@@ -53,6 +55,7 @@ impl std::fmt::Display for NotPourable {
             Self::FormatCode => "format code",
             Self::Format => "mixed formats",
             Self::Binary => "binary value",
+            Self::Digits => "too many digits",
             Self::Range => "integer out of range",
         })
     }
@@ -206,6 +209,9 @@ fn put_literal(
                 copy::put_text_int(out, read_text_int(width, body)?);
                 return Ok(PUT);
             }
+            if rule.rounds && !is_of_few_digits(body) {
+                return Err(NotPourable::Digits);
+            }
             if !copy::put_text_unquoted(out, body) {
                 return Err(NotPourable::Literal);
             }
@@ -214,6 +220,10 @@ fn put_literal(
         Class::Integer | Class::SignedInteger | Class::Decimal | Class::SignedDecimal => {
             if !is_number(class, bytes) {
                 return Err(NotPourable::Literal);
+            }
+            // Written so, it is a `numeric` first, whatever the column is.
+            if bytes.len() > DIGITS_MAX {
+                return Err(NotPourable::Digits);
             }
             if rule.float && is_negative_zero(bytes) {
                 return Err(NotPourable::NegativeZero);
@@ -247,6 +257,26 @@ fn put_number(bytes: &[u8], out: &mut Vec<u8>) {
     let zeros = digits.windows(2).take_while(|pair| pair[0] == b'0' && pair[1].is_ascii_digit()).count();
     out.extend_from_slice(sign);
     out.extend_from_slice(&digits[zeros..]);
+}
+
+/// Digits of a number, and places that an exponent moves its point by, which together are surely fewer than a `numeric` may
+/// have behind its point (`NUMERIC_DSCALE_MAX`).
+const DIGITS_MAX: usize = 6000;
+const EXPONENT_DIGITS_MAX: usize = 4;
+
+/// Is it a number, or an array of numbers, none of which has more digits than a `numeric` may have? Or it is none at all.
+fn is_of_few_digits(text: &[u8]) -> bool {
+    text.split(|b| *b == b',').all(|number| {
+        let exponents = memchr::memchr2_iter(b'e', b'E', number);
+        // In an array a backslash may stand inside a number.
+        number.len() <= DIGITS_MAX && exponents.map(|at| &number[at + 1..]).all(is_small_exponent)
+    })
+}
+
+fn is_small_exponent(behind: &[u8]) -> bool {
+    let digits = behind.strip_prefix(b"-").or(behind.strip_prefix(b"+")).unwrap_or(behind);
+    let end = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+    end <= EXPONENT_DIGITS_MAX && !digits[end..].iter().any(|b| matches!(b, b'0'..=b'9' | b'\\' | b'_'))
 }
 
 fn is_negative_zero(bytes: &[u8]) -> bool {
@@ -344,6 +374,9 @@ fn put_param_text(
         copy::put_text_null(out);
         return Ok(PUT);
     };
+    if rule.rounds && (!binary || rule.as_text) && !is_of_few_digits(value) {
+        return Err(NotPourable::Digits);
+    }
     if binary {
         print(rule.print, value, out)?;
         // A text that is read as the column's type: a number has no words.
@@ -610,6 +643,7 @@ mod tests {
             cast: None,
             width: None,
             float: false,
+            rounds: false,
             temporal: Temporal::No,
             lasting: Lasting::Null,
         }
@@ -697,6 +731,28 @@ mod tests {
     }
 
     #[test]
+    fn numbers_have_no_more_digits_than_numbers_may_have() {
+        let nines = "9".repeat(DIGITS_MAX);
+        for few in
+            ["", "1.50", "-1e-9999", "1E+0012", "NaN", "x", &nines, "{1e-20,\"2e-30\",NULL}", "{{1},{2}}"]
+        {
+            assert!(is_of_few_digits(few.as_bytes()), "{few}");
+        }
+        let many = format!("{nines}9");
+        for many in
+            ["1e-10000", "1e-00001", "1e-1_7000", "{1e-20,2E-17000}", "{1e\\-17000}", "{1e-1\\7000}", &many]
+        {
+            assert!(!is_of_few_digits(many.as_bytes()), "{many}");
+        }
+        let decimal = format!("0.{nines}");
+        assert_eq!(encode_one(any_literal(), Class::Decimal, &decimal), Err(NotPourable::ValueTooLong));
+        let plan = InsertPlan { max_value_bytes: 1 << 16, ..plan(vec![any_literal()]) };
+        let item = Item { class: Class::Decimal, start: 0, end: decimal.len() };
+        let row = encode_literals(&plan, decimal.as_bytes(), &[item], &mut Vec::new());
+        assert_eq!(row, Err(NotPourable::Digits));
+    }
+
+    #[test]
     fn words_in_dates_ask_for_the_clients_own_time() {
         let own = |temporal, value: &str| means_own_time(temporal, value.as_bytes());
         for word in ["now", "NOW", "today", "12:00 tomorrow", "2024-01-01 10:00 Asia/Tokyo", "epoch"] {
@@ -720,6 +776,7 @@ mod tests {
             elements: None,
             as_text: false,
             print,
+            rounds: false,
             temporal: Temporal::No,
         })
     }

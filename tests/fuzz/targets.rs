@@ -666,7 +666,7 @@ pub(crate) fn catalog_answers(data: &[u8]) {
     let _ = catalog::decode_guard(&columns);
     let _ = catalog::decode_sentinel(&columns);
     if let Ok(name) = std::str::from_utf8(data) {
-        let _ = catalog::encoding_pours(name);
+        let _ = catalog::encoding_pours(name, "UTF8");
         let mut quoted = String::new();
         catalog::put_identifier(&mut quoted, name);
         let tokens: Vec<_> = scan::scan(quoted.as_bytes(), true).collect();

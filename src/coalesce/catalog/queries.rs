@@ -158,6 +158,18 @@ macro_rules! types_query {
     };
 }
 
+/// Do the connection's texts mean what they meant when they were taken apart, and does a COPY look at their bytes as an INSERT does
+/// (`encoding_pours`)? Of who is only poured none would hear of a change.
+macro_rules! reads_as_an_insert {
+    () => {
+        "pg_catalog.current_setting('standard_conforming_strings') OPERATOR(pg_catalog.=) 'on'
+   AND (pg_catalog.current_setting('client_encoding') OPERATOR(pg_catalog.<>)
+          ALL ('{SQL_ASCII,SJIS,BIG5,GBK,UHC,GB18030,JOHAB,SHIFT_JIS_2004,MULE_INTERNAL}'::pg_catalog.text[])
+        OR (pg_catalog.current_setting('client_encoding') OPERATOR(pg_catalog.=) 'SQL_ASCII'
+          AND pg_catalog.current_setting('server_encoding') OPERATOR(pg_catalog.=) 'SQL_ASCII'))"
+    };
+}
+
 /// Asks for types. `$1`: an array of their names. Answers one row of one text column ([`decode_types`]).
 pub const TYPES_SQL: &str = types_query!("$1::pg_catalog.text[]");
 
@@ -318,7 +330,7 @@ SELECT pg_catalog.json_build_object(
 /// - the isolation level (ALTER ROLE, ALTER SYSTEM): what is looked at then is older than COPY's lock;
 /// - row security, which applies to the role once that has lost BYPASSRLS, SUPERUSER or its membership in the owner: a COPY would fail of
 ///   itself, but an INSERT that was prepared before is not planned again for that;
-/// - what a backslash in the clients' strings means (ALTER SYSTEM and a reload): of who is only poured none would hear of it.
+/// - what a backslash in the clients' strings means (ALTER SYSTEM and a reload), or the encoding that they are taken for (ALTER DATABASE).
 pub fn guard_sql() -> &'static str {
     // The text under the cast is never a constant, so it is not folded (and raised) while planning; and it is int4's input
     // that raises: xid8's takes any text for zero before PostgreSQL 16.
@@ -333,7 +345,9 @@ pub fn guard_sql() -> &'static str {
    AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid
    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
    AND NOT pg_catalog.row_security_active($1::pg_catalog.oid)
-   AND pg_catalog.current_setting('standard_conforming_strings') OPERATOR(pg_catalog.=) 'on'
+   AND ",
+        reads_as_an_insert!(),
+        "
   THEN pg_catalog.pg_current_xact_id()::pg_catalog.text
   ELSE pg_catalog.concat('pgsluice: the table changed ', found.f)::pg_catalog.int4::pg_catalog.text END FROM found"
     );
@@ -353,10 +367,11 @@ pub fn guard_sql() -> &'static str {
 /// users (ALTER DOMAIN invalidates no table), nor where functions of users are called (CREATE OR REPLACE FUNCTION invalidates none,
 /// either): see [`Table::has_sentinel`]. The role needs SELECT.
 pub fn sentinel_sql<'a>(targets: impl IntoIterator<Item = &'a str>) -> String {
-    let mut sql = String::from(
+    let mut sql = String::from(concat!(
         "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)
-   AND pg_catalog.current_setting('standard_conforming_strings') OPERATOR(pg_catalog.=) 'on'",
-    );
+   AND ",
+        reads_as_an_insert!()
+    ));
     for (at, target) in targets.into_iter().enumerate() {
         let (name, relid) = (2 * at + 2, 2 * at + 3);
         let _ = write!(
@@ -427,7 +442,7 @@ pub const SESSION_SQL: &str = "SELECT pg_catalog.json_build_object(
   'user', CURRENT_USER, 'session_user', SESSION_USER, 'search_path', pg_catalog.current_setting('search_path'),
   'temporary', pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid,
   'settings', (SELECT pg_catalog.json_object_agg(s.name, pg_catalog.current_setting(s.name, true)) FROM pg_catalog.unnest(
-    '{DateStyle,IntervalStyle,TimeZone,timezone_abbreviations,array_nulls,xmloption,lc_monetary,client_encoding,synchronous_commit,default_toast_compression,row_security,default_transaction_isolation,default_transaction_read_only,default_transaction_deferrable,transaction_isolation,transaction_read_only,session_replication_role,standard_conforming_strings,backslash_quote,client_min_messages}'::pg_catalog.text[]) s(name)))::pg_catalog.text";
+    '{DateStyle,IntervalStyle,TimeZone,timezone_abbreviations,array_nulls,xmloption,lc_monetary,client_encoding,server_encoding,synchronous_commit,default_toast_compression,row_security,default_transaction_isolation,default_transaction_read_only,default_transaction_deferrable,transaction_isolation,transaction_read_only,session_replication_role,standard_conforming_strings,backslash_quote,client_min_messages}'::pg_catalog.text[]) s(name)))::pg_catalog.text";
 
 /// Appends an identifier in double quotes.
 pub fn put_identifier(out: &mut String, name: &str) {

@@ -126,6 +126,8 @@ pub struct LiteralRule {
     pub width: Option<IntWidth>,
     /// A float: a negative zero is 0 in an INSERT and -0 in a COPY.
     pub float: bool,
+    /// See [`rounds`].
+    pub rounds: bool,
     /// Does a string mean the transaction's time?
     pub temporal: Temporal,
     /// What means the same at any time?
@@ -259,6 +261,8 @@ pub struct ParamRule {
     pub as_text: bool,
     /// A binary value in a text row.
     pub print: Print,
+    /// See [`rounds`].
+    pub rounds: bool,
     /// Does a text value mean the transaction's time?
     pub temporal: Temporal,
 }
@@ -282,7 +286,8 @@ pub(super) fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<P
         return Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() });
     }
     let temporal = temporal(column);
-    Ok(ParamRule { index, convert: None, elements: None, as_text: false, print: Print::No, temporal })
+    let print = Print::No;
+    Ok(ParamRule { index, convert: None, elements: None, as_text: false, print, rounds: false, temporal })
 }
 
 /// An enum's label is its text, where nobody made a function for that cast.
@@ -449,6 +454,14 @@ fn temporal(column: &Column) -> Temporal {
     }
 }
 
+/// A `numeric` of a certain scale, or an array of such. COPY rounds what it reads, and so takes more digits than a number may
+/// have; an INSERT makes a number of them first, and refuses them.
+fn rounds(column: &Column) -> bool {
+    let numeric = column.base_oid == oid::NUMERIC || column.elem_oid == oid::NUMERIC;
+    // A domain's own modifier is not known here.
+    numeric && (column.typmod >= 0 || column.type_oid != column.base_oid)
+}
+
 /// The classes of literals that are proven for a column.
 fn accepted(column: &Column) -> ClassSet {
     use Class::{Decimal, False, Integer, Null, SignedDecimal, SignedInteger, String, True};
@@ -499,6 +512,7 @@ pub(super) fn literal_rule(
         cast: class.cast(),
         width,
         float: matches!(column.base_oid, oid::FLOAT4 | oid::FLOAT8),
+        rounds: rounds(column),
         temporal: temporal(column),
         lasting: Lasting::of(column),
     })
@@ -613,7 +627,8 @@ pub(super) fn param_rule(index: usize, oid: Oid, column: &Column) -> Result<Para
     };
     let elements = IntWidth::of_elements(oid).filter(|_| into_array);
     let as_text = into_wider || into_array;
-    Ok(ParamRule { index, convert, elements, as_text, print, temporal: temporal(column) })
+    let (rounds, temporal) = (rounds(column), temporal(column));
+    Ok(ParamRule { index, convert, elements, as_text, print, rounds, temporal })
 }
 
 /// Does the column's own input make of such an array, as a text, what the server's casts make of its elements? Of integers it does
