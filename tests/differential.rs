@@ -157,6 +157,35 @@ const KINDS: &[Kind] = &[
     kind("v int, CHECK (v > 0) NOT ENFORCED", "1|-1", "'x'"),
     kind("CREATE TABLE @ (id int, v int4range, w int4range DEFAULT '[1,2)', PRIMARY KEY (v, w WITHOUT OVERLAPS)); INSERT INTO @ (v) VALUES ('[7,8)')", "", "'[7,8)'|'x'"),
     seen("v int, w uuid DEFAULT uuidv7()", "1|2", "id, v, w IS NULL"),
+    // At the ends of what a number may be: more digits than it may have are refused before they are rounded.
+    kind("v numeric(10,2)", "'1e-9999'|'1E3'|'-0.005'|NULL", "'1e-17000'|'-2E-20000'|1e-17000|'1e10'"),
+    kind("v numeric(3,-2)", "12345|'99949'|0|NULL", "99950|'1e-17000'|'x'"),
+    kind("v numeric(3,1)[]", "'{1.25,-1e-30}'|'{{1},{2}}'", "'{1e-17000}'|'{100}'"),
+    kind("v macaddr8", "'08:00:2b:01:02:03:04:05'", "'x'"),
+    kind("v tsquery", "'a & b'|'a <-> b'", "'&'|5"),
+    kind("v jsonpath", "'$.a[*] ? (@ > 1)'", "'$.'|5"),
+    kind("v int8range[]", "'{\"[1,2)\",empty}'|'{}'", "'{[1}'"),
+    kind("v text STORAGE EXTERNAL, w bytea DEFAULT '\\x00'", "'a'|''|'é'", "5"),
+    kind("CREATE TYPE mood_@ AS ENUM ('ok', 'sad'); CREATE TABLE @ (id int, v mood_@[])", "'{ok,NULL}'|'{}'", "'{glad}'|'ok'"),
+    kind("CREATE DOMAIN pos_@ AS int CHECK (VALUE > 0); CREATE TABLE @ (id int, v pos_@[])", "'{1,2}'|NULL", "'{0}'"),
+    kind("CREATE TYPE span_@ AS RANGE (subtype = float8); CREATE TABLE @ (id int, v span_@)", "'[1,2.5)'|'empty'", "'[2,1]'"),
+    kind("CREATE TYPE row_@ AS (id int, v int); CREATE TABLE @ OF row_@ (v CHECK (v <> 3))", "1|NULL", "3|'x'"),
+    // Whole rows, and the table itself, in what is computed
+    kind("v int, CHECK (@ IS NOT NULL)", "1|'2'", "NULL"),
+    kind("v int, CHECK (tableoid::bigint > v)", "1|NULL", "2147483647|'x'"),
+    seen("CREATE TABLE @ (id int, v int, w oid GENERATED ALWAYS AS (tableoid) STORED) PARTITION BY LIST (v); CREATE TABLE a_@ PARTITION OF @ FOR VALUES IN (1); CREATE TABLE d_@ PARTITION OF @ DEFAULT", "1|2|3", "id, v, w = tableoid"),
+    // Columns in another order below, and names that need quotes
+    kind("CREATE TABLE @ (id int, v int, w text DEFAULT 'w') PARTITION BY RANGE (v); CREATE TABLE a_@ (x int, w text DEFAULT 'leaf', v int, id int) PARTITION BY LIST (id); ALTER TABLE a_@ DROP COLUMN x; ALTER TABLE @ ATTACH PARTITION a_@ FOR VALUES FROM (0) TO (100); CREATE TABLE b_@ (v int, x int, id int, w text CHECK (w <> 'no')); ALTER TABLE b_@ DROP COLUMN x; ALTER TABLE a_@ ATTACH PARTITION b_@ DEFAULT", "1|'99'|2", "100|NULL|-1"),
+    kind("CREATE TABLE @ (id int, v text) PARTITION BY HASH (v, id); CREATE TABLE a_@ PARTITION OF @ FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "'a'|'b'|NULL", "5"),
+    kind("v int, \"a\"\"b\" int DEFAULT 3, \"select\" text, \"na\u{ef}ve\" text DEFAULT 'x', aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa int", "1|NULL", "'x'"),
+    seen("v int; DO $d$BEGIN EXECUTE (SELECT 'ALTER TABLE @ ' || string_agg('ADD c' || n || ' int', ', ') FROM generate_series(1, 1598) n); END$d$", "1|NULL", "id, v, c1598"),
+    kind("CREATE TABLE up_@ (id int, v int CHECK (v <> 5)); CREATE TABLE @ (w int DEFAULT 3) INHERITS (up_@)", "1|2", "5"),
+    // Extensions
+    kind("CREATE EXTENSION IF NOT EXISTS citext SCHEMA pg_catalog; CREATE TABLE @ (id int, v text, w citext DEFAULT 'X', CHECK (w = 'x')); CREATE UNIQUE INDEX ON @ (w, id)", "'a'|NULL", "5"),
+    kind("CREATE EXTENSION IF NOT EXISTS citext SCHEMA pg_catalog; CREATE TABLE @ (id int, v citext)", "'a'|NULL|'É'", "5"),
+    kind("CREATE EXTENSION IF NOT EXISTS hstore SCHEMA pg_catalog; CREATE TABLE @ (id int, v text, w hstore DEFAULT 'a=>1', CHECK (w ? 'a'))", "'a'", "5"),
+    kind("CREATE EXTENSION IF NOT EXISTS ltree SCHEMA pg_catalog; CREATE TABLE @ (id int, v ltree)", "'a.b'", "'a..b'"),
+    kind("CREATE EXTENSION IF NOT EXISTS btree_gist SCHEMA pg_catalog; CREATE TABLE @ (id int, v int, EXCLUDE USING gist (v WITH =)); INSERT INTO @ (v) VALUES (7)", "NULL", "7|'x'"),
     // Nothing that fits
     kind("w int", "", "1|'x'"),
     kind("v nonesuch; SELECT 1", "", "1"),
@@ -239,6 +268,20 @@ const SETTINGS: &[(&str, &str)] = &[
     ("SET client_min_messages = warning", "SET xmloption = document"),
     ("SET SESSION AUTHORIZATION diff_columns", ""),
     ("SET extra_float_digits = 0", "SET bytea_output = escape"),
+    ("SET client_encoding = 'SQL_ASCII'", "SET client_encoding = 'EUC_JP'"),
+    ("SET client_encoding = 'SJIS'", "SET client_encoding = 'WIN1252'"),
+    ("SET TIME ZONE INTERVAL '+02:30' HOUR TO MINUTE", "SET timezone_abbreviations = 'India'"),
+    ("SET IntervalStyle = 'postgres_verbose'", "SET default_toast_compression = 'pglz'"),
+    ("SET session_replication_role = replica", "SET session_replication_role = local"),
+    ("SET row_security = off", "SET default_transaction_deferrable = on"),
+    ("SET backslash_quote = off", "SET transform_null_equals = on"),
+    (
+        "SELECT set_config('DateStyle', 'German', false)",
+        "DO $$BEGIN PERFORM set_config('TimeZone', 'Asia/Tokyo', false); END$$",
+    ),
+    ("BEGIN; SET LOCAL DateStyle = 'German'; COMMIT", "BEGIN; SET DateStyle = 'German'; ROLLBACK"),
+    ("SET search_path = \"$user\", s", "SET search_path = ''"),
+    ("SET search_path = public, pg_catalog", "SET search_path = s, pg_temp, public"),
 ];
 
 /// Types by which a parameter is cast: the column's own, another one now and then.
@@ -560,8 +603,16 @@ struct Side {
 }
 
 impl Side {
-    fn new(pg: &Postgres, port: u16) -> Self {
-        let db = pg.fresh_database("CREATE SCHEMA s; GRANT USAGE ON SCHEMA s TO PUBLIC");
+    fn new(pg: &Postgres, port: u16, encoding: &str) -> Self {
+        let db = pg.fresh_database("");
+        pg.psql("postgres", &format!("DROP DATABASE {db}"));
+        let own = format!("CREATE DATABASE {db} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0");
+        pg.psql("postgres", &own);
+        pg.psql(&db, "CREATE SCHEMA s; GRANT USAGE ON SCHEMA s TO PUBLIC");
+        // What is sent to it is in UTF-8.
+        if encoding != "UTF8" {
+            pg.psql("postgres", &format!("ALTER DATABASE {db} SET client_encoding = 'UTF8'"));
+        }
         let admin = Raw::login(pg.port(), &db);
         let clients = (0..CLIENTS).map(|_| Raw::login(port, &db)).collect();
         Self { admin, clients }
@@ -621,16 +672,20 @@ fn nobody_can_tell() {
     pg.psql("postgres", "CREATE ROLE diff_columns; CREATE ROLE diff_nothing");
     // A few rows as one INSERT of many VALUES, or all of them as COPYs.
     let proxies = ["", "[coalesce]\nvalues_max_rows = 0"].map(|plans| Proxy::to(pg, "", "", plans));
-    let (mut direct, mut ways) =
-        (Side::new(pg, pg.port()), proxies.each_ref().map(|p| Side::new(pg, p.port())));
+    let encodings = ["UTF8", "LATIN1", "SQL_ASCII"];
+    let mut directs = encodings.map(|encoding| Side::new(pg, pg.port(), encoding));
+    let mut ways = encodings.map(|encoding| proxies.each_ref().map(|p| Side::new(pg, p.port(), encoding)));
     let mut random = Seeded(seed);
     let mut poured = std::collections::BTreeMap::<String, (usize, usize)>::new();
     let mut differences = Vec::new();
     for number in 0..cases {
         // Every kind in turn; forms and settings so that neighbours differ.
         let kind = &KINDS[number % KINDS.len()];
-        let through = &mut ways[number / KINDS.len() % 2];
-        let form = FORMS[(number / KINDS.len() + number + random.below(2)) % FORMS.len()];
+        let turn = number / KINDS.len();
+        // Most databases are in UTF-8.
+        let place = [0, 0, 1, 0, 2][random.below(5)];
+        let (direct, through) = (&mut directs[place], &mut ways[place][turn % 2]);
+        let form = FORMS[(turn + number + random.below(2)) % FORMS.len()];
         let setting = SETTINGS[random.below(SETTINGS.len())];
         let table = format!("t{number}");
         let split = |list: &'static str| list.split('|').filter(|v| !v.is_empty()).collect::<Vec<_>>();
@@ -658,11 +713,12 @@ fn nobody_can_tell() {
         };
         let script = script.replace('@', &table);
         let mut was_poured = false;
-        for side in [&mut direct, &mut *through] {
+        for side in [&mut *direct, &mut *through] {
             side.create(&script, &table);
             side.each(|c| [setting.0, setting.1][c % 2].replace('@', &table));
         }
-        let what = format!("case {number}: {:?}, {form:?} {cast}, {setting:?}", kind.table);
+        let what =
+            format!("case {number}: {:?}, {form:?} {cast}, {setting:?}, {}", kind.table, encodings[place]);
         'rounds: for r in 0..ROUNDS {
             let scripts: Vec<_> = (0..CLIENTS).map(|c| case.script(c, r, good_len)).collect();
             let (expected, seen) = (direct.run(&scripts), through.run(&scripts));
@@ -683,7 +739,7 @@ fn nobody_can_tell() {
                 break;
             }
         }
-        for side in [&mut direct, &mut *through] {
+        for side in [&mut *direct, &mut *through] {
             side.each(|_| "DROP TABLE IF EXISTS pg_temp.".to_owned() + &table);
             side.each(|_| "RESET SESSION AUTHORIZATION".into());
             side.each(|_| "RESET ROLE".into());
