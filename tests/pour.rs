@@ -990,6 +990,33 @@ fn a_reload_that_changes_what_strings_mean_is_heard_by_who_is_poured() {
     assert_eq!(lengths.trim(), format!("3|{}", 3 * (CLIENTS + 1)));
 }
 
+/// The characters of a statement are settled when it is parsed.
+#[test]
+fn a_literal_that_was_parsed_in_another_encoding_stays_what_it_was() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    for (at, name) in ["parsed in another", "parsed in this one"].into_iter().enumerate() {
+        for client in &mut clients {
+            client.rows(&format!("SET client_encoding = '{}'", ["LATIN1", "UTF8"][at]));
+            client.send(&Step::prepare(name, "INSERT INTO t (a, b) VALUES ($1, '\u{e9}')").bytes);
+            client.read_until_ready();
+            client.rows("SET client_encoding = 'UTF8'");
+        }
+        for round in 0..ROUNDS {
+            let script = |c: usize| vec![Step::execute(name, &[Some(&number(c, round, at).to_string())])];
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            crowd::run(&mut clients, &scripts, false).iter().for_each(|seen| assert_eq!(errors(seen), []));
+        }
+        let lengths = pg.psql(&db, "SELECT length(b), count(*) FROM t GROUP BY 1");
+        assert_eq!(lengths.trim(), format!("{}|{}", 2 - at, ROUNDS * CLIENTS), "{name}");
+        let (rows, commands) = rows_and_commands(pg, &db, "t");
+        assert_eq!(commands < rows, at == 1, "{name}: {rows} rows by {commands} commands");
+        pg.psql(&db, "TRUNCATE t");
+    }
+}
+
 /// What is said to be in no encoding a COPY stores unseen; an INSERT's bytes have to be characters of the server's.
 #[test]
 fn bytes_that_are_no_characters_are_refused_in_no_encoding_as_directly() {

@@ -327,6 +327,9 @@ impl<'a> Walk<'a> {
                 return None;
             }
         };
+        if !insert.is_ascii && !self.is_parsed_as_now(statement) {
+            return None;
+        }
         let ready = if insert.of_literals {
             session.ready_for_literals(&statement.query, scratch)?
         } else {
@@ -345,6 +348,13 @@ impl<'a> Walk<'a> {
         let bound = Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows, of_literals };
         (self.bound, self.named) = (Some(bound), None);
         Some(ready)
+    }
+
+    /// Under the settings of now? Its characters are settled when it is parsed, and a COPY's by today's encoding.
+    fn is_parsed_as_now(&self, statement: &Statement) -> bool {
+        let state = &self.session.state;
+        statement.class
+            == if statement.is_shared() { state.class_of_texts() } else { state.vars.want.pour_class }
     }
 
     pub(super) fn word(statement: &Statement) -> Option<Word> {

@@ -58,6 +58,8 @@ pub struct PreparedInsert {
     pub tail: Tail,
     /// Its values are literals, all of them: each time others, mostly, so it is recognised without them.
     pub of_literals: bool,
+    /// It says the same in every encoding.
+    pub is_ascii: bool,
     row: Option<Arc<Statement>>,
 }
 
@@ -80,7 +82,8 @@ impl PreparedInsert {
             lifted.put_statement(&statement.query, 0, &mut text);
             Statement::under(&text, types, statement.class, statement.effects)
         });
-        Ok(Box::new(Self { rows, tail, of_literals, row }))
+        let is_ascii = statement.query.is_ascii();
+        Ok(Box::new(Self { rows, tail, of_literals, is_ascii, row }))
     }
 
     /// The same INSERT with one row and without comments, in the place of one that is parsed anew each time: neither its

@@ -229,7 +229,7 @@ impl State {
 
     /// Whose named statements of the same text and types are one: of this pool (another's user or database has other tables
     /// by the same names), with the same settings, whose texts are read in the same way.
-    fn class_of_texts(&self) -> u64 {
+    pub(in crate::client) fn class_of_texts(&self) -> u64 {
         self.vars.want.answer_class ^ self.meaning.pool ^ self.meaning.own ^ u64::from(self.std_strings())
     }
 
