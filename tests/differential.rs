@@ -444,7 +444,9 @@ impl Case {
                 .iter()
                 .map(|&(i, v)| {
                     let v = match (v.starts_with('\''), c % 4) {
-                        (true, 0 | 1) => format!("{v}::{}", self.cast),
+                        (true, 0) => format!("{v}::{}", self.cast),
+                        // As SQLAlchemy writes behind what psycopg2 does.
+                        (true, 1) => format!("{v}::{}::{}", self.cast, self.cast),
                         (true, 2) => format!("CAST({v} AS {})", self.cast),
                         (true, _) => format!("({v}::{})", self.cast),
                         (false, 0 | 2) if v == "NULL" => format!("CAST(NULL AS {})", self.cast),

@@ -1613,10 +1613,11 @@ fn strings_with_the_names_of_their_columns_types_are_poured() {
         CREATE TABLE t (a int, b timestamptz, c uuid, d jsonb, e varchar(3), f day, g interval, h timestamp)";
     let row = |a: usize, [b, c, e, f]: [&str; 4]| {
         let c = format!("'{c}2e6b9d2-4f0a-4b7e-9c55-0c9d6d0f3e11'::uuid");
-        // Each is written in three ways: the second as jOOQ does, the third as pgjdbc with preferQueryMode=simple.
+        // Each is written in three ways: the first as SQLAlchemy does behind psycopg2, the second as jOOQ does, the third as
+        // pgjdbc with preferQueryMode=simple.
         Step::query(&match a % 3 {
             0 => format!(
-                "INSERT INTO t VALUES ({a}, '{b}'::timestamptz, {c}, '{{\"a\": \"it''s\"}}'::jsonb, '{e}'::text,
+                "INSERT INTO t VALUES ({a}, '{b}'::timestamptz, {c}::UUID, '{{\"a\": \"it''s\"}}'::jsonb::JSONB, '{e}'::text,
                     '{f}'::date, '1 day'::interval, '2024-02-29 12:00'::timestamp without time zone)"
             ),
             1 => format!(

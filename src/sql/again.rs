@@ -239,16 +239,27 @@ fn digits_end(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// A plain string, perhaps with a type of one word directly behind it.
+/// A plain string, perhaps with a type of one word directly behind it, perhaps twice.
 #[inline]
 fn string(text: &[u8], start: usize) -> Option<(Class, usize)> {
     let end = string_end(text, start)?;
     if text.get(end) != Some(&b':') {
         return Some((Class::String, end));
     }
-    let name = text[end..].strip_prefix(b"::")?;
+    let (cast, end) = cast(text, end)?;
+    if text.get(end) != Some(&b':') {
+        return Some((Class::CastString(cast), end));
+    }
+    let (again, end) = self::cast(text, end)?;
+    again.is_same(cast).then_some((Class::CastString(again), end))
+}
+
+/// `::` and one word at `start`.
+#[inline]
+fn cast(text: &[u8], start: usize) -> Option<(Cast, usize)> {
+    let name = text[start..].strip_prefix(b"::")?;
     let name = &name[..name.iter().take_while(|b| b.is_ascii_alphanumeric()).count()];
-    Some((Class::CastString(Cast::of_word(name)?), end + 2 + name.len()))
+    Some((Cast::of_word(name)?, start + 2 + name.len()))
 }
 
 /// Past the plain string whose quote is at `open`. A vertical tab in a text is for `lift` to judge.

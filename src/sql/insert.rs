@@ -6,7 +6,7 @@
 //! once). On any doubt the answer is [`NotPourable`].
 //!
 //! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
-//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type`, `$n::text::type`, `'...'::type` or `NULL::type` ([`super::cast`]), also
+//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type`, `$n::text::type`, `'...'::type`, the same type twice, or `NULL::type` ([`super::cast`]), also
 //! written as `CAST(... AS type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
 
 mod lift;
@@ -53,7 +53,7 @@ pub enum Class {
     False,
     /// A plain quoted string, in one piece.
     String,
-    /// `'...'::type` or `CAST('...' AS type)`: such a string, with the name of a type behind it.
+    /// `'...'::type` or `CAST('...' AS type)`: such a string, with the name of a type behind it, perhaps twice.
     CastString(Cast),
     /// `$n`.
     Param(u16),

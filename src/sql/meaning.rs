@@ -559,7 +559,7 @@ fn param_number(param: &protobuf::ParamRef) -> Result<u16, NotPourable> {
     u16::try_from(param.number).map_err(|_| NotPourable::Params)
 }
 
-/// `$n::type`, `$n::text::type`, `'...'::type` or `NULL::type`. `None`: it is another cast.
+/// `$n::type`, `$n::text::type`, `'...'::type`, `'...'::type::type` or `NULL::type`. `None`: it is another cast.
 fn cast_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Result<Class, NotPourable>> {
     match cast.arg.as_ref()?.node.as_ref()? {
         NodeEnum::ParamRef(param) => {
@@ -567,10 +567,17 @@ fn cast_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Resu
             Some(param_number(param).map(|n| Class::CastParam(n, to)))
         }
         NodeEnum::TypeCast(inner) => {
-            let through = type_of(inner, types).filter(|inner| inner.is_text())?;
-            let NodeEnum::ParamRef(param) = inner.arg.as_ref()?.node.as_ref()? else { return None };
-            let to = type_of(cast, types)?.behind(through);
-            Some(param_number(param).map(|n| Class::CastParam(n, to)))
+            let through = type_of(inner, types)?;
+            let to = type_of(cast, types)?;
+            match inner.arg.as_ref()?.node.as_ref()? {
+                NodeEnum::ParamRef(param) if through.is_text() => {
+                    Some(param_number(param).map(|n| Class::CastParam(n, to.behind(through))))
+                }
+                NodeEnum::AConst(protobuf::AConst { val: Some(Val::Sval(_)), .. }) if to.is_same(through) => {
+                    Some(Ok(Class::CastString(to)))
+                }
+                _ => None,
+            }
         }
         NodeEnum::AConst(protobuf::AConst { val: Some(Val::Sval(_)), .. }) => {
             Some(Ok(Class::CastString(type_of(cast, types)?)))

@@ -294,13 +294,23 @@ impl<'a, 'o> Lift<'a, 'o> {
 
     /// A plain string, perhaps with the name of a type.
     fn string_item(&mut self, token: Token) -> Result<(Class, usize), NotPourable> {
-        match self.cast()? {
+        match self.cast_of_string()? {
             None => Ok((Class::String, token.end)),
             // A quote in a comment before the name: see `without_cast`.
             Some((_, end)) if memchr(b'\'', &self.text[token.end..end]).is_some() => {
                 Err(NotPourable::Expression)
             }
             Some((cast, end)) => Ok((Class::CastString(cast), end)),
+        }
+    }
+
+    /// `::type`, or the same type twice: what a driver wrote, and what a generator of SQL wrote behind that.
+    fn cast_of_string(&mut self) -> Result<Option<(Cast, usize)>, NotPourable> {
+        let Some((cast, end)) = self.cast()? else { return Ok(None) };
+        match self.cast()? {
+            None => Ok(Some((cast, end))),
+            Some((again, end)) if again.is_same(cast) => Ok(Some((again, end))),
+            Some(_) => Err(NotPourable::Expression),
         }
     }
 

@@ -82,6 +82,10 @@ fn the_type_of_a_string_may_stand_behind_it() {
     assert_eq!(shape("INSERT INTO t VALUES ('1'::numeric)"), shape("INSERT INTO t VALUES ('2'::dec)"));
     assert_ne!(shape("INSERT INTO t VALUES ('1'::date)"), shape("INSERT INTO t VALUES ('1'::text)"));
     assert_ne!(shape("INSERT INTO t VALUES ('1'::date)"), shape("INSERT INTO t VALUES ('1')"));
+    // What one writes and what another writes behind it.
+    assert_eq!(shape("INSERT INTO t VALUES ('1'::uuid :: UUID)"), shape("INSERT INTO t VALUES ('2'::uuid)"));
+    assert_eq!(shape("INSERT INTO t VALUES ('1'::s.m::\"s\".M)"), shape("INSERT INTO t VALUES ('2'::s.m)"));
+    assert_eq!(without_cast(b"'it''s'::date::date"), b"'it''s'");
     assert_ne!(shape("INSERT INTO t VALUES ('1'::dec(2))"), shape("INSERT INTO t VALUES ('1'::dec(3))"));
 }
 
@@ -255,6 +259,11 @@ fn refuses_the_rest_each_with_its_reason() {
         ("INSERT INTO t VALUES (-$1)", N::Expression),
         ("INSERT INTO t VALUES (1::int)", N::Expression),
         ("INSERT INTO t VALUES ('1'::varchar(3))", N::Expression),
+        ("INSERT INTO t VALUES ('1'::text::varchar)", N::Expression),
+        ("INSERT INTO t VALUES ('1'::dec(2)::dec(3))", N::Expression),
+        ("INSERT INTO t VALUES ('1'::date::date::date)", N::Expression),
+        ("INSERT INTO t VALUES (CAST('1' AS date)::date)", N::Expression),
+        ("INSERT INTO t VALUES ('1'::date /*'*/ ::date)", N::Expression),
         ("INSERT INTO t VALUES ('1'::numeric(3,1.5))", N::Expression),
         ("INSERT INTO t VALUES ('1'::text::int)", N::Expression),
         ("INSERT INTO t VALUES ('1'/*'*/::int)", N::Expression),
