@@ -989,6 +989,8 @@ fn a_statement_in_a_failed_block_is_described_and_bound_as_directly() {
         "ROLLBACK TO a",
         "ROLLBACK",
         "/* */ COMMIT",
+        "PREPARE x AS SELECT 8",
+        "ROLLBACK PREPARED 'x'",
         "INSERT INTO t VALUES ($1)",
         "INSERT INTO t VALUES ($1) RETURNING a",
         "INSERT INTO t VALUES (1)",

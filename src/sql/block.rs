@@ -71,20 +71,30 @@ pub fn word(text: &[u8]) -> Option<Word> {
 
 /// May `text` end a block? PostgreSQL parses such a statement also in one that has failed.
 pub fn may_end(text: &[u8]) -> bool {
-    const ENDS: [&[u8]; 5] = [b"commit", b"end", b"rollback", b"abort", b"prepare"];
-    let first = scan::scan(text, true).find(|token| &text[token.start..token.end] != b";");
-    first.is_some_and(|first| ENDS.iter().any(|end| text[first.start..first.end].eq_ignore_ascii_case(end)))
+    const ENDS: [&[u8]; 4] = [b"commit", b"end", b"rollback", b"abort"];
+    let mut words =
+        scan::scan(text, true).map(|token| &text[token.start..token.end]).skip_while(|word| *word == b";");
+    let (Some(first), second) = (words.next(), words.next()) else { return false };
+    let is = |word: &[u8], other: &[u8]| word.eq_ignore_ascii_case(other);
+    let goes_on = |word| second.is_some_and(|second| is(second, word));
+    // What was prepared for two phases is another transaction; a statement that is prepared is none.
+    if is(first, b"prepare") {
+        goes_on(b"transaction")
+    } else {
+        ENDS.iter().any(|end| is(first, end)) && !goes_on(b"prepared")
+    }
 }
 
 /// Is `text` of a kind that never returns rows? False: perhaps.
 pub fn returns_nothing(text: &[u8]) -> bool {
-    const NEVER: [&[u8]; 32] = [
+    const NEVER: [&[u8]; 34] = [
         b"alter",
         b"analyze",
         b"begin",
         b"checkpoint",
         b"close",
         b"comment",
+        b"commit",
         b"copy",
         b"create",
         b"deallocate",
@@ -105,6 +115,7 @@ pub fn returns_nothing(text: &[u8]) -> bool {
         b"release",
         b"reset",
         b"revoke",
+        b"rollback",
         b"savepoint",
         b"set",
         b"start",
@@ -183,6 +194,26 @@ mod tests {
             }
         }
         assert_eq!([word(b"B"), word(b"be"), word(b"")], [None; 3]);
+    }
+
+    #[test]
+    fn what_a_failed_block_parses() {
+        for text in
+            ["COMMIT", "; end", "/**/ Rollback to a", "ABORT;", "prepare TRANSACTION 'x'", "COMMIT AND CHAIN"]
+        {
+            assert!(may_end(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "",
+            ";",
+            "PREPARE a AS SELECT 1",
+            "PREPARE",
+            "COMMIT PREPARED 'x'",
+            "rollback /**/ prepared 'x'",
+            "SELECT 1",
+        ] {
+            assert!(!may_end(text.as_bytes()), "{text}");
+        }
     }
 
     #[test]
