@@ -371,7 +371,7 @@ impl Sides {
         for (mode, proxy) in &self.proxies {
             let through = self.run(proxy.port(), minor, steps).join("--\n");
             assert!(
-                direct == through,
+                direct == through || is_of_untold_types(&direct, &through),
                 "{what}, {mode} mode, {}\ndirect:\n{direct}\nthrough:\n{through}",
                 steps
                     .iter()
@@ -397,6 +397,15 @@ fn bind_formats(portal: &str, name: &str, formats: &[u8]) -> Vec<u8> {
         [portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0", &[formats.len() as u8]].concat();
     body.extend(formats.iter().flat_map(|&format| [0, format]));
     message(f::BIND, &body)
+}
+
+/// The first difference is what `docs/protocol.md` says of a failed block: a Describe is not answered on a connection where its
+/// statement was not parsed, and its parameters have types that nobody was told.
+fn is_of_untold_types(direct: &str, through: &str) -> bool {
+    let differ = direct.lines().zip(through.lines()).find(|(direct, through)| direct != through);
+    differ.is_some_and(|(direct, through)| {
+        direct.starts_with("t ") && direct != "t \\x00\\x00" && through.contains("\"25P02\"")
+    })
 }
 
 /// What a conversation is made of: all texts, or a few that meet each other more often.
