@@ -999,6 +999,7 @@ fn a_statement_in_a_failed_block_is_described_and_bound_as_directly() {
         "ROLLBACK",
         "/* */ COMMIT",
         "PREPARE x AS SELECT 8",
+        "DEALLOCATE a",
         "ROLLBACK PREPARED 'x'",
         "INSERT INTO t VALUES ($1)",
         "INSERT INTO t VALUES ($1) RETURNING a",

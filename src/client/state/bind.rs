@@ -57,8 +57,10 @@ impl State {
                 self.note_bound_names(head, body);
             }
         }
-        if let Some(gone) = statement.as_ref().and_then(|statement| self.deallocated_by(statement)) {
-            return Ok(self.bind_deallocate(&bind, &gone, server));
+        if let Some(statement) = &statement
+            && let Some(gone) = self.deallocated_by(statement)
+        {
+            return Ok(self.bind_deallocate(&bind, statement, &gone, server));
         }
         Ok(match statement {
             statement if name.is_empty() => self.bind_unnamed(&bind, statement.as_deref(), server),
@@ -79,10 +81,18 @@ impl State {
         Taken::Forward
     }
 
-    fn bind_deallocate(&mut self, bind: &BindNames<'_>, gone: &[u8], server: &mut ServerConn) -> Taken {
+    fn bind_deallocate(
+        &mut self,
+        bind: &BindNames<'_>,
+        statement: &Statement,
+        gone: &[u8],
+        server: &mut ServerConn,
+    ) -> Taken {
         self.counts.binds += 1;
-        let types = self.names.lookup(bind.name).map(|s| s.types.clone()).unwrap_or_default();
-        put_deallocate(&types, server);
+        if cannot_be_prepared(statement, server) {
+            return bind_stand_in(bind, statement, server);
+        }
+        put_deallocate(&statement.types, server);
         self.note_deallocate(bind.portal, gone);
         server.pipeline.push(Kind::Bind, Action::Forward, false);
         bind.put(b"", server)
