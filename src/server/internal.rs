@@ -247,7 +247,7 @@ impl ServerConn {
                 self.conn.want(head.total());
                 return Ok(false);
             };
-            reply.bytes += body.len();
+            reply.bytes += head.total();
             let raw = reply.keep_raw(head.tag, &buf[..head.total()]);
             match head.tag {
                 b::READY_FOR_QUERY => {
