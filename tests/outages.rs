@@ -5,8 +5,8 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use pgsluice::wire::{backend as b, frame};
 use support::console::{find, tell, until};
@@ -196,4 +196,186 @@ fn rows_wait_for_a_server_no_longer_than_statements_do() {
     assert!(refused(&mut second));
     assert!(clients.iter().all(Raw::has_answer), "rows wait for a second time");
     assert!(clients.iter_mut().all(refused));
+}
+
+// ===== silence =====
+
+/// A relay to the server in which connections fall silent, as to a machine without power: they stay open, and nothing arrives.
+#[derive(Default)]
+struct Hush {
+    /// Those of this number and before are silent.
+    silent: Mutex<usize>,
+    changed: Condvar,
+    connections: AtomicUsize,
+    /// Pieces that did not get through.
+    held: AtomicUsize,
+}
+
+impl Hush {
+    fn start(target: u16) -> (Arc<Self>, u16) {
+        let hush = Arc::new(Self::default());
+        let shared = Arc::clone(&hush);
+        let port = listen(target, move |client, server| {
+            let number = shared.connections.fetch_add(1, Ordering::AcqRel) + 1;
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                let shared = Arc::clone(&shared);
+                pass(from, to, move |_| shared.wait(number));
+            }
+        });
+        (hush, port)
+    }
+
+    fn wait(&self, number: usize) {
+        let mut silent = self.silent.lock().expect("silent");
+        self.held.fetch_add(usize::from(*silent >= number), Ordering::AcqRel);
+        while *silent >= number {
+            silent = self.changed.wait(silent).expect("silent");
+        }
+    }
+
+    /// All that there are, and all to come up to this number.
+    fn fall(&self, number: usize) {
+        *self.silent.lock().expect("silent") = number.max(self.connections.load(Ordering::Acquire));
+    }
+
+    /// Something was sent that nobody hears.
+    fn until_held(&self) {
+        let held = poll(PATIENCE, || (self.held.load(Ordering::Acquire) > 0).then_some(()));
+        assert!(held.is_some(), "nothing was sent");
+    }
+}
+
+fn hushed(pg: &Postgres, general: &str, database: &str) -> (Arc<Hush>, Proxy) {
+    let (hush, port) = Hush::start(pg.port());
+    let config = Proxy::config(pg, general, database, "");
+    let config = config.replace(&format!("port = {}", pg.port()), &format!("port = {port}"));
+    (hush, Proxy::start(&config))
+}
+
+/// Other connections are made, and the client knows nothing of it.
+#[test]
+fn an_idle_connection_that_fell_silent_is_given_up() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let (hush, proxy) = hushed(pg, "server_check_delay = 0\nserver_connect_timeout = 1", "");
+    let mut clients: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &db)).collect();
+    for client in &mut clients {
+        client.rows("BEGIN");
+    }
+    for client in &mut clients {
+        client.rows("COMMIT");
+    }
+    hush.fall(0);
+    for client in &mut clients {
+        assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+    }
+    // The first one found it, for all.
+    let told = proxy.log().matches("does not answer").count();
+    assert_eq!(told, 1, "{}", proxy.log());
+}
+
+/// Nobody could tell what became of them.
+#[test]
+fn rows_are_not_sent_on_a_connection_that_fell_silent_while_it_was_idle() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let (hush, proxy) = hushed(pg, "server_check_delay = 0\nserver_connect_timeout = 1", "");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    for round in 0..3 {
+        hush.fall(0);
+        for (a, client) in clients.iter_mut().enumerate() {
+            send_insert(client, number(a, round, 0));
+        }
+        for client in &mut clients {
+            assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"]);
+        }
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*), count(DISTINCT a) FROM t").trim(), "24|24");
+}
+
+#[test]
+fn a_server_that_falls_silent_keeps_nobody_from_being_closed() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let seen = |general: &str, before: &[&str], question: &str| {
+        let (hush, proxy) = hushed(pg, &format!("default_pool_size = 1\n{general}"), "");
+        let mut client = Raw::login(proxy.port(), &db);
+        let mut other = Raw::login(proxy.port(), &db);
+        other.rows("SELECT 1");
+        before.iter().for_each(|sql| _ = client.rows(sql));
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let row = find(&mut console, "SHOW CLIENTS", &[("database", &db)]).expect("the client");
+        hush.fall(usize::MAX);
+        client.send(&Step::query(question).bytes);
+        hush.until_held();
+        if !general.contains("query_timeout") {
+            tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+        }
+        client.read_until_closed().pop().expect("a word").sqlstate()
+    };
+    // The check of a connection that was idle.
+    assert_eq!(seen("server_check_delay = 0", &[], "SELECT 2"), "57P01");
+    // Settings that are put on it.
+    let settings = ["SET work_mem = '5MB'", "SET search_path = pg_catalog"];
+    for general in ["", "query_timeout = 1"] {
+        let told = if general.is_empty() { "57P01" } else { "57014" };
+        assert_eq!(seen(&format!("server_check_delay = 600\n{general}"), &settings, "SELECT 2"), told);
+    }
+}
+
+/// What is set on a new connection is part of its login.
+#[test]
+fn a_connect_query_that_is_not_answered_costs_one_connection() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE SEQUENCE s");
+    let general = "default_pool_size = 1\nserver_connect_timeout = 1";
+    let query = "SELECT CASE WHEN nextval('s') = 1 THEN pg_sleep(600) END";
+    let proxy = Proxy::to(pg, general, &format!("connect_query = \"{query}\""), "");
+    let mut client = Raw::login(proxy.port(), &db);
+    assert_eq!(client.value("SELECT last_value FROM s").as_deref(), Some("2"));
+}
+
+/// Rows that are on their way are stored or not: their client is not told, and is not kept.
+#[test]
+fn rows_on_their_way_to_a_silent_server_end_with_query_timeout() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let (hush, proxy) = hushed(pg, "query_timeout = 2", "");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    hush.fall(usize::MAX);
+    for (a, client) in clients.iter_mut().enumerate() {
+        send_insert(client, a);
+    }
+    for client in &mut clients {
+        assert_eq!(client.read_until_closed().pop().expect("a word").sqlstate(), "57014");
+    }
+}
+
+/// Notices that hold nothing are something, too.
+#[test]
+fn an_answer_to_us_without_an_end_is_no_answer() {
+    const PIECES: usize = 2000;
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let (armed, cut) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_armed, is_cut) = (Arc::clone(&armed), Arc::clone(&cut));
+    let port = listen(pg.port(), move |client, server| {
+        pass(&client, &server, |_| {});
+        let (armed, cut) = (Arc::clone(&is_armed), Arc::clone(&is_cut));
+        let flooded = client.try_clone().expect("clone");
+        pass(&server, &client, move |_| {
+            if armed.swap(false, Ordering::AcqRel) {
+                let piece = b"N\0\0\0\x04".repeat(4096);
+                let all = (0..PIECES).all(|_| (&flooded).write_all(&piece).is_ok());
+                cut.store(!all, Ordering::Release);
+            }
+        });
+    });
+    let config = Proxy::config(pg, "server_check_delay = 0", "", "");
+    let proxy = Proxy::start(&config.replace(&format!("port = {}", pg.port()), &format!("port = {port}")));
+    let mut client = Raw::login(proxy.port(), &db);
+    client.rows("SELECT 1");
+    armed.store(true, Ordering::Release);
+    assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+    assert!(cut.load(Ordering::Acquire), "all of it was taken");
 }

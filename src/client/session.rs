@@ -356,7 +356,7 @@ impl Session {
 
     /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
-        let since = self.offered_at.take();
+        let mut since = self.offered_at.take();
         let (mut server, mut now) = loop {
             let mut server = match self.pool.checkout_now(&self.state.vars.want, None) {
                 Some(server) => server,
@@ -373,9 +373,8 @@ impl Session {
             if now.duration_since(server.idle_since) < self.settings.server_check_delay {
                 break (server, now);
             }
-            // Idle for long: whether it still answers is found before the client's own statement is at stake.
-            let query = self.settings.server_check_query.clone();
-            if Box::pin(server.simple(&query)).await.is_ok() {
+            let began = *since.get_or_insert(now);
+            if Box::pin(self.still_answers(&mut server, began)).await? {
                 break (server, Instant::now());
             }
         };
@@ -388,6 +387,30 @@ impl Session {
         }
         self.linked(&mut server, now);
         Ok(Some(server))
+    }
+
+    /// Idle for long: whether it still answers is found before the client's own statement is at stake. The client waits for a
+    /// server since `began`; half of that wait is left for another connection.
+    async fn still_answers(&mut self, server: &mut Checkout, began: Instant) -> Result<bool, Fault> {
+        let limits = [self.settings.server_connect_timeout, self.settings.query_wait_timeout / 2];
+        let limit = limits.into_iter().filter(|limit| !limit.is_zero()).min().unwrap_or_default();
+        self.me.begin(ClientState::Active, began);
+        self.unless_ended(server.still_answers(limit)).await
+    }
+
+    /// A round trip of ours, unless something was told that ends the session: a server that went silent keeps nobody from
+    /// that. Its connection is of no use then.
+    async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Fault> {
+        let (me, mut work) = (&self.me, std::pin::pin!(work));
+        let done = std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Pending if me.must_end() => Poll::Ready(None),
+            polled => polled.map(Some),
+        });
+        if let Some(done) = done.await {
+            return Ok(done);
+        }
+        self.obey(false)?;
+        Err(Fault::Client(Error::killed()))
     }
 
     /// Whose settings go with it.
@@ -403,7 +426,9 @@ impl Session {
         if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
             return Ok(true);
         }
-        match server.settle_vars(&want, max, self.whose()).await {
+        self.me.begin(ClientState::Active, Instant::now());
+        let whose = self.whose();
+        match self.unless_ended(server.settle_vars(&want, max, whose)).await? {
             Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {
                 self.me.set_state(ClientState::Idle, Instant::now());
                 self.answer_cancelled().map(|()| false)
@@ -602,7 +627,10 @@ impl Session {
         names.extend(self.cx.pools.shared().custom_settings());
         let since = moment();
         let doubted = taint.intersects(MOVES_NAMES);
-        let found = server.probe(&names, doubted, self.state.bounds.max_prepared).await.map_err(lost)?;
+        let max = self.state.bounds.max_prepared;
+        self.me.begin(ClientState::Active, Instant::now());
+        let found = self.unless_ended(server.probe(&names, doubted, max)).await?.map_err(lost)?;
+        self.me.rest();
         if taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }

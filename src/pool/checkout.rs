@@ -16,6 +16,14 @@ use crate::settings::PoolMode;
 /// As good as no limit.
 const FOREVER: Duration = Duration::from_secs(365 * 86400);
 
+/// `None`: `limit` passed; zero is no limit.
+///
+/// Cancel safety: that of `work`.
+pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let limit = if limit.is_zero() { FOREVER } else { limit };
+    tokio::time::timeout(limit, work).await.ok()
+}
+
 /// Why there is no server connection.
 #[derive(Debug, Clone)]
 pub enum CheckoutError {
@@ -57,6 +65,25 @@ impl Checkout {
     }
 }
 
+impl Checkout {
+    /// It was idle for so long that it has to be asked before anything is at stake.
+    pub fn is_doubtful(&self, now: Instant) -> bool {
+        now.duration_since(self.idle_since) >= self.pool.settings.load().server_check_delay
+    }
+
+    /// `server_check_query`. Who is not answered within `limit` gives up all connections that lead there.
+    ///
+    /// Cancel safety: none; drop the connection if this is cancelled.
+    pub async fn still_answers(&mut self, limit: Duration) -> bool {
+        let query = self.pool.settings.load().server_check_query.clone();
+        let answer = within(limit, self.simple(&query)).await;
+        if answer.is_none() {
+            self.pool.leave_silent(&self.shared.address);
+        }
+        answer.is_some_and(|answer| answer.is_ok())
+    }
+}
+
 impl Deref for Checkout {
     type Target = ServerConn;
 
@@ -90,11 +117,10 @@ async fn settle(server: Box<ServerConn>, pool: Arc<Pool>) {
     }
     if checkout.shared.role_doubted.load(Ordering::Relaxed) {
         let limit = checkout.pool.settings.load().server_connect_timeout;
-        let limit = if limit.is_zero() { FOREVER } else { limit };
-        match tokio::time::timeout(limit, checkout.settle_role()).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => checkout.pool.abandon(std::slice::from_ref(&checkout.shared.address)),
-            Ok(Err(_)) | Err(_) => return,
+        match within(limit, checkout.settle_role()).await {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => checkout.pool.abandon(std::slice::from_ref(&checkout.shared.address)),
+            Some(Err(_)) | None => return,
         }
     }
     checkout.release(Instant::now());

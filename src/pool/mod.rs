@@ -31,6 +31,7 @@ use crate::telemetry::histogram::Histogram;
 use crate::wire::backend::ErrorFields;
 use crate::wire::startup::{Replication, Startup};
 
+use checkout::within;
 pub use checkout::{Checkout, CheckoutError};
 pub use registry::Pools;
 
@@ -521,10 +522,18 @@ impl Pool {
                 }
                 self.abandon(&login.passed_over);
                 let worker = registry::current_worker();
-                let mut server =
-                    Box::new(ServerConn::new(login, target, startup, Arc::clone(&self.shared.none), worker));
-                self.greet(&mut server).await;
-                self.logged_in(server);
+                let mut server = Box::new(ServerConn::new(
+                    login,
+                    target,
+                    startup.clone(),
+                    Arc::clone(&self.shared.none),
+                    worker,
+                ));
+                let greeted = within(settings.server_connect_timeout, self.greet(&mut server)).await;
+                match greeted {
+                    Some(()) => self.logged_in(server),
+                    None => self.login_failed(ConnectError::Timeout, startup.as_ref()),
+                }
             }
             Err(error) => {
                 if let ConnectError::Unfit { passed_over, .. } = &error {
@@ -532,6 +541,14 @@ impl Pool {
                 }
                 self.login_failed(error, startup.as_ref());
             }
+        }
+    }
+
+    /// This server does not answer: whoever needs it logs in anew, and hears soon when that can't be.
+    pub fn leave_silent(self: &Arc<Self>, address: &Address) {
+        let closed = self.retire(|server| server.address == *address);
+        if closed > 0 {
+            events::server_silent(&self.key.database, &self.key.user, address, closed);
         }
     }
 

@@ -399,8 +399,10 @@ impl Proxy {
             let signal = match state {
                 ClientState::Idle if idle() => Signal::IdleTimeout,
                 ClientState::IdleInTransaction if idle_inside() => Signal::IdleTransactionTimeout,
-                ClientState::Active if query() => Signal::QueryTimeout,
-                ClientState::Active | ClientState::IdleInTransaction if transaction() => {
+                ClientState::Active | ClientState::Coalescing if query() => Signal::QueryTimeout,
+                ClientState::Active | ClientState::Coalescing | ClientState::IdleInTransaction
+                    if transaction() =>
+                {
                     Signal::TransactionTimeout
                 }
                 _ => continue,

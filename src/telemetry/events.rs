@@ -52,6 +52,11 @@ pub fn servers_abandoned(database: &str, user: &str, servers: &str, connections:
     tracing::warn!(database, user, servers, connections, "servers left for target_session_attrs");
 }
 
+/// A server did not answer the check of an idle connection in time: so many connections to it close.
+pub fn server_silent(database: &str, user: &str, server: &dyn Display, connections: usize) {
+    tracing::warn!(database, user, server = %server, connections, "server left because it does not answer");
+}
+
 /// A host's name has not the addresses any more to which so many connections are: they close.
 pub fn addresses_gone(database: &str, user: &str, connections: usize) {
     tracing::info!(database, user, connections, "servers left because their names have other addresses");

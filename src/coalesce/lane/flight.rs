@@ -39,6 +39,13 @@ impl Lane {
     /// A connection that a flush can be sent on; `None`: there is none to be had.
     async fn a_server(&self) -> Option<Checkout> {
         let mut server = self.pool.checkout(&self.vars, None).await.ok()?;
+        // Whether rows that were sent to a server that is gone are stored, nobody could tell.
+        if server.is_doubtful(Instant::now()) {
+            let limit = self.pool.settings.load().server_connect_timeout;
+            if !server.still_answers(limit).await {
+                return None;
+            }
+        }
         self.make_ready(&mut server).await.then_some(server)
     }
 
