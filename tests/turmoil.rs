@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pgsluice::wire::backend as b;
-use support::console::tell;
+use support::console::{self, tell};
 use support::pouring::{errors, servers, tags};
 use support::seeded::{Seeded, from_env};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
@@ -90,23 +90,34 @@ struct World {
     port: u16,
     db: String,
     stop: AtomicBool,
+    /// Who loses its connection logs in no more.
+    over: AtomicBool,
     next: AtomicUsize,
     ended: AtomicUsize,
 }
 
 impl World {
-    fn login(&self) -> Raw {
+    fn new(proxy: &Proxy, db: String) -> Self {
+        let (stop, over) = Default::default();
+        Self { port: proxy.port(), db, stop, over, next: AtomicUsize::new(0), ended: AtomicUsize::new(0) }
+    }
+
+    /// `None` at the end.
+    fn login(&self) -> Option<Raw> {
+        if self.over.load(Ordering::Acquire) {
+            return None;
+        }
         let asked = [("user", "postgres"), ("database", self.db.as_str())];
         let client = poll(PATIENCE, || Raw::login_as(self.port, &asked, "").ok());
-        client.expect("nobody is let in any more")
+        Some(client.expect("nobody is let in any more"))
     }
 
     /// Units of `load` until the end; what is known of each, by its first row.
     fn insert(&self, load: Load) -> Vec<(usize, Load, Known)> {
         let (mut all, mut client) = (Vec::new(), self.login());
-        while !self.stop.load(Ordering::Acquire) {
+        while let Some(open) = client.as_mut().filter(|_| !self.stop.load(Ordering::Acquire)) {
             let first = self.next.fetch_add(load.rows(), Ordering::Relaxed);
-            let known = unit(&mut client, load, first);
+            let known = unit(open, load, first);
             if known == Known::Unknown {
                 client = self.login();
             }
@@ -114,6 +125,21 @@ impl World {
             self.ended.fetch_add(1, Ordering::AcqRel);
         }
         all
+    }
+
+    /// All clients at work while `meanwhile` runs; what is known of their units.
+    fn at_work(&self, meanwhile: impl FnOnce()) -> Vec<(usize, Load, Known)> {
+        std::thread::scope(|scope| {
+            let clients = LOADS.iter().cycle().take(LOADS.len() * EACH);
+            let clients: Vec<_> = clients.map(|load| scope.spawn(|| self.insert(*load))).collect();
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
+            self.stop.store(true, Ordering::Release);
+            let known = clients.into_iter().flat_map(|c| c.join().expect("a client panicked")).collect();
+            if let Err(panic) = done {
+                std::panic::resume_unwind(panic);
+            }
+            known
+        })
     }
 
     /// Waits until so many units have ended.
@@ -173,10 +199,18 @@ const CHANGES: &[(&str, &str)] = &[
     ("RECONNECT", ""),
     ("PAUSE", "RESUME"),
     ("RELOAD", ""),
+    ("KILL", "RESUME"),
+    ("KILL_CLIENT", ""),
+    ("DISABLE", "ENABLE"),
+    ("RECONNECT", "WAIT_CLOSE"),
+    ("FLUSH", ""),
+    ("SIGHUP", ""),
+    ("SIGUSR1", "SIGUSR2"),
 ];
 
 struct Server<'a> {
     pg: &'a Postgres,
+    proxy: &'a Proxy,
     world: &'a World,
     console: Raw,
     admin: Raw,
@@ -189,10 +223,27 @@ impl Server<'_> {
             "terminate" => self.signal("pg_terminate_backend(pid)"),
             "cancel" => (0..10).for_each(|_| self.signal("pg_cancel_backend(pid)")),
             "lock" => self.lock(),
-            "RECONNECT" | "RELOAD" => tell(&mut self.console, what),
-            "PAUSE" => {
+            "KILL_CLIENT" => self.kill_clients(),
+            "DISABLE" => {
+                tell(&mut self.console, &format!("DISABLE {}", self.world.db));
+                self.world.meanwhile();
+                tell(&mut self.console, &format!("ENABLE {}", self.world.db));
+            }
+            "RECONNECT" | "RELOAD" | "PAUSE" | "KILL" | "FLUSH" => {
                 tell(&mut self.console, what);
-                tell(&mut self.console, undone);
+                if !undone.is_empty() {
+                    tell(&mut self.console, undone);
+                }
+            }
+            "SIGHUP" => self.proxy.signal("HUP"),
+            "SIGUSR1" => {
+                self.proxy.signal("USR1");
+                console::until(
+                    &mut self.console,
+                    "SHOW DATABASES",
+                    &[("name", &self.world.db), ("paused", "1")],
+                );
+                self.proxy.signal("USR2");
             }
             _ => {
                 each(what);
@@ -207,6 +258,17 @@ impl Server<'_> {
 
     fn signal(&mut self, what: &str) {
         self.admin.rows(&servers(what, &self.world.db, "pid <> pg_backend_pid() AND state = 'active'"));
+    }
+
+    /// Each third.
+    fn kill_clients(&mut self) {
+        for row in console::show(&mut self.console, "SHOW CLIENTS") {
+            let id: u64 = row["id"].parse().expect("a number");
+            if row["database"] == self.world.db && id.is_multiple_of(3) {
+                // It may have left meanwhile.
+                self.console.query(&format!("KILL_CLIENT {id}"));
+            }
+        }
     }
 
     /// Until somebody waits for it.
@@ -224,40 +286,117 @@ fn whatever_is_done_to_the_server_each_answer_is_true() {
     let pg = Postgres::shared();
     let db = pg.fresh_database(SETUP);
     let proxy = Proxy::to(pg, "default_pool_size = 8", "", "[coalesce]\ndeferred = true");
-    let (stop, next, ended) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-    let world = World { port: proxy.port(), db, stop, next, ended };
-    let (seed, changes) = (from_env("PGSLUICE_TEST_SEED", 1), from_env("PGSLUICE_TEST_CHANGES", 34));
-    let known: Vec<_> = std::thread::scope(|scope| {
-        let clients = LOADS.iter().cycle().take(LOADS.len() * EACH);
-        let world = &world;
-        let clients: Vec<_> = clients.map(|load| scope.spawn(|| world.insert(*load))).collect();
+    let world = World::new(&proxy, db);
+    let (seed, changes) = (from_env("PGSLUICE_TEST_SEED", 1), from_env("PGSLUICE_TEST_CHANGES", 48));
+    let known = world.at_work(|| {
         let mut server = Server {
             pg,
-            world,
+            proxy: &proxy,
+            world: &world,
             console: Raw::login(proxy.port(), "pgsluice"),
             admin: Raw::login(pg.port(), &world.db),
         };
-        let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let mut random = Seeded(seed);
-            for change in 0..changes as usize {
-                // Each of them before any comes again.
-                let at = if change < CHANGES.len() { change } else { random.below(CHANGES.len()) };
-                println!("{}", CHANGES[at].0);
-                server.change(CHANGES[at]);
-            }
-        }));
-        world.stop.store(true, Ordering::Release);
-        let known = clients.into_iter().flat_map(|c| c.join().expect("a client panicked")).collect();
-        if let Err(panic) = changed {
-            std::panic::resume_unwind(panic);
+        let mut random = Seeded(seed);
+        for change in 0..changes as usize {
+            // Each of them before any comes again.
+            let at = if change < CHANGES.len() { change } else { random.below(CHANGES.len()) };
+            println!("{}", CHANGES[at].0);
+            server.change(CHANGES[at]);
         }
-        known
     });
-    settle(pg, &world.db, &known);
+    let (stored, refused, _) = settle(pg, &world.db, &known);
+    assert!(stored > 0 && refused > 0);
 }
 
-/// Holds what the clients know against what is there.
-fn settle(pg: &Postgres, db: &str, known: &[(usize, Load, Known)]) {
+// ===== the end =====
+
+/// How a process is ended, and whether it lets what is under way end first.
+const ENDS: &[(&[&str], bool)] = &[
+    (&["SHUTDOWN WAIT_FOR_CLIENTS"], true),
+    (&["SHUTDOWN WAIT_FOR_SERVERS"], true),
+    (&["TERM"], true),
+    (&["INT"], true),
+    (&["SHUTDOWN"], false),
+    (&["TERM", "TERM"], false),
+    (&["QUIT"], false),
+];
+
+#[test]
+fn however_the_process_ends_each_answer_is_true() {
+    let pg = Postgres::shared();
+    for (how, drains) in ENDS {
+        let db = pg.fresh_database(SETUP);
+        let mut proxy = Proxy::to(pg, "default_pool_size = 8", "", "[coalesce]\ndeferred = true");
+        let world = World::new(&proxy, db);
+        let known = world.at_work(|| {
+            (0..10).for_each(|_| world.meanwhile());
+            world.over.store(true, Ordering::Release);
+            for word in *how {
+                match word.strip_prefix("SHUTDOWN") {
+                    Some(_) => Raw::login(proxy.port(), "pgsluice").send(&Step::query(word).bytes),
+                    None => proxy.signal(word),
+                }
+            }
+            if how[0].ends_with("CLIENTS") {
+                world.meanwhile();
+            } else {
+                proxy.wait_end();
+            }
+        });
+        println!("{how:?}");
+        proxy.wait_end();
+        let (stored, _, unknown) = settle(pg, &world.db, &known);
+        assert!(stored > 0 && (unknown == 0 || how[0] != "SHUTDOWN WAIT_FOR_CLIENTS"), "{how:?}: {unknown}");
+        if *drains {
+            nobody_lost_an_answer(pg, &world.db, &known);
+        }
+    }
+}
+
+/// Of what was not answered nothing is there.
+fn nobody_lost_an_answer(pg: &Postgres, db: &str, known: &[(usize, Load, Known)]) {
+    let unknown: Vec<_> = known.iter().filter(|(.., known)| *known == Known::Unknown).collect();
+    for (first, load, _) in unknown {
+        let there = pg.psql(db, &format!("SELECT count(*) FROM t WHERE a = {first}"));
+        assert_eq!(there.trim(), "0", "{load:?} of {first} was stored and not answered");
+    }
+}
+
+// ===== settings =====
+
+/// `[coalesce]` at its ends.
+const EXTREMES: &[&str] = &[
+    // The least of each.
+    "copy_min_rows = 2\nvalues_max_rows = 0\nmax_rows = 2\nmax_bytes = 1024\nmax_flushes_per_table = 1\nlinger = 0
+lock_timeout = 0.001\nflush_timeout = 0.002\nmax_value_bytes = 1\nbudget_bytes = 1024",
+    // Small, but rows fit.
+    "copy_min_rows = 2\nvalues_max_rows = 0\nmax_rows = 2\nmax_bytes = 1024\nmax_flushes_per_table = 1\nmax_value_bytes = 64
+     budget_bytes = 4096",
+    "copy_min_rows = 2\nvalues_max_rows = 2\nmax_rows = 3\nmax_flushes_per_table = 64\nlock_timeout = 0.001",
+    // Nothing lets a batch leave before the longest wait is over.
+    "copy_min_rows = 1000000\nmax_rows = 1000000\nlinger = 0.05",
+    // The most.
+    "copy_min_rows = 2\nvalues_max_rows = 16\nmax_rows = 1000000\nmax_bytes = \"256MB\"\nmax_flushes_per_table = 64
+     linger = 0.02\nlock_timeout = 0.5\nflush_timeout = 0.9\nmax_value_bytes = \"256MB\"\nbudget_bytes = \"64GB\"",
+];
+
+#[test]
+fn whatever_the_limits_of_pouring_each_answer_is_true() {
+    let pg = Postgres::shared();
+    for extreme in EXTREMES {
+        let db = pg.fresh_database(SETUP);
+        let proxy =
+            Proxy::to(pg, "default_pool_size = 8", "", &format!("[coalesce]\ndeferred = true\n{extreme}"));
+        let world = World::new(&proxy, db);
+        let known = world.at_work(|| (0..15).for_each(|_| world.meanwhile()));
+        println!("{extreme}");
+        let (_, refused, unknown) = settle(pg, &world.db, &known);
+        assert_eq!((refused, unknown), (0, 0), "{extreme}");
+    }
+}
+
+/// Holds what the clients know against what is there. How many units were stored, refused, and are unknown.
+fn settle(pg: &Postgres, db: &str, known: &[(usize, Load, Known)]) -> (usize, usize, usize) {
     let there =
         pg.psql(db, "SELECT a, count(*) FROM (SELECT a FROM t UNION ALL SELECT a FROM kept) x GROUP BY a");
     let there: HashMap<usize, usize> = there
@@ -277,11 +416,7 @@ fn settle(pg: &Postgres, db: &str, known: &[(usize, Load, Known)]) {
         assert!(is_true, "{load:?} of {first}: {known:?}, and there are {rows:?}");
     }
     let count = |which: Known| known.iter().filter(|(.., known)| *known == which).count();
-    println!(
-        "{} stored, {} refused, {} unknown",
-        count(Known::Stored),
-        count(Known::Refused),
-        count(Known::Unknown)
-    );
-    assert!(count(Known::Stored) > 0 && count(Known::Refused) > 0);
+    let counts = (count(Known::Stored), count(Known::Refused), count(Known::Unknown));
+    println!("{} stored, {} refused, {} unknown", counts.0, counts.1, counts.2);
+    counts
 }
