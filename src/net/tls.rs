@@ -15,7 +15,7 @@ use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_na
 use rustls::crypto::{
     CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
 };
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
@@ -74,7 +74,7 @@ impl Side {
     fn certificates(self, key: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let certificates = CertificateDer::pem_file_iter(file)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|e| self.error(key, Some(file), e))?;
+            .map_err(|e| self.error(key, Some(file), in_words(&e)))?;
         if certificates.is_empty() {
             return Err(self.error(key, Some(file), "the file holds no certificate in PEM form"));
         }
@@ -97,11 +97,22 @@ impl Side {
             (None, Some(_)) => Err(self.error("cert_file", None, "must be set when the key is set")),
             (Some(cert), Some(key)) => {
                 let chain = self.certificates("cert_file", cert)?;
-                let key = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|e| self.error("key_file", Some(key), format!("no usable private key: {e}")))?;
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|e| {
+                    self.error("key_file", Some(key), format!("no usable private key: {}", in_words(&e)))
+                })?;
                 Ok(Some(Identity { chain, key }))
             }
         }
+    }
+}
+
+/// The library's own words for a file that breaks off, one that is just being written perhaps, are numbers.
+fn in_words(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            format!("it breaks off before the end of a {}", String::from_utf8_lossy(end_marker))
+        }
+        error => error.to_string(),
     }
 }
 
@@ -858,6 +869,32 @@ mod tests {
         let tls = Tls { sslmode: SslMode::VerifyCa, ca_file: Some(garbage.clone()), ..Tls::default() };
         let error = Connector::new(&tls).expect_err("garbage");
         assert_eq!((error.setting.as_str(), error.file), ("server_tls_ca_file", Some(garbage)));
+    }
+
+    #[test]
+    fn a_file_that_breaks_off_is_not_used_and_told() {
+        let ours = Authority::new();
+        let good = ours.sign(SslMode::Require, "x", &["localhost"]);
+        let ca = ours.ca();
+        let (cert, key) = (good.cert_file.as_deref().unwrap(), good.key_file.as_deref().unwrap());
+        for (file, what) in
+            [(cert, "CERTIFICATE"), (key, "PRIVATE KEY"), (ca.as_deref().unwrap(), "CERTIFICATE")]
+        {
+            let whole = std::fs::read_to_string(file).unwrap();
+            // From there on it may be whole, but for the end of its last line.
+            let end = whole.rfind("-----END").unwrap();
+            for cut in [0, 5, 27, 40, whole.len() / 2, end - 1, end, end + 9] {
+                std::fs::write(file, &whole[..cut]).unwrap();
+                let tls = Tls { ca_file: ca.clone(), ..good.clone() };
+                let error = Acceptor::new(&tls).expect_err(what).to_string();
+                assert!(
+                    cut < 40 || error.contains(&format!("it breaks off before the end of a {what}")),
+                    "{error}"
+                );
+            }
+            std::fs::write(file, whole).unwrap();
+        }
+        assert!(Acceptor::new(&Tls { ca_file: ca, ..good }).is_ok());
     }
 
     #[test]
