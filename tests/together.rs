@@ -336,6 +336,52 @@ fn one_of_many_wins_a_key() {
     }
 }
 
+/// Who comes later finds the row as who came before left it, in the same transaction or another.
+#[test]
+fn many_update_the_same_rows() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for (form, tail) in [
+        (Form::Simple, "ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b"),
+        (Form::Unnamed, "ON CONFLICT ON CONSTRAINT t_pkey DO UPDATE SET b=\"excluded\".\"b\" RETURNING *"),
+        (Form::Named, "on conflict (a) do update set b = excluded.b, e = excluded.e returning g, b, c"),
+        (Form::Literals, "ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b RETURNING b"),
+    ] {
+        let db = pg.fresh_database(
+            "CREATE TABLE p (b text PRIMARY KEY); INSERT INTO p VALUES ('p');
+             CREATE TABLE t (a int PRIMARY KEY, b text CHECK (b <> 'no'), c text DEFAULT 'p' REFERENCES p DEFERRABLE INITIALLY DEFERRED,
+               d timestamptz DEFAULT now(), e int DEFAULT 5, g int GENERATED ALWAYS AS (length(b)) STORED, k text UNIQUE);
+             CREATE TABLE other (a int REFERENCES t ON UPDATE CASCADE); CREATE INDEX ON t (d)",
+        );
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        until_shared(
+            pg,
+            &mut clients,
+            &db,
+            |c, r| {
+                let b = "x".repeat(c + 1);
+                (0..6).map(|i| step(form, "t", (i + c) % 5, &b, tail, r == 0 && i == 0)).collect()
+            },
+            |c, _, seen| {
+                assert_eq!(tags(seen), vec!["INSERT 0 1"; 6], "{}", comparable(seen));
+                if tail.to_lowercase().contains("returning") {
+                    let (own, length) = (Some("x".repeat(c + 1)), Some((c + 1).to_string()));
+                    let rows = data(seen);
+                    assert_eq!(rows.len(), 5, "{}", comparable(seen));
+                    assert!(
+                        rows.iter().all(|row| row.contains(&own) || row[..] == [length.clone()]),
+                        "{rows:?}"
+                    );
+                }
+            },
+        );
+        assert_eq!(
+            pg.psql(&db, "SELECT count(*), count(*) FILTER (WHERE g = length(b)) FROM t").trim(),
+            "5|5"
+        );
+    }
+}
+
 #[test]
 fn a_row_that_fails_fails_alone() {
     let pg = Postgres::shared();
@@ -392,12 +438,21 @@ fn a_row_that_fails_fails_alone() {
 /// Who waits for somebody's uncommitted key waits in its own session.
 #[test]
 fn a_key_in_doubt_holds_up_no_stranger() {
+    let insert = "INSERT INTO t VALUES (1, 'held'), (2, 'held')";
+    held_up("DO NOTHING", insert, "INSERT 0 0", 2);
+    held_up("(a) DO UPDATE SET b = EXCLUDED.b", insert, "INSERT 0 1", 0);
+    let update = "UPDATE t SET b = 'held' WHERE a IN (1, 2)";
+    held_up("(a) DO UPDATE SET b = EXCLUDED.b", update, "INSERT 0 1", 0);
+}
+
+/// Somebody has two rows in hand that `hold` left, and two clients want them. `kept` stay as they were left.
+fn held_up(action: &str, hold: &str, tag: &str, kept: usize) {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
     let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
     let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
     let insert =
-        |a: usize| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x') ON CONFLICT DO NOTHING"));
+        |a: usize| Step::query(&format!("INSERT INTO t (a, b) VALUES ({a}, 'x') ON CONFLICT {action}"));
     until_shared(
         pg,
         &mut clients,
@@ -406,9 +461,12 @@ fn a_key_in_doubt_holds_up_no_stranger() {
         |_, _, seen| assert!(errors(seen).is_empty(), "{}", comparable(seen)),
     );
     pg.psql(&db, "TRUNCATE t");
+    if hold.starts_with("UPDATE") {
+        pg.psql(&db, "INSERT INTO t VALUES (1, 'here'), (2, 'here')");
+    }
     let mut holder = Raw::login(pg.port(), &db);
     holder.rows("BEGIN");
-    holder.rows("INSERT INTO t VALUES (1, 'held'), (2, 'held')");
+    holder.rows(hold);
     let mut blocked = clients.split_off(6);
     for (i, client) in blocked.iter_mut().enumerate() {
         client.send(&insert(i + 1).bytes);
@@ -427,9 +485,10 @@ fn a_key_in_doubt_holds_up_no_stranger() {
     );
     holder.rows("COMMIT");
     for client in &mut blocked {
-        assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 0"]);
+        assert_eq!(tags(&client.read_until_ready()), [tag]);
     }
-    assert_eq!(pg.psql(&db, "SELECT count(*), count(*) FILTER (WHERE b = 'held') FROM t").trim(), "122|2");
+    let rows = pg.psql(&db, "SELECT count(*), count(*) FILTER (WHERE b = 'held') FROM t");
+    assert_eq!(rows.trim(), format!("122|{kept}"), "{action}");
 }
 
 /// Rows are written as each client asked for: settings that a COPY need not know are part of the key.

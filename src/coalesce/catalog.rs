@@ -48,6 +48,9 @@ pub struct Table {
     pub self_fk: Vec<i16>,
     /// Nothing that it computes sends a notice: no function of users (extensions'), none of text search.
     pub quiet: bool,
+    /// An UPDATE of a row that does not touch a key runs nothing but the CHECKs and generated columns of that row: it has no trigger of
+    /// users, no partitions, and no index that is looked at later.
+    pub updates_alone: bool,
     /// The functions of users (extensions') that an INSERT calls: for the guard, which asks whether they are still the same.
     pub functions: Vec<Oid>,
     /// The partitioned table that it is a part of, or itself.
@@ -190,6 +193,8 @@ pub struct Column {
     pub cast_from_text: bool,
     /// There is one for the cast of its type to `text`.
     pub cast_to_text: bool,
+    /// It is part of an index or a foreign key.
+    pub in_key: bool,
     /// What it gets when left out.
     pub default: DefaultKind,
 }
@@ -228,6 +233,8 @@ pub enum Reason {
     Unknown(String),
     /// Longer than 63 bytes: the server cuts it, with a notice to each client.
     LongIdentifier,
+    /// DO UPDATE of a column that is part of a key, or of a table whose updates do more than that.
+    Update(String),
     /// No such column.
     NoSuchColumn(String),
     /// A column named twice.
@@ -316,6 +323,7 @@ impl Reason {
             Self::Expression(_) => "expression not immutable",
             Self::Unknown(_) => "unknown stop",
             Self::LongIdentifier => "identifier longer than 63 bytes",
+            Self::Update(_) => "update of a key, or with a trigger",
             Self::NoSuchColumn(_) => "no such column",
             Self::ColumnTwice(_) => "column named twice",
             Self::ValueCount => "number of values",
@@ -369,6 +377,7 @@ impl std::fmt::Display for Reason {
             | Self::Trigger(x)
             | Self::Expression(x)
             | Self::Unknown(x)
+            | Self::Update(x)
             | Self::NoSuchColumn(x)
             | Self::ColumnTwice(x)
             | Self::ColumnPrivilege(x)
@@ -399,6 +408,7 @@ struct TableAnswer {
     stops: Vec<(String, Option<String>)>,
     self_fk: Vec<i16>,
     quiet: bool,
+    updates_alone: bool,
     functions: Vec<i64>,
     root: Option<i64>,
     references: Vec<i64>,
@@ -428,6 +438,7 @@ struct ColumnAnswer {
     domain_null_check: bool,
     cast_from_text: bool,
     cast_to_text: bool,
+    in_key: bool,
     has_default: bool,
     default_whys: Vec<String>,
 }
@@ -472,6 +483,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
         refused,
         self_fk: answer.self_fk,
         quiet: answer.quiet,
+        updates_alone: answer.updates_alone,
         functions: answer.functions.into_iter().map(oid).collect::<Result<_, _>>()?,
         root: answer.root.map_or(oid(relid), oid)?,
         references: answer.references.into_iter().map(oid).collect::<Result<_, _>>()?,
@@ -525,6 +537,7 @@ fn column(c: ColumnAnswer) -> Result<Column, Reason> {
         domain_null_check: c.domain_null_check,
         cast_from_text: c.cast_from_text,
         cast_to_text: c.cast_to_text,
+        in_key: c.in_key,
         default,
         name: c.name,
     })

@@ -253,7 +253,7 @@ fn cast_param(
     rule(index, oid, column)
 }
 
-/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT DO NOTHING), but as it is: one after another with
+/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT), but as it is: one after another with
 /// those of others in one transaction. Of literals: each becomes a parameter of its column's type.
 ///
 /// Errors: why it must have a transaction of its own.
@@ -263,6 +263,7 @@ pub fn plan_literals_together(
     context: Context,
 ) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
+    may_be_updated(table, target)?;
     build(table, target, 0, context, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
@@ -287,6 +288,7 @@ pub fn plan_params_together(
     context: Context,
 ) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
+    may_be_updated(table, target)?;
     build_params(table, target, (text, items), param_oids, context, param_as_sent)
 }
 
@@ -302,6 +304,16 @@ fn may_be_returned(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
         }
     }
     Ok(())
+}
+
+/// May DO UPDATE set these columns? Behind another's statement of the same transaction it must do what it would have done behind that
+/// one's COMMIT: nothing is looked at later than the statement itself.
+fn may_be_updated(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
+    target.updates.iter().try_for_each(|name| {
+        let column = returned_column(table, name)?;
+        let alone = table.updates_alone && !column.in_key && !column.generated;
+        if alone { Ok(()) } else { Err(Reason::Update(name.clone())) }
+    })
 }
 
 fn returned_column<'a>(table: &'a Table, name: &str) -> Result<&'a Column, Reason> {

@@ -5,7 +5,7 @@
 //! the table is like, whether a literal fits its column, a parse tree ([`super::meaning`] checks each shape
 //! once). On any doubt the answer is [`NotPourable`].
 //!
-//! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING] [RETURNING columns]
+//! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING | UPDATE] [RETURNING columns]
 //! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type`, `$n::text::type`, `'...'::type`, the same type twice, or `NULL::type` ([`super::cast`]), also
 //! written as `CAST(... AS type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
 
@@ -120,7 +120,7 @@ impl Item {
 /// What stands behind the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tail {
-    /// ON CONFLICT [(columns) | ON CONSTRAINT name] DO NOTHING.
+    /// ON CONFLICT [(columns) | ON CONSTRAINT name] DO NOTHING, or DO UPDATE SET column = EXCLUDED.column, ....
     pub conflict: bool,
     /// RETURNING, of names, `*` and NULL.
     pub returning: bool,
@@ -278,7 +278,7 @@ pub enum NotPourable {
     Name,
     /// Rows with parameters that are not alike, or too many rows.
     ManyRows,
-    /// ON CONFLICT with more than columns or a constraint's name, or DO UPDATE.
+    /// ON CONFLICT with more than columns or a constraint's name, or DO UPDATE of more than `column = EXCLUDED.column`.
     OnConflict,
     /// RETURNING of more than names.
     Returning,

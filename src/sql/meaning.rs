@@ -28,8 +28,10 @@ pub struct InsertTarget {
     pub name_as_written: String,
     /// One row's classes.
     pub items: Vec<Class>,
-    /// ON CONFLICT ... DO NOTHING.
+    /// ON CONFLICT.
     pub conflict: bool,
+    /// The columns of its DO UPDATE, each of which takes the value that the row would have had. Empty: DO NOTHING.
+    pub updates: Vec<String>,
     /// RETURNING, when there is one.
     pub returning: Option<Vec<Returned>>,
     /// The types that casts name, beside PostgreSQL's own ...
@@ -382,7 +384,8 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
         _ => return Err(NotPourable::SecondStatement),
     };
     refuse_clauses(stmt)?;
-    let conflict = does_nothing(stmt)?;
+    let conflict = stmt.on_conflict_clause.is_some();
+    let updates = updates(stmt)?;
     let relation = stmt.relation.as_ref().ok_or(NotPourable::Disagreement)?;
     if !relation.catalogname.is_empty() || !relation.inh || relation.relname.is_empty() {
         return Err(NotPourable::Name);
@@ -414,6 +417,7 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
         name_as_written,
         items,
         conflict,
+        updates,
         returning,
         types,
         type_oids: Vec::new(),
@@ -421,9 +425,9 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     Ok((target, rows.concat()))
 }
 
-/// ON CONFLICT DO NOTHING, by names alone.
-fn does_nothing(stmt: &protobuf::InsertStmt) -> Result<bool, NotPourable> {
-    let Some(clause) = &stmt.on_conflict_clause else { return Ok(false) };
+/// ON CONFLICT by names alone: the columns of its DO UPDATE.
+fn updates(stmt: &protobuf::InsertStmt) -> Result<Vec<String>, NotPourable> {
+    let Some(clause) = &stmt.on_conflict_clause else { return Ok(Vec::new()) };
     let plain = |node: &protobuf::Node| match node.node.as_ref() {
         Some(NodeEnum::IndexElem(element)) => {
             element.expr.is_none() && element.collation.is_empty() && element.opclass.is_empty()
@@ -434,8 +438,25 @@ fn does_nothing(stmt: &protobuf::InsertStmt) -> Result<bool, NotPourable> {
         .infer
         .as_ref()
         .is_none_or(|infer| infer.where_clause.is_none() && infer.index_elems.iter().all(plain));
-    let nothing = clause.action() == protobuf::OnConflictAction::OnconflictNothing;
-    if nothing && by_names { Ok(true) } else { Err(NotPourable::OnConflict) }
+    if !by_names || clause.where_clause.is_some() {
+        return Err(NotPourable::OnConflict);
+    }
+    match clause.action() {
+        protobuf::OnConflictAction::OnconflictNothing => Ok(Vec::new()),
+        protobuf::OnConflictAction::OnconflictUpdate if !clause.target_list.is_empty() => {
+            clause.target_list.iter().map(updated).collect::<Option<_>>().ok_or(NotPourable::OnConflict)
+        }
+        _ => Err(NotPourable::OnConflict),
+    }
+}
+
+/// `name = EXCLUDED.name`. `None`: something else.
+fn updated(node: &protobuf::Node) -> Option<String> {
+    let NodeEnum::ResTarget(target) = node.node.as_ref()? else { return None };
+    let NodeEnum::ColumnRef(value) = target.val.as_ref()?.node.as_ref()? else { return None };
+    let [row, column] = value.fields.as_slice() else { return None };
+    let same = target.indirection.is_empty() && is_name(row, "excluded") && is_name(column, &target.name);
+    same.then(|| target.name.clone())
 }
 
 /// What RETURNING names: the table's columns, and nothing else.
@@ -752,7 +773,12 @@ mod tests {
         assert!(all.conflict);
         let returned = [Returned::All, Returned::All, column("a"), column("B"), column("c")];
         assert_eq!(all.returning.as_deref(), Some(&returned[..]));
-        assert!(target("ON CONFLICT DO NOTHING").conflict);
+        assert!(
+            target("ON CONFLICT DO NOTHING").conflict && target("ON CONFLICT DO NOTHING").updates.is_empty()
+        );
+        let updates =
+            target("ON CONFLICT (a) DO UPDATE SET B = EXCLUDED.b, \"C\"=\"excluded\".\"C\" RETURNING b");
+        assert_eq!((updates.conflict, &updates.updates[..]), (true, &["b".to_owned(), "C".to_owned()][..]));
         assert!(target("ON CONFLICT ON CONSTRAINT c DO NOTHING").conflict);
         let texts = target("RETURNING a::text, \"T\".\"B\" :: TEXT AS c");
         assert!(texts.returns_text() && !all.returns_text());
@@ -816,6 +842,24 @@ mod tests {
             ("INSERT INTO t VALUES (1) RETURNING WITH (OLD AS o) a", N::Returning),
             ("INSERT INTO t VALUES (1) ON CONFLICT DO UPDATE SET a = 1", N::OnConflict),
             ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 1", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = EXCLUDED.b", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = t.a", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = a", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = s.excluded.a", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a[1] = EXCLUDED.a", N::OnConflict),
+            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a.a = EXCLUDED.a", N::OnConflict),
+            (
+                "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET (a, b) = (EXCLUDED.a, EXCLUDED.b)",
+                N::OnConflict,
+            ),
+            (
+                "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = EXCLUDED.a WHERE true",
+                N::OnConflict,
+            ),
+            (
+                "INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 0 DO UPDATE SET a = EXCLUDED.a",
+                N::OnConflict,
+            ),
             ("INSERT INTO t VALUES (1) ON CONFLICT (a COLLATE \"C\") DO NOTHING", N::OnConflict),
             ("INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 1 DO NOTHING", N::OnConflict),
             ("INSERT INTO t VALUES (1) ON CONFLICT ((a + 1)) DO NOTHING", N::OnConflict),

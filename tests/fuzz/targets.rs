@@ -507,11 +507,11 @@ fn table(columns: &Columns) -> catalog::Table {
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
              "kind": "b", "elem": {elem}, "elem_kind": "{elem_kind}", "notnull": false, "identity": "", "generated": "",
-             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "has_default": false, "default_whys": []}}"#
+             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, "has_default": false, "default_whys": []}}"#
         )
     });
     let answer = format!(
-        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "functions": [], "root": 16400, "references": [],
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "updates_alone": true, "functions": [], "root": 16400, "references": [],
          "user": "u",
          "session_user": "u", "search_path": "public", "temporary": false, "columns": [{}]}}"#,
         columns.collect::<Vec<_>>().join(", ")

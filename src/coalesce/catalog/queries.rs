@@ -287,6 +287,11 @@ SELECT pg_catalog.json_build_object(
                WHERE s.conrelid OPERATOR(pg_catalog.=) r.oid),
   'quiet', NOT EXISTS (SELECT 1 FROM fn JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) fn.f
      WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid OR p.proname::pg_catalog.text OPERATOR(pg_catalog.~~) '%ts%'::pg_catalog.text),
+  'updates_alone', NOT EXISTS (SELECT 1 FROM r WHERE r.relkind OPERATOR(pg_catalog.<>) 'r' OR r.relispartition)
+     AND NOT EXISTS (SELECT 1 FROM r JOIN pg_catalog.pg_trigger g ON g.tgrelid OPERATOR(pg_catalog.=) r.oid
+       WHERE (g.tgtype OPERATOR(pg_catalog.&) 16::pg_catalog.int2) OPERATOR(pg_catalog.<>) 0
+         AND NOT (g.tgisinternal AND g.tgfoid OPERATOR(pg_catalog.=) ANY (ARRAY[1645, 1647, 1649, 1651, 1653, 1655]::pg_catalog.oid[])))
+     AND NOT EXISTS (SELECT 1 FROM r JOIN pg_catalog.pg_index i ON i.indrelid OPERATOR(pg_catalog.=) r.oid WHERE NOT i.indimmediate),
   'functions', (SELECT COALESCE(pg_catalog.json_agg(u.f::pg_catalog.int8 ORDER BY u.f), '[]') FROM users_fn u),
   'root', (SELECT COALESCE(pg_catalog.pg_partition_root(r.oid::pg_catalog.regclass)::pg_catalog.oid, r.oid)::pg_catalog.int8 FROM r),
   'references', (SELECT COALESCE(pg_catalog.json_agg(DISTINCT
@@ -310,6 +315,10 @@ SELECT pg_catalog.json_build_object(
     ") AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
       'cast_to_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
          AND k.castsource OPERATOR(pg_catalog.=) b.typ AND k.casttarget OPERATOR(pg_catalog.=) 25::pg_catalog.oid),
+      'in_key', EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid OPERATOR(pg_catalog.=) r.oid
+           AND a.attnum OPERATOR(pg_catalog.=) ANY (i.indkey::pg_catalog.int2[]))
+         OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid OPERATOR(pg_catalog.=) r.oid
+           AND k.contype OPERATOR(pg_catalog.=) 'f' AND a.attnum OPERATOR(pg_catalog.=) ANY (k.conkey)),
       'has_default', EXISTS (SELECT 1 FROM expr e WHERE e.attnum OPERATOR(pg_catalog.=) a.attnum AND e.what OPERATOR(pg_catalog.=) 'default'),
       'default_whys', (SELECT COALESCE(pg_catalog.json_agg(x.why ORDER BY x.why), '[]') FROM bad x
          WHERE x.attnum OPERATOR(pg_catalog.=) a.attnum AND x.what OPERATOR(pg_catalog.=) 'default' AND x.why OPERATOR(pg_catalog.<>) 'SQLVALUEFUNCTION'))

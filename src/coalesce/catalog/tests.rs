@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 fn answer(columns: &str, stops: &str) -> String {
     format!(
-        r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [], "quiet": true, "functions": [],
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [], "quiet": true, "updates_alone": true, "functions": [],
          "root": 16400, "references": [],
          "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
     )
@@ -17,7 +17,7 @@ fn column(attnum: i16, extra: &str) -> String {
     format!(
         r#"{{"attnum": {attnum}, "name": "c{attnum}", "type": 23, "typmod": -1, "base": 23, "base_name": "int4",
          "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
-         "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, {extra}}}"#
+         "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, {extra}}}"#
     )
 }
 

@@ -490,7 +490,7 @@ impl<'a, 'o> Lift<'a, 'o> {
         Ok(())
     }
 
-    /// `ON CONFLICT [(names) | ON CONSTRAINT name] DO NOTHING`.
+    /// `ON CONFLICT [(names) | ON CONSTRAINT name] DO NOTHING`, or `DO UPDATE SET name = EXCLUDED.name, ...`.
     fn on_conflict(&mut self) -> Result<(), NotPourable> {
         self.out.shape.push(b' ');
         self.keyword(b"on", NotPourable::OnConflict)?;
@@ -515,7 +515,36 @@ impl<'a, 'o> Lift<'a, 'o> {
             self.out.shape.push(b' ');
         }
         self.keyword(b"do", NotPourable::OnConflict)?;
+        let action = self.peek();
+        if self.is_word(action, b"update") {
+            return self.update();
+        }
         self.keyword(b"nothing", NotPourable::OnConflict)
+    }
+
+    /// `UPDATE SET name = EXCLUDED.name, ...`: the parser judges whether the names are the same.
+    fn update(&mut self) -> Result<(), NotPourable> {
+        self.keyword(b"update", NotPourable::OnConflict)?;
+        self.keyword(b"set", NotPourable::OnConflict)?;
+        loop {
+            for byte in [b'=', b'.'] {
+                self.name().map_err(|_| NotPourable::OnConflict)?;
+                let sign = self.next();
+                if !sign.is_some_and(|sign| self.bytes(sign) == [byte]) {
+                    return Err(NotPourable::OnConflict);
+                }
+                self.out.shape.push(byte);
+            }
+            self.name().map_err(|_| NotPourable::OnConflict)?;
+            match self.peek() {
+                None => return Ok(()),
+                end if self.is_byte(end, b';') || self.is_word(end, b"returning") => return Ok(()),
+                comma if self.is_byte(comma, b',') => {}
+                _ => return Err(NotPourable::OnConflict),
+            }
+            self.next();
+            self.out.shape.push(b',');
+        }
     }
 
     /// RETURNING with nothing but names, dots, stars, commas and `::text`: the parser judges what they mean.
