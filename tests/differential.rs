@@ -215,16 +215,19 @@ enum Form {
     ReturningParams,
     ReturningParsed,
     Nothing,
+    Update,
+    UpdateParams,
 }
 
 impl Form {
     /// Not a COPY at best, but a transaction with others' statements.
     fn is_together(self) -> bool {
-        matches!(self, Self::Returning | Self::ReturningParams | Self::ReturningParsed | Self::Nothing)
+        matches!(self, Self::Returning | Self::ReturningParams | Self::ReturningParsed)
+            || matches!(self, Self::Nothing | Self::Update | Self::UpdateParams)
     }
 }
 
-const FORMS: [Form; 21] = [
+const FORMS: [Form; 23] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
@@ -246,6 +249,8 @@ const FORMS: [Form; 21] = [
     Form::ReturningParams,
     Form::ReturningParsed,
     Form::Nothing,
+    Form::Update,
+    Form::UpdateParams,
 ];
 
 /// What every other client has set; `@` stands for the table.
@@ -513,6 +518,24 @@ impl Case {
                     ))
                 })
                 .collect(),
+            // Each client's rows of the rounds before.
+            Form::Update => values
+                .iter()
+                .map(|&(i, v)| {
+                    Step::query(&format!(
+                        "INSERT INTO {t} (id, v) VALUES ({}, {v}) ON CONFLICT (id) DO UPDATE SET v = EXCLUDED.v",
+                        c * 1000 + i % 5
+                    ))
+                })
+                .collect(),
+            Form::UpdateParams => {
+                let tail = format!("ON CONFLICT (id) DO UPDATE SET v = excluded.v RETURNING {}", self.returned);
+                let sql = format!("{sql} {tail}");
+                let row = |i: usize, v: Option<&str>| {
+                    Step::extended(&sql, &[Some(&(c * 1000 + i % 5).to_string()), v])
+                };
+                with_param(&|i, _, v| row(i, v))
+            }
             // A tag that is never the same.
             Form::Tagged => {
                 with_param(&|i, id, v| Step::extended(&format!("/* {c} */ {sql} -- {r} {i}"), &[Some(id), v]))
@@ -714,6 +737,10 @@ fn nobody_can_tell() {
             format!("CREATE TABLE @ (id int, {columns}); {rest}")
         };
         let script = script.replace('@', &table);
+        let script = match form {
+            Form::Update | Form::UpdateParams => format!("{script}; CREATE UNIQUE INDEX ON {table} (id)"),
+            _ => script,
+        };
         let mut was_poured = false;
         for side in [&mut *direct, &mut *through] {
             side.create(&script, &table);

@@ -4,7 +4,7 @@ mod support;
 
 use pgsluice::coalesce::batch::{self, Batch, Caps, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
-use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals};
+use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_literals_together};
 use pgsluice::coalesce::rows::encode_literals;
 use pgsluice::sql::cast::OtherType;
 use pgsluice::sql::insert::{Class, Item};
@@ -224,6 +224,65 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         raw.terminate();
     }
     assert!(failures.is_empty(), "\n{failures}");
+}
+
+/// What DO UPDATE does beyond its row is done at its end or at the COMMIT, and not where the next client's statement finds it.
+#[test]
+fn updates_of_keys_and_with_triggers_are_alone() {
+    const TRIGGER: &str =
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER g";
+    let server = Postgres::shared();
+    let cases = [
+        ("", "b", true),
+        ("CREATE INDEX ON t (c); CREATE UNIQUE INDEX ON t (lower(c)) WHERE a > 0", "b", true),
+        ("CREATE TABLE u (a int REFERENCES t ON UPDATE CASCADE ON DELETE SET NULL)", "b", true),
+        ("ALTER TABLE t ADD FOREIGN KEY (c) REFERENCES p DEFERRABLE", "b", true),
+        ("TRIGGER AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION f()", "b", true),
+        ("", "a", false),
+        ("", "g", false),
+        ("CREATE INDEX ON t (c, b)", "b", false),
+        ("CREATE INDEX ON t (c) INCLUDE (b)", "b", false),
+        ("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES p", "b", false),
+        ("CREATE TABLE u (a int, b text REFERENCES t (c) ON UPDATE CASCADE)", "c", false),
+        ("ALTER TABLE t ADD UNIQUE (a, c) DEFERRABLE", "b", false),
+        ("ALTER TABLE t ADD EXCLUDE USING btree ((a + 1) WITH =) DEFERRABLE", "b", false),
+        ("TRIGGER BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION f()", "b", false),
+        (
+            "TRIGGER AFTER UPDATE OF c ON t FOR EACH ROW EXECUTE FUNCTION f(); ALTER TABLE t DISABLE TRIGGER g",
+            "b",
+            false,
+        ),
+        ("TRIGGER AFTER UPDATE ON t FOR EACH STATEMENT EXECUTE FUNCTION f()", "b", false),
+        (
+            "ALTER TABLE t RENAME TO x; CREATE TABLE t (a int PRIMARY KEY, b text) PARTITION BY RANGE (a)",
+            "b",
+            false,
+        ),
+    ];
+    for (change, column, together) in cases {
+        let database = server.fresh_database(
+            "CREATE TABLE p (b text PRIMARY KEY);
+             CREATE TABLE t (a int PRIMARY KEY, b text, c text UNIQUE, g int GENERATED ALWAYS AS (length(b)) STORED)",
+        );
+        let mut raw = Raw::login(server.port(), &database);
+        let change = change.replace("TRIGGER BEFORE", &format!("{TRIGGER} BEFORE"));
+        let change = match change.strip_prefix("TRIGGER AFTER") {
+            Some(rest) => format!("{TRIGGER} AFTER{rest}"),
+            None => change,
+        };
+        raw.rows(&change);
+        let facts = ask(&mut raw, None, "t").expect("t");
+        let target = InsertTarget {
+            conflict: true,
+            updates: vec![column.to_owned()],
+            ..target("t", &["a", "b"], &classes("is"))
+        };
+        let planned = plan_literals_together(&facts, &target, Context::Pooled);
+        match together {
+            true => assert!(planned.is_ok(), "{change}: {planned:?}"),
+            false => assert_eq!(planned, Err(Reason::Update(column.to_owned())), "{change}"),
+        }
+    }
 }
 
 #[test]

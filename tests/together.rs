@@ -367,7 +367,7 @@ fn many_update_the_same_rows() {
                 if tail.to_lowercase().contains("returning") {
                     let (own, length) = (Some("x".repeat(c + 1)), Some((c + 1).to_string()));
                     let rows = data(seen);
-                    assert_eq!(rows.len(), 5, "{}", comparable(seen));
+                    assert_eq!(rows.len(), 6, "{}", comparable(seen));
                     assert!(
                         rows.iter().all(|row| row.contains(&own) || row[..] == [length.clone()]),
                         "{rows:?}"

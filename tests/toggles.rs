@@ -40,7 +40,7 @@ const SETUP: &str = r#"
     CREATE SEQUENCE drawn START 7 MINVALUE 7 MAXVALUE 8 INCREMENT 9 CYCLE; GRANT USAGE ON drawn TO writer;
     CREATE TABLE seen (a int, n bigint); GRANT INSERT ON seen TO PUBLIC;
     CREATE TABLE t (a int, b text, d date, n numeric, m mood, p dom, s int DEFAULT 0);
-    GRANT INSERT, SELECT ON t TO writer;
+    GRANT INSERT, SELECT, UPDATE ON t TO writer;
     CREATE TABLE kept (a int, x bigint, r text);
     -- Wherever a row may be: each table with such a column.
     CREATE FUNCTION places() RETURNS SETOF regclass LANGUAGE sql AS $$
@@ -138,13 +138,13 @@ const LOCKED: &[(&str, &str)] = &[
      "ALTER TABLE t RENAME n TO other; ALTER TABLE t RENAME s TO n; ALTER TABLE t RENAME other TO s"),
     ("ALTER TABLE t RENAME TO other", "ALTER TABLE other RENAME TO t"),
     ("ALTER TABLE t SET SCHEMA away", "ALTER TABLE away.t SET SCHEMA public"),
-    ("CREATE TABLE writer.t (LIKE t INCLUDING DEFAULTS); GRANT INSERT, SELECT ON writer.t TO writer", "DROP TABLE writer.t"),
-    ("ALTER TABLE t RENAME TO base; CREATE VIEW t AS SELECT * FROM base; GRANT INSERT, SELECT ON t TO writer",
+    ("CREATE TABLE writer.t (LIKE t INCLUDING DEFAULTS); GRANT INSERT, SELECT, UPDATE ON writer.t TO writer", "DROP TABLE writer.t"),
+    ("ALTER TABLE t RENAME TO base; CREATE VIEW t AS SELECT * FROM base; GRANT INSERT, SELECT, UPDATE ON t TO writer",
      "DROP VIEW t; ALTER TABLE base RENAME TO t"),
-    ("ALTER TABLE t RENAME TO base; CREATE VIEW t AS SELECT * FROM base; GRANT INSERT, SELECT ON t TO writer;
+    ("ALTER TABLE t RENAME TO base; CREATE VIEW t AS SELECT * FROM base; GRANT INSERT, SELECT, UPDATE ON t TO writer;
       CREATE TRIGGER g INSTEAD OF INSERT ON t FOR EACH ROW EXECUTE FUNCTION elsewhere()",
      "DROP VIEW t; ALTER TABLE base RENAME TO t"),
-    ("CREATE TABLE away.t (LIKE t INCLUDING DEFAULTS); GRANT INSERT, SELECT ON away.t TO writer", "DROP TABLE away.t"),
+    ("CREATE TABLE away.t (LIKE t INCLUDING DEFAULTS); GRANT INSERT, SELECT, UPDATE ON away.t TO writer", "DROP TABLE away.t"),
     ("ALTER TABLE t ALTER s SET DEFAULT nextval('drawn')", "ALTER TABLE t ALTER s SET DEFAULT @"),
     ("TRUNCATE t", ""),
 ];
@@ -192,7 +192,10 @@ const FREE: &[(&str, &str)] = &[
     ("ALTER ROLE writer BYPASSRLS", "ALTER ROLE writer NOBYPASSRLS"),
     ("ALTER ROLE writer SUPERUSER", "ALTER ROLE writer NOSUPERUSER"),
     ("GRANT postgres TO writer", "REVOKE postgres FROM writer"),
-    ("ALTER TABLE t OWNER TO writer", "ALTER TABLE t OWNER TO postgres; GRANT INSERT, SELECT ON t TO writer"),
+    (
+        "ALTER TABLE t OWNER TO writer",
+        "ALTER TABLE t OWNER TO postgres; GRANT INSERT, SELECT, UPDATE ON t TO writer",
+    ),
     ("REVOKE INSERT ON t FROM writer", "GRANT INSERT ON t TO writer"),
     (
         "REVOKE INSERT ON t FROM writer; GRANT INSERT (a, b, d, n) ON t TO writer",
@@ -218,6 +221,13 @@ const FREE: &[(&str, &str)] = &[
         "CREATE TRIGGER tell_all BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION tell()",
         "DROP TRIGGER tell_all ON t",
     ),
+    // It fires for ON CONFLICT DO UPDATE, whether or not there is one.
+    (
+        "CREATE TRIGGER tell_updates BEFORE UPDATE ON t FOR EACH STATEMENT EXECUTE FUNCTION tell()",
+        "DROP TRIGGER tell_updates ON t",
+    ),
+    ("REVOKE UPDATE ON t FROM writer", "GRANT UPDATE ON t TO writer"),
+    ("CREATE INDEX on_d ON t (d)", "DROP INDEX on_d"),
     (
         "CREATE TRIGGER count_rows AFTER INSERT ON t REFERENCING NEW TABLE AS n FOR EACH STATEMENT EXECUTE FUNCTION count_rows()",
         "DROP TRIGGER count_rows ON t",
@@ -305,13 +315,14 @@ enum Form {
     ReturningLiteral,
     Nothing,
     NothingColumn,
+    Update,
     Pipeline,
     SyncEach,
     Run,
     Block,
 }
 
-const FORMS: [Form; 18] = [
+const FORMS: [Form; 19] = [
     Form::Literal,
     Form::Bare,
     Form::Short,
@@ -326,6 +337,7 @@ const FORMS: [Form; 18] = [
     Form::ReturningLiteral,
     Form::Nothing,
     Form::NothingColumn,
+    Form::Update,
     Form::Pipeline,
     Form::SyncEach,
     Form::Run,
@@ -417,6 +429,12 @@ impl Form {
             Self::NothingColumn => {
                 vec![Step::query(&format!("{INTO} {} ON CONFLICT (a) DO NOTHING", literal(first)))]
             }
+            Self::Update => vec![Step::extended(
+                &format!(
+                    "{INTO} ($1, $2, $3, $4, $5) ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b, d = EXCLUDED.d RETURNING b"
+                ),
+                &params,
+            )],
             Self::Pipeline => vec![joined(many, false)],
             Self::SyncEach => vec![joined(many, true)],
             Self::Run => {
@@ -657,7 +675,11 @@ impl Ddl<'_> {
         }
         if self.random.one_in(8) {
             let table = TABLES[self.random.below(TABLES.len())];
-            return (format!("SELECT clear(); {table}; GRANT INSERT, SELECT ON t TO writer"), "", true);
+            return (
+                format!("SELECT clear(); {table}; GRANT INSERT, SELECT, UPDATE ON t TO writer"),
+                "",
+                true,
+            );
         }
         let at = (number * 37 + self.random.below(3)) % all;
         let (sql, undo) = LOCKED.iter().chain(FREE).nth(at).expect("one of them");
@@ -720,8 +742,8 @@ impl Ddl<'_> {
 }
 
 /// What is asked directly: all that clients send.
-const ASKED: [Form; 20] = {
-    let mut all = [Form::Anew; 20];
+const ASKED: [Form; FORMS.len() + 2] = {
+    let mut all = [Form::Anew; FORMS.len() + 2];
     let mut at = 0;
     while at < FORMS.len() {
         all[at] = FORMS[at];

@@ -530,7 +530,7 @@ impl<'a, 'o> Lift<'a, 'o> {
             for byte in [b'=', b'.'] {
                 self.name().map_err(|_| NotPourable::OnConflict)?;
                 let sign = self.next();
-                if !sign.is_some_and(|sign| self.bytes(sign) == [byte]) {
+                if sign.is_none_or(|sign| self.bytes(sign) != [byte]) {
                     return Err(NotPourable::OnConflict);
                 }
                 self.out.shape.push(byte);
