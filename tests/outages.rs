@@ -323,6 +323,36 @@ fn a_server_that_falls_silent_keeps_nobody_from_being_closed() {
     }
 }
 
+#[test]
+fn who_logs_in_does_not_wait_for_a_connection_that_fell_silent() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let (hush, proxy) = hushed(pg, "default_pool_size = 1\nserver_connect_timeout = 1", "");
+    Raw::login(proxy.port(), &db).rows("SELECT 1");
+    hush.fall(0);
+    let asked = [("user", "postgres"), ("database", db.as_str()), ("work_mem", "7MB")];
+    let mut client = Raw::login_as(proxy.port(), &asked, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+    assert_eq!(client.value("SHOW work_mem").as_deref(), Some("7MB"));
+}
+
+/// Its connection is cleaned for the next one, which has no end.
+#[test]
+fn who_left_a_silent_server_can_be_closed() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let (hush, proxy) = hushed(pg, "pool_mode = \"session\"", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    client.rows("SELECT 1");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let row = find(&mut console, "SHOW CLIENTS", &[("database", &db)]).expect("the client");
+    hush.fall(usize::MAX);
+    client.send(b"X\0\0\0\x04");
+    hush.until_held();
+    tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+    let gone = || find(&mut console, "SHOW CLIENTS", &[("id", &row["id"])]).is_none().then_some(());
+    assert!(poll(PATIENCE, gone).is_some(), "it stays");
+}
+
 /// What is set on a new connection is part of its login.
 #[test]
 fn a_connect_query_that_is_not_answered_costs_one_connection() {

@@ -20,7 +20,7 @@ use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{Rules, judge_startup};
 use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
-use crate::proto::vars::{VarSet, Whose, moment};
+use crate::proto::vars::{VarSet, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
@@ -420,9 +420,14 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     if let (Some(name), Some(known)) = (name, rest.as_ref().and_then(|rest| pool.known_welcome(rest))) {
         return Ok(with_application_name(&known, &name));
     }
-    let mut server = pool.checkout(base, None).await.map_err(why_none)?;
-    let max = pool.settings.load().max_prepared_statements;
-    match server.settle_vars(base, max, Whose::nobody(base)).await {
+    let (max, began) = (pool.settings.load().max_prepared_statements, Instant::now());
+    let (server, settled) = loop {
+        let mut server = pool.checkout_since(base, None, began).await.map_err(why_none)?;
+        if let Some(settled) = server.settle_in_time(base, max).await {
+            break (server, settled);
+        }
+    };
+    match settled {
         Ok(None) => {}
         Ok(Some(error)) => return Err(Err(error)),
         Err(lost) => return Err(Ok(Error::server_lost(&lost.0))),

@@ -390,12 +390,10 @@ impl Session {
     }
 
     /// Idle for long: whether it still answers is found before the client's own statement is at stake. The client waits for a
-    /// server since `began`; half of that wait is left for another connection.
+    /// server since `began`.
     async fn still_answers(&mut self, server: &mut Checkout, began: Instant) -> Result<bool, Fault> {
-        let limits = [self.settings.server_connect_timeout, self.settings.query_wait_timeout / 2];
-        let limit = limits.into_iter().filter(|limit| !limit.is_zero()).min().unwrap_or_default();
         self.me.begin(ClientState::Active, began);
-        self.unless_ended(server.still_answers(limit)).await
+        self.unless_ended(server.still_answers()).await
     }
 
     /// A round trip of ours, unless something was told that ends the session: a server that went silent keeps nobody from
@@ -741,14 +739,16 @@ impl Session {
         }
         let settings = self.pool.settings.load_full();
         let touched = self.state.ties.pinned || self.state.ties.taint.intersects(UNPINS);
-        if !self.state.shares_servers() || settings.server_reset_query_always {
-            reset(server, settings.server_reset_query.clone()).await;
+        let query = if !self.state.shares_servers() || settings.server_reset_query_always {
+            settings.server_reset_query.clone()
         } else if touched {
             // Not the operator's to leave out: what was bound to the connection goes.
-            reset(server, "DISCARD ALL".into()).await;
+            "DISCARD ALL".into()
         } else {
-            server.release(Instant::now());
-        }
+            return server.release(Instant::now());
+        };
+        self.me.begin(ClientState::Active, Instant::now());
+        let _ = self.unless_ended(reset(server, query)).await;
     }
 
     /// Does what was signalled. `quiet`: no transaction is open and nothing is owed.

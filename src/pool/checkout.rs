@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{Pool, Waiter, registry::current_worker};
-use crate::proto::vars::VarSet;
+use crate::proto::vars::{VarSet, Whose};
 use crate::server::ServerConn;
 use crate::server::connect::ConnectError;
+use crate::server::internal::Lost;
 use crate::settings::PoolMode;
 
 /// As good as no limit.
@@ -71,16 +72,33 @@ impl Checkout {
         now.duration_since(self.idle_since) >= self.pool.settings.load().server_check_delay
     }
 
-    /// `server_check_query`. Who is not answered within `limit` gives up all connections that lead there.
+    /// `server_check_query`. Where nothing is answered in time all connections that lead there are given up.
     ///
     /// Cancel safety: none; drop the connection if this is cancelled.
-    pub async fn still_answers(&mut self, limit: Duration) -> bool {
-        let query = self.pool.settings.load().server_check_query.clone();
-        let answer = within(limit, self.simple(&query)).await;
+    pub async fn still_answers(&mut self) -> bool {
+        let settings = self.pool.settings.load_full();
+        let answer = within(settings.patience(), self.simple(&settings.server_check_query)).await;
+        self.leave_if_silent(answer).is_some_and(|answer| answer.is_ok())
+    }
+
+    /// As [`ServerConn::settle_vars`], for nobody; `None`: nothing was answered in time, as above.
+    ///
+    /// Cancel safety: as above.
+    pub async fn settle_in_time(
+        &mut self,
+        want: &Arc<VarSet>,
+        max: usize,
+    ) -> Option<Result<Option<Vec<u8>>, Lost>> {
+        let limit = self.pool.settings.load().patience();
+        let settled = within(limit, self.settle_vars(want, max, Whose::nobody(want))).await;
+        self.leave_if_silent(settled)
+    }
+
+    fn leave_if_silent<T>(&self, answer: Option<T>) -> Option<T> {
         if answer.is_none() {
             self.pool.leave_silent(&self.shared.address);
         }
-        answer.is_some_and(|answer| answer.is_ok())
+        answer
     }
 }
 

@@ -117,6 +117,13 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// So long a connection that was idle may take to answer a question of ours. Half of a client's wait is left for another
+    /// one; zero is no limit.
+    fn patience(&self) -> Duration {
+        let limits = [self.server_connect_timeout, self.query_wait_timeout / 2];
+        limits.into_iter().filter(|limit| !limit.is_zero()).min().unwrap_or_default()
+    }
+
     /// Most connections with so many in reserve.
     fn most(&self, reserve: usize) -> usize {
         if self.size == 0 { usize::MAX } else { self.size + reserve }
