@@ -801,6 +801,22 @@ fn long_queries_are_ended_on_the_server_too() {
     }
 }
 
+/// Nobody waits for it any more, but the server.
+#[test]
+fn a_long_query_whose_client_left_is_ended_too() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nquery_timeout = 1"), "", "");
+        let mut raw = Raw::login(proxy.port(), &database);
+        let pid = raw.value("SELECT pg_backend_pid()").expect("pid");
+        send_query(&mut raw, "SELECT pg_sleep(40)");
+        raw.send(b"X\0\0\0\x04");
+        let count = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}");
+        server.wait_until(&database, &count);
+    }
+}
+
 #[test]
 fn long_transactions_are_ended() {
     let server = Postgres::shared();

@@ -15,6 +15,7 @@ use self::up::{Pumped, pump_up};
 use super::session::Session;
 use super::state::Fault;
 use crate::cancel::ClientState;
+use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::server::ServerConn;
 use crate::wire::frame::header;
@@ -117,6 +118,9 @@ impl Session {
                     }
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
+                Poll::Pending if self.me.must_end() => {
+                    return Poll::Ready(Err(Fault::Client(Error::killed())));
+                }
                 Poll::Pending => return Poll::Pending,
             }
         }

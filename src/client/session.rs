@@ -727,9 +727,12 @@ impl Session {
     /// The client left: what it had sent is still done, as the server itself would; then its server is cleaned and goes
     /// back, or is closed when a transaction is open.
     async fn leave(&mut self, mut server: Checkout) {
+        // Its last request may have come together with its leaving.
+        self.me.set_state(ClientState::Active, Instant::now());
         let done = self.finish_without_client(&mut server).await;
         self.me.unlink();
-        if done.is_err() {
+        if let Err(fault) = done {
+            self.abandon(&server, fault);
             return;
         }
         self.add_counts(Instant::now());
