@@ -1269,3 +1269,45 @@ fn parameters_keep_the_types_that_were_told_whatever_becomes_of_their_columns() 
         }
     }
 }
+
+/// Clients share what they prepared under the same settings. Who runs it under others now, on a connection that does not have it,
+/// prepares it for itself alone.
+#[test]
+fn what_a_client_reads_under_other_settings_is_nobody_elses() {
+    let server = Postgres::shared();
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let text = "SELECT extract(month FROM date '02/03/2024')::text, $1::int";
+    let run = |raw: &mut Raw| {
+        raw.send(&build(|o| {
+            put_run(o, "s", &["1"]);
+            sync(o);
+        }));
+        let seen = raw.read_until_ready();
+        seen.iter().find(|m| m.tag == b::DATA_ROW).map_or_else(|| outline(&seen), Message::outline)
+    };
+    let day_first = || {
+        let mut raw = Raw::login(proxy.port(), "postgres");
+        raw.rows("SET DateStyle = 'ISO, DMY'");
+        raw.send(&build(|o| {
+            put_parse(o, "s", text);
+            f::put_target(o, f::DESCRIBE, b'S', b"s");
+            sync(o);
+        }));
+        raw.read_until_ready();
+        raw
+    };
+    let (mut changed, mut as_before) = (day_first(), day_first());
+    let march = run(&mut as_before);
+    assert!(march.contains('3'), "{march}");
+    assert_eq!(run(&mut changed), march);
+    changed.rows("SET DateStyle = 'ISO, MDY'");
+    assert_eq!(run(&mut changed), march, "it was parsed before");
+    Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+    let february = run(&mut changed);
+    assert!(february.contains('2') && february != march, "{february}");
+    assert_eq!(run(&mut as_before), march);
+    assert_eq!(run(&mut day_first()), march);
+    changed.rows("SET DateStyle = 'ISO, DMY'");
+    Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+    assert_eq!(run(&mut changed), march);
+}

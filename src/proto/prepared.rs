@@ -32,6 +32,8 @@ pub struct Statement {
     pub types: Box<[u8]>,
     /// The settings under which it was parsed: a literal's meaning and a table's schema are settled there.
     pub class: u64,
+    /// Those of them that are a session's own, of a named statement; see [`Statement::reads_settings`].
+    pub settings: OnceLock<u64>,
     /// The catalogue it was parsed against; see [`Statements::catalog_moved`].
     era: u64,
     /// What it may do to session state.
@@ -132,6 +134,13 @@ impl Statement {
         self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref().map_err(|&why| why)
     }
 
+    /// A string stands in its text, perhaps, and what that means hangs on the settings under which it is parsed: a date's
+    /// on DateStyle, say.
+    pub fn reads_settings(&self) -> bool {
+        let mut quotes = memchr::memchr2_iter(b'\'', b'$', &self.query);
+        quotes.any(|at| self.query[at] == b'\'' || !self.query.get(at + 1).is_some_and(u8::is_ascii_digit))
+    }
+
     fn build(
         query: &[u8],
         types: &[u8],
@@ -150,6 +159,7 @@ impl Statement {
             query: query.into(),
             types: types.into(),
             class,
+            settings: OnceLock::new(),
             era,
             effects,
             insert: OnceLock::new(),
@@ -170,6 +180,14 @@ impl Statement {
             self.moved.store(true, Ordering::Relaxed);
         }
         same
+    }
+
+    /// Who was told how `other` looks knows how this one looks, which takes it over where nobody asked yet.
+    pub fn is_told_as(&self, other: &Self) -> bool {
+        fn agree<T: Clone + PartialEq>(own: &OnceLock<T>, other: &OnceLock<T>) -> bool {
+            other.get().is_none_or(|other| own.get_or_init(|| other.clone()) == other)
+        }
+        agree(&self.shape, &other.shape) && agree(&self.params, &other.params)
     }
 
     /// A Parse of it settles its parameters otherwise by now. Nobody prepares it from here on; who has it goes on with what was

@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    fn tell_named(&mut self, id: u64) {
+    pub(super) fn tell_named(&mut self, id: u64) {
         let told = &mut self.shapes.told;
         if told.len() > 2 * self.names.len() + TOLD_SPARE {
             // As many as there are names, at most, stay: by then as many more were told.
@@ -91,7 +91,11 @@ impl State {
     pub(super) fn declared(&self, statement: &Statement, types: &[u8]) -> Option<Arc<Statement>> {
         let Statement { query, class, effects, .. } = statement;
         let max = self.bounds.prepared_bytes_max;
-        self.shared.statements.intern(query, types, *class, || *effects, max, &self.texts)
+        let new = self.shared.statements.intern(query, types, *class, || *effects, max, &self.texts)?;
+        if let Some(settings) = statement.settings.get() {
+            new.settings.get_or_init(|| *settings);
+        }
+        Some(new)
     }
 
     /// RowDescription or NoData (`body` is empty) was taken in for a statement. `None`: it is too long to be looked at.

@@ -122,7 +122,7 @@ impl State {
         statement: Arc<Statement>,
         server: &mut ServerConn,
     ) -> Taken {
-        let Some(statement) = self.settled(statement) else {
+        let Some(statement) = self.settled(statement, server) else {
             self.refuse_bytes(Kind::Bind, server);
             return Taken::Drop;
         };

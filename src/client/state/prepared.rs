@@ -162,6 +162,7 @@ impl State {
         let Some(statement) = interned else {
             return Ok(self.refuse_bytes(Kind::Parse, server));
         };
+        statement.settings.get_or_init(|| self.settings_of_texts());
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
         }
@@ -230,7 +231,34 @@ impl State {
     /// Whose named statements of the same text and types are one: of this pool (another's user or database has other tables
     /// by the same names), with the same settings, whose texts are read in the same way.
     pub(in crate::client) fn class_of_texts(&self) -> u64 {
-        self.vars.want.answer_class ^ self.meaning.pool ^ self.meaning.own ^ u64::from(self.std_strings())
+        self.settings_of_texts() ^ self.meaning.pool ^ self.meaning.own
+    }
+
+    fn settings_of_texts(&self) -> u64 {
+        self.vars.want.answer_class ^ u64::from(self.std_strings())
+    }
+
+    /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
+    /// and stands for itself, so that nobody else who prepared that text under those of before is given it.
+    fn under_settings_of_now(&mut self, statement: Arc<Statement>, server: &ServerConn) -> Arc<Statement> {
+        let now = self.settings_of_texts();
+        let Some(&before) = statement.settings.get().filter(|before| **before != now) else {
+            return statement;
+        };
+        if server.names.holds(statement.id) || !statement.reads_settings() {
+            return statement;
+        }
+        let Statement { query, types, class, .. } = &*statement;
+        let (class, max) = (class ^ before ^ now, self.bounds.prepared_bytes_max);
+        let read = || effects(query, self.std_strings());
+        let new = self.shared.statements.intern(query, types, class, read, max, &self.texts);
+        let Some(new) = new.filter(|new| new.is_told_as(&statement)) else { return statement };
+        new.settings.get_or_init(|| now);
+        if self.shapes.was_told(statement.id) {
+            self.tell_named(new.id);
+        }
+        self.names.replace(statement.id, &new);
+        new
     }
 
     /// The name is taken. That is what PostgreSQL says last: it reads the text first.
@@ -282,7 +310,12 @@ impl State {
     /// A statement whose parameters have other types by now, where a Parse settles them: who was told those of before keeps them,
     /// declared, as PostgreSQL holds on to them when it plans a prepared statement anew; who was told nothing has those of
     /// now. `None`: there is no room for it.
-    pub(super) fn settled(&mut self, statement: Arc<Statement>) -> Option<Arc<Statement>> {
+    pub(super) fn settled(
+        &mut self,
+        statement: Arc<Statement>,
+        server: &ServerConn,
+    ) -> Option<Arc<Statement>> {
+        let statement = self.under_settings_of_now(statement, server);
         if !statement.has_moved() {
             return Some(statement);
         }
@@ -358,7 +391,7 @@ impl State {
             if !name.is_empty()
                 && let Some(statement) = self.names.lookup(name).cloned()
             {
-                let Some(statement) = self.settled(statement) else {
+                let Some(statement) = self.settled(statement, server) else {
                     return Ok(self.refuse_bytes(Kind::Describe, server));
                 };
                 if statement.was_told_open() && self.asks_for_description(&statement, server) {
