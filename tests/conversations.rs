@@ -666,6 +666,7 @@ fn what_comes_behind_a_query_inside_a_unit_is_told_as_directly() {
             let odd = [&unit[..], &query(text), &between].concat();
             for behind in [
                 query("SHOW application_name"),
+                query("DEALLOCATE a"),
                 [parse("b", "SELECT 7"), sync()].concat(),
                 function_call("-5"),
                 [

@@ -155,6 +155,10 @@ impl State {
     /// [`State::take_query`].
     fn deallocate(&mut self, text: &[u8], server: &mut ServerConn) -> bool {
         let Some(gone) = deallocated_name(text) else { return false };
+        // The server fails what comes next, whatever it is: the Query itself, not what is put before it.
+        if server.pipeline.is_still_started() {
+            return false;
+        }
         if server.pipeline.status() == TransactionStatus::Failed || self.names.lookup(&gone).is_none() {
             return false;
         }
