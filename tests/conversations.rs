@@ -430,6 +430,45 @@ fn run_of_inserts(r: &mut Seeded, name: &str) -> Vec<u8> {
     [out, sync()].concat()
 }
 
+/// A portal that is asked for its rows little by little: across Syncs, with others' messages between, up to its end and beyond.
+fn suspended(r: &mut Seeded, text: &str, name: &str, portal: &str, between: &[u8]) -> Vec<u8> {
+    let mut out = [parse(name, text), bind(portal, name, None)].concat();
+    for _ in 0..1 + r.below(4) {
+        out.extend(execute(portal, [1, 2, 2, 3, 0, -1][r.below(6)]));
+        match r.below(6) {
+            0 => out.extend(sync()),
+            1 => out.extend(message(f::FLUSH, b"")),
+            2 => out.extend_from_slice(between),
+            3 => out.extend(target(f::DESCRIBE, b'P', portal)),
+            _ => {}
+        }
+    }
+    if r.one_in(3) {
+        out.extend(target(f::CLOSE, [b'P', b'S'][r.below(2)], portal));
+    }
+    [out, sync()].concat()
+}
+
+/// COPY among other statements of one unit, in both directions, with what follows sent before its end is known.
+fn copies(r: &mut Seeded, text: &str, name: &str) -> Vec<u8> {
+    let run = |text: &str| [parse(name, text), bind("", name, None), execute("", 0)].concat();
+    let mut out = Vec::new();
+    for _ in 0..2 + r.below(3) {
+        out.extend(match r.below(6) {
+            0 => run("COPY t TO STDOUT"),
+            1 => [run("COPY t FROM STDIN"), data("5\n"), copy_done()].concat(),
+            2 => [run("COPY t FROM STDIN"), data("x\n"), copy_done()].concat(),
+            3 => [run("COPY t FROM STDIN"), data("6\n"), message(f::COPY_FAIL, b"no\0")].concat(),
+            4 => run("COPY (SELECT 10 / (3 - g) FROM generate_series(1, 5) g) TO STDOUT"),
+            _ => run(text),
+        });
+        if r.one_in(5) {
+            out.extend([sync(), message(f::FLUSH, b""), function_call("-5")][r.below(3)].clone());
+        }
+    }
+    [out, sync()].concat()
+}
+
 /// One of these with less of its body, or more, or a byte of it another one.
 fn malformed(r: &mut Seeded, whole: &[Vec<u8>]) -> Vec<u8> {
     let whole = &whole[r.below(whole.len())];
@@ -452,7 +491,7 @@ fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
     let portal = ["", "", "", "p"][r.below(4)];
     let of = |kind| if kind == b'S' { name } else { portal };
     let kind = [b'S', b'P'][r.below(2)];
-    match r.below(32) {
+    match r.below(37) {
         0..=2 => query(text),
         3..=5 => parse(name, text),
         6..=8 => bind(portal, name, [None, None, Some("1"), Some("x")][r.below(4)]),
@@ -507,6 +546,9 @@ fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
             query(texts[r.below(texts.len())]),
         ]
         .concat(),
+        31 | 32 => suspended(r, "SELECT generate_series(1, 5)", name, portal, &query(text)),
+        33 => suspended(r, text, name, portal, &function_call("-5")),
+        34 | 35 => copies(r, text, name),
         _ => {
             let first = if r.one_in(2) { sync() } else { Vec::new() };
             [copy(), first, data(["5\n", "x\n"][r.below(2)]), sync(), data("6\n"), copy_done()].concat()
