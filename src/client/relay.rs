@@ -18,12 +18,62 @@ use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::server::ServerConn;
-use crate::wire::frame::header;
+use crate::wire::frame::{Header, header};
 use crate::wire::{TransactionStatus, frontend as f};
 
 /// What a server says stops at [`WRITE_BUFFER_BYTES_MAX`]; what stands above it are answers of our own, and a client that does
 /// not take them asks for no more (bytes).
 const MADE_UP_BYTES_MAX: usize = 2 * WRITE_BUFFER_BYTES_MAX;
+
+/// How far a pass over one side's messages got: `run..pos` is to be copied to the other side as it is, and everything before
+/// `run` is dealt with.
+struct Pass<'a> {
+    buf: &'a [u8],
+    run: usize,
+    pos: usize,
+    /// Bytes of the next message that have to be there together.
+    want: usize,
+}
+
+impl<'a> Pass<'a> {
+    fn over(buf: &'a [u8]) -> Self {
+        Self { buf, run: 0, pos: 0, want: 0 }
+    }
+
+    /// What was not taken in.
+    fn rest(&self) -> &'a [u8] {
+        &self.buf[self.pos..]
+    }
+
+    /// The message that begins here, as far as it is there.
+    fn frame(&self, head: Header) -> &'a [u8] {
+        let rest = self.rest();
+        &rest[..head.total().min(rest.len())]
+    }
+
+    /// Copies what is to be copied.
+    fn copy(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.buf[self.run..self.pos]);
+        self.run = self.pos;
+    }
+
+    /// So many bytes are not copied.
+    fn skip(&mut self, bytes: usize, out: &mut Vec<u8>) {
+        self.copy(out);
+        self.pos += bytes;
+        self.run = self.pos;
+    }
+
+    /// What is there of `rest` bytes of a message that has begun, copied unless it is dropped. How many these are.
+    fn go_on(&mut self, rest: usize, dropping: bool) -> usize {
+        let bytes = rest.min(self.buf.len() - self.pos);
+        self.pos += bytes;
+        if dropping {
+            self.run = self.pos;
+        }
+        bytes
+    }
+}
 
 /// Why the relay stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

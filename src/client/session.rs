@@ -370,7 +370,7 @@ impl Session {
                 continue;
             }
             let now = Instant::now();
-            if now.duration_since(server.idle_since) < self.settings.server_check_delay {
+            if !server.is_doubtful(now, self.settings.server_check_delay) {
                 break (server, now);
             }
             let began = *since.get_or_insert(now);

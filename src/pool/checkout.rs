@@ -67,9 +67,9 @@ impl Checkout {
 }
 
 impl Checkout {
-    /// It was idle for so long that it has to be asked before anything is at stake.
-    pub fn is_doubtful(&self, now: Instant) -> bool {
-        now.duration_since(self.idle_since) >= self.pool.settings.load().server_check_delay
+    /// It was idle for so long, of `server_check_delay`, that it has to be asked before anything is at stake.
+    pub fn is_doubtful(&self, now: Instant, delay: Duration) -> bool {
+        now.duration_since(self.idle_since) >= delay
     }
 
     /// `server_check_query`. Where nothing is answered in time all connections that lead there are given up.

@@ -312,13 +312,7 @@ pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, DecodeError> {
         values.push(match usize::try_from(len) {
             Ok(len) => Some(f.bytes(len, "value")?),
             Err(_) if len == -1 => None,
-            Err(_) => {
-                return Err(DecodeError::Malformed {
-                    tag: DATA_ROW,
-                    what: "value length",
-                    flaw: Flaw::Short,
-                });
-            }
+            Err(_) => return Err(f.malformed("value length", Flaw::Short)),
         });
     }
     f.end()?;

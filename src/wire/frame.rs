@@ -76,7 +76,8 @@ impl<'a> Fields<'a> {
         Self { tag, rest: body }
     }
 
-    fn malformed(&self, what: &'static str, flaw: Flaw) -> DecodeError {
+    /// This field is no such.
+    pub(super) fn malformed(&self, what: &'static str, flaw: Flaw) -> DecodeError {
         DecodeError::Malformed { tag: self.tag, what, flaw }
     }
 

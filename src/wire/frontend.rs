@@ -114,11 +114,8 @@ impl<'a> Bind<'a> {
             match f.i32("parameter length")? {
                 -1 => {}
                 len => {
-                    let len = usize::try_from(len).map_err(|_| DecodeError::Malformed {
-                        tag: BIND,
-                        what: "parameter length",
-                        flaw: Flaw::Short,
-                    })?;
+                    let len =
+                        usize::try_from(len).map_err(|_| f.malformed("parameter length", Flaw::Short))?;
                     f.bytes(len, "parameter value")?;
                 }
             }

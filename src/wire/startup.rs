@@ -489,8 +489,7 @@ pub fn sasl_initial(body: &[u8]) -> Result<(&[u8], Option<&[u8]>), DecodeError> 
         -1 => None,
         len => {
             let what = "length of the SASL response";
-            let len =
-                usize::try_from(len).map_err(|_| DecodeError::Malformed { tag, what, flaw: Flaw::Short })?;
+            let len = usize::try_from(len).map_err(|_| fields.malformed(what, Flaw::Short))?;
             Some(fields.bytes(len, what)?)
         }
     };

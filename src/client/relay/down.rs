@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Pass;
 use crate::client::state::{
     DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY,
 };
@@ -23,11 +24,11 @@ pub(super) fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut
     let ServerConn { conn, pipeline, names, reported, streaming, shared, broken, .. } = server;
     let (buf, to_server) = conn.split();
     let before = client.out.len();
-    let mut walk = Down { buf, out: &mut client.out, run: 0, pos: 0, want: 0 };
+    let mut walk = Down { at: Pass::over(buf), out: &mut client.out };
     let walked = walk_down(&mut walk, state, Below { pipeline, names, reported, streaming, shared, broken });
     // Also before an error of ours: a message that the client has in part goes on.
     walk.copy();
-    let Down { pos, want, .. } = walk;
+    let Pass { pos, want, .. } = walk.at;
     walked?;
     state.put_between(pipeline, to_server);
     state.counts.sent += (client.out.len() - before) as u64;
@@ -49,23 +50,22 @@ struct Below<'a> {
 /// Hot path. Takes in what is there, up to a message that has to be whole and is not.
 fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result<(), Fault> {
     let Below { pipeline, names, reported, streaming, shared, broken } = below;
-    let buf = walk.buf;
     loop {
         if *streaming > 0 {
-            *streaming -= walk.pass(*streaming, state.part.dropping_down);
+            *streaming -= walk.at.go_on(*streaming, state.part.dropping_down);
             if *streaming > 0 {
                 return Ok(());
             }
         }
-        let Some(head) = header(&buf[walk.pos..], state.bounds.message_max)
+        let Some(head) = header(walk.at.rest(), state.bounds.message_max)
             .map_err(|e| Fault::ServerViolation(e.to_string()))?
         else {
             return Ok(());
         };
-        let frame = &buf[walk.pos..(walk.pos + head.total()).min(buf.len())];
+        let frame = walk.at.frame(head);
         let rest = head.total() - frame.len();
         if rest > 0 && waits_for_whole(head, pipeline)? {
-            walk.want = head.total();
+            walk.at.want = head.total();
             return Ok(());
         }
         let answer = match head.tag {
@@ -89,7 +89,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             }
             b::ERROR_RESPONSE if pipeline.is_empty() => {
                 // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
-                walk.pos += frame.len();
+                walk.at.pos += frame.len();
                 return Err(Fault::ServerLost(String::new()));
             }
             tag => state.pass_answer(tag, frame, rest, pipeline, names, shared)?,
@@ -122,38 +122,19 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
     }
 }
 
-/// Where a walk over backend messages stands: `run..pos` is to be copied to the client as it is.
+/// A pass over backend messages, and the client's output.
 struct Down<'a> {
-    buf: &'a [u8],
+    at: Pass<'a>,
     out: &'a mut Vec<u8>,
-    run: usize,
-    pos: usize,
-    /// Bytes of the next message that have to be there together.
-    want: usize,
 }
 
 impl Down<'_> {
-    /// Copies what is to be copied.
     fn copy(&mut self) {
-        self.out.extend_from_slice(&self.buf[self.run..self.pos]);
-        self.run = self.pos;
+        self.at.copy(self.out);
     }
 
-    /// So many bytes are not copied.
     fn skip(&mut self, bytes: usize) {
-        self.copy();
-        self.pos += bytes;
-        self.run = self.pos;
-    }
-
-    /// What is there of `rest` bytes of a message that has begun, copied unless it is dropped. How many these are.
-    fn pass(&mut self, rest: usize, dropping: bool) -> usize {
-        let bytes = rest.min(self.buf.len() - self.pos);
-        self.pos += bytes;
-        if dropping {
-            self.run = self.pos;
-        }
-        bytes
+        self.at.skip(bytes, self.out);
     }
 }
 
@@ -265,7 +246,7 @@ impl State {
     fn put_answer(&mut self, answer: Answer, tag: u8, frame: &[u8], rest: usize, walk: &mut Down<'_>) {
         // Mostly what comes next is here, too, and shows that nothing is to be kept.
         let may_be_taken_back = || {
-            let next = walk.buf.get(walk.pos + frame.len());
+            let next = walk.at.rest().get(frame.len());
             rest == 0 && matches!(next, None | Some(&(b::ERROR_RESPONSE | b::NOTICE_RESPONSE)))
         };
         match answer {
@@ -273,7 +254,7 @@ impl State {
                 walk.skip(frame.len());
                 self.fold.kept.extend_from_slice(frame);
             }
-            Answer::Forward | Answer::Keep => walk.pos += frame.len(),
+            Answer::Forward | Answer::Keep => walk.at.pos += frame.len(),
             Answer::Skip | Answer::OwnFailed => walk.skip(frame.len()),
             Answer::Refuse => {
                 walk.skip(frame.len());

@@ -2,7 +2,7 @@
 //!
 //! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
 
-use super::MADE_UP_BYTES_MAX;
+use super::{MADE_UP_BYTES_MAX, Pass};
 use crate::client::state::{Fault, State, Taken};
 use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
@@ -31,9 +31,9 @@ pub(super) fn pump_up(
     if reply.len() >= MADE_UP_BYTES_MAX {
         return Ok(Pumped::Full);
     }
-    let mut walk = Up::over(buf);
+    let mut walk = Pass::over(buf);
     let pumped = walk_up(&mut walk, reply, state, server)?;
-    let Up { pos, want, .. } = walk;
+    let Pass { pos, want, .. } = walk;
     client.consume(pos);
     client.want(want);
     Ok(pumped)
@@ -48,20 +48,20 @@ pub(in crate::client) fn feed(
     server: &mut ServerConn,
 ) -> Result<usize, Fault> {
     server.conn.prepare_out();
-    let mut walk = Up::over(kept);
+    let mut walk = Pass::over(kept);
     walk_up(&mut walk, reply, state, server)?;
     Ok(walk.pos)
 }
 
 fn walk_up(
-    walk: &mut Up<'_>,
+    walk: &mut Pass<'_>,
     reply: &mut Vec<u8>,
     state: &mut State,
     server: &mut ServerConn,
 ) -> Result<Pumped, Fault> {
     let pumped = loop {
         if state.part.up > 0 {
-            state.part.up -= walk.pass(state.part.up, state.part.dropping);
+            state.part.up -= walk.go_on(state.part.up, state.part.dropping);
             if state.part.up > 0 {
                 break Pumped::Hungry;
             }
@@ -70,7 +70,7 @@ fn walk_up(
             break Pumped::Full;
         }
         let Some(head) = header(walk.rest(), state.bounds.message_max)? else { break Pumped::Hungry };
-        let frame = &walk.rest()[..head.total().min(walk.rest().len())];
+        let frame = walk.frame(head);
         if may_put_before(head, state, server) {
             walk.copy(&mut server.conn.out);
         }
@@ -82,15 +82,17 @@ fn walk_up(
             }
             Taken::Later => break Pumped::Full,
             Taken::Terminate => break Pumped::Terminate,
-            Taken::Forward => walk.forward(frame, state, rest),
+            Taken::Forward => {
+                walk.pos += frame.len();
+                (state.part.up, state.part.dropping) = (rest, false);
+            }
             Taken::Prefix(bytes) => {
                 walk.run = walk.pos + bytes;
-                walk.forward(frame, state, rest);
+                walk.pos += frame.len();
+                (state.part.up, state.part.dropping) = (rest, false);
             }
             Taken::Done | Taken::Drop => {
-                walk.copy(&mut server.conn.out);
-                walk.pos += frame.len();
-                walk.run = walk.pos;
+                walk.skip(frame.len(), &mut server.conn.out);
                 (state.part.up, state.part.dropping) = (rest, true);
             }
         }
@@ -110,7 +112,7 @@ fn may_put_before(head: Header, state: &State, server: &ServerConn) -> bool {
 }
 
 /// Between two messages: does the next one wait for answers, or for room?
-fn has_to_wait(walk: &mut Up<'_>, state: &mut State, server: &mut ServerConn) -> bool {
+fn has_to_wait(walk: &mut Pass<'_>, state: &mut State, server: &mut ServerConn) -> bool {
     if state.owes_between(&server.pipeline) {
         walk.copy(&mut server.conn.out);
         state.put_between(&mut server.pipeline, &mut server.conn.out);
@@ -128,46 +130,4 @@ fn has_to_wait(walk: &mut Up<'_>, state: &mut State, server: &mut ServerConn) ->
     }
     state.urged = false;
     walk.pos - walk.run + server.conn.out.len() >= WRITE_BUFFER_BYTES_MAX
-}
-
-/// Where a walk over frontend messages stands: `run..pos` is to be copied to the server as it is.
-struct Up<'a> {
-    buf: &'a [u8],
-    run: usize,
-    pos: usize,
-    /// Bytes of the next message that have to be there together.
-    want: usize,
-}
-
-impl<'a> Up<'a> {
-    fn over(buf: &'a [u8]) -> Self {
-        Self { buf, run: 0, pos: 0, want: 0 }
-    }
-
-    /// What was not taken in.
-    fn rest(&self) -> &'a [u8] {
-        &self.buf[self.pos..]
-    }
-
-    /// Copies what is to be copied.
-    fn copy(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.buf[self.run..self.pos]);
-        self.run = self.pos;
-    }
-
-    /// This message goes on as it is, and so do `rest` bytes of it that are still to come.
-    fn forward(&mut self, frame: &[u8], state: &mut State, rest: usize) {
-        self.pos += frame.len();
-        (state.part.up, state.part.dropping) = (rest, false);
-    }
-
-    /// What is there of `rest` bytes of a message that has begun, copied unless it is dropped. How many these are.
-    fn pass(&mut self, rest: usize, dropping: bool) -> usize {
-        let bytes = rest.min(self.buf.len() - self.pos);
-        self.pos += bytes;
-        if dropping {
-            self.run = self.pos;
-        }
-        bytes
-    }
 }

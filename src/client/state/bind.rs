@@ -106,8 +106,7 @@ impl State {
     ) -> Taken {
         self.counts.binds += 1;
         if let Some(statement) = statement
-            && cannot_be_prepared(statement, server)
-            && !self.is_here(b"", statement, server)
+            && self.needs_stand_in(b"", statement, server)
         {
             return bind_stand_in(bind, statement, server);
         }
@@ -135,7 +134,7 @@ impl State {
             return Taken::Drop;
         }
         self.forgetting = statement.effects.intersects(FORGETS_NAMES);
-        if cannot_be_prepared(&statement, server) && !server.names.holds(statement.id) {
+        if self.needs_stand_in(bind.name, &statement, server) {
             return bind_stand_in(bind, &statement, server);
         }
         self.ensure_for_client(&statement, server);

@@ -116,6 +116,11 @@ impl State {
         }
     }
 
+    /// It is not here, and its failed block keeps it from being prepared.
+    pub(super) fn needs_stand_in(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> bool {
+        cannot_be_prepared(statement, server) && !self.is_here(name, statement, server)
+    }
+
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let std_strings = self.std_strings();
         let class = self.vars.want.pour_class;
@@ -408,7 +413,7 @@ impl State {
             }
             let known = self.names.lookup(name).cloned();
             let by_stand_in =
-                |s: &&Arc<Statement>| is_told_by_stand_in(s, server) && !self.is_here(name, s, server);
+                |s: &&Arc<Statement>| self.needs_stand_in(name, s, server) && is_told_by_stand_in(s);
             if let Some(statement) = known.as_ref().filter(by_stand_in) {
                 put_stand_in(statement, server);
                 f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', STAND_IN);
@@ -530,11 +535,11 @@ fn known_types(statement: &Statement) -> Option<&[u8]> {
     statement.params.get().map(|types| &**types).or_else(|| said().then_some(&statement.types))
 }
 
-/// In its failed block it can be described without being prepared.
-fn is_told_by_stand_in(statement: &Statement, server: &ServerConn) -> bool {
+/// It can be described without being prepared.
+fn is_told_by_stand_in(statement: &Statement) -> bool {
     let nothing = || match statement.shape.get() {
         Some(shape) => *shape == NO_ROWS,
         None => returns_nothing(&statement.query),
     };
-    cannot_be_prepared(statement, server) && known_types(statement).is_some() && nothing()
+    known_types(statement).is_some() && nothing()
 }

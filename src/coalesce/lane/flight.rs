@@ -40,7 +40,8 @@ impl Lane {
     async fn a_server(&self) -> Option<Checkout> {
         let mut server = self.pool.checkout(&self.vars, None).await.ok()?;
         // Whether rows that were sent to a server that is gone are stored, nobody could tell.
-        if server.is_doubtful(Instant::now()) && !server.still_answers().await {
+        let delay = self.pool.settings.load().server_check_delay;
+        if server.is_doubtful(Instant::now(), delay) && !server.still_answers().await {
             return None;
         }
         self.make_ready(&mut server).await.then_some(server)
