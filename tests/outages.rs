@@ -4,8 +4,9 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 
 use pgsluice::wire::{backend as b, frame};
@@ -78,9 +79,13 @@ fn leaving(target: u16, armed: &Arc<AtomicBool>, farewell: Vec<u8>) -> u16 {
 }
 
 fn words() -> Vec<u8> {
+    fatal("57P01")
+}
+
+fn fatal(code: &str) -> Vec<u8> {
     let mut words = Vec::new();
     frame::put(&mut words, b::ERROR_RESPONSE, |out| {
-        out.extend_from_slice(b"SFATAL\0VFATAL\0C57P01\0Mgoing\0\0");
+        out.extend_from_slice(format!("SFATAL\0VFATAL\0C{code}\0Mgoing\0\0").as_bytes());
     });
     words
 }
@@ -131,6 +136,92 @@ fn a_server_that_goes_behind_a_run_says_why() {
     let seen = client.read_until_closed();
     assert_eq!(tags(&seen).len(), ROWS);
     assert_eq!(seen.last().expect("a word").sqlstate(), "57P01");
+}
+
+/// A relay to the server. The connection that carries the first bytes behind `armed` is not read any more, but handed over.
+fn held(target: u16, armed: &Arc<AtomicBool>) -> (u16, Receiver<TcpStream>) {
+    let (hand, taken) = channel();
+    let armed = Arc::clone(armed);
+    let port = listen(target, move |mut client, mut server| {
+        let (hand, armed) = (hand.clone(), Arc::clone(&armed));
+        let (mut above, mut below) = (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+        let answers = std::thread::spawn(move || std::io::copy(&mut above, &mut below));
+        std::thread::spawn(move || {
+            let mut piece = vec![0; 1 << 16];
+            while client.peek(&mut piece).is_ok_and(|n| n > 0) && !armed.load(Ordering::Acquire) {
+                let n = client.read(&mut piece).expect("what was seen");
+                server.write_all(&piece[..n]).expect("the server listens");
+            }
+            let _ = server.shutdown(Shutdown::Both);
+            let _ = answers.join();
+            let _ = hand.send(client);
+        });
+    });
+    (port, taken)
+}
+
+/// pgsluice stands still while this happens.
+fn while_stopped(proxy: &Proxy, happens: impl FnOnce()) {
+    proxy.signal("STOP");
+    let stat = format!("/proc/{}/stat", proxy.pid());
+    let stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")).then_some(());
+    poll(PATIENCE, stopped).expect("it stops");
+    happens();
+    proxy.signal("CONT");
+}
+
+/// A connection that is closed before all was read is reset: nothing more can be written to it, but there is something to read.
+#[test]
+fn a_server_that_does_not_listen_any_more_is_heard() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    for (mode, replication) in [("transaction", false), ("session", false), ("session", true)] {
+        let armed = Arc::default();
+        let (port, taken) = held(pg.port(), &armed);
+        let proxy = Proxy::to(pg, &format!("pool_mode = \"{mode}\""), &format!("port = {port}"), "");
+        let mut client = match replication {
+            false => Raw::login(proxy.port(), &db),
+            true => Raw::login_as(
+                proxy.port(),
+                &[("user", "postgres"), ("database", &db), ("replication", "database")],
+                "",
+            )
+            .expect("logged in"),
+        };
+        client.rows("BEGIN");
+        armed.store(true, Ordering::Release);
+        client.send(&Step::query("SELECT 1").bytes);
+        let mut server = taken.recv_timeout(PATIENCE).expect("it asks the server");
+        while_stopped(&proxy, || {
+            client.send(&Step::query("SELECT 2").bytes);
+            server.write_all(&words()).expect("pgsluice listens");
+            drop(server);
+        });
+        let last = client.read_until_closed().pop().expect("a word");
+        assert_eq!(last.sqlstate(), "57P01", "{mode}, replication {replication}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_wait_for_a_password_is_heard() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    let pg = Postgres::shared();
+    let login = format!("port = {port}\nuser = \"postgres\"\npassword = \"secret\"");
+    let proxy = Proxy::to(pg, "server_tls_sslmode = \"disable\"", &login, "");
+    let mut client = Raw::connect(proxy.port());
+    client.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
+    let (mut server, _) = listener.accept().expect("a login");
+    server.peek(&mut [0]).expect("it says who it is");
+    while_stopped(&proxy, || {
+        let mut said = Vec::new();
+        frame::put(&mut said, b::AUTHENTICATION, |out| out.extend_from_slice(&3_i32.to_be_bytes()));
+        said.extend_from_slice(&fatal("28000"));
+        server.write_all(&said).expect("pgsluice listens");
+        drop(server);
+    });
+    let last = client.read_until_closed().pop().expect("a word");
+    assert_eq!(last.sqlstate(), "28000");
 }
 
 /// What is committed here and not on its standby COMMIT does not promise: directly such a client loses its connection.

@@ -6,6 +6,7 @@
 mod down;
 mod up;
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
@@ -155,9 +156,9 @@ impl Session {
             if *listens && !self.client.has_room() {
                 return Poll::Pending;
             }
-            let _ = server.conn.poll_flush(cx).map_err(server_lost)?;
-            match server.conn.poll_fill(cx) {
-                Poll::Ready(Ok(n)) if n > 0 => {
+            let _ = server.poll_send(cx);
+            match server.poll_read(cx) {
+                Poll::Ready(Ok(())) => {
                     self.client.prepare_out();
                     pump_down(server, &mut self.state, &mut self.client)?;
                     if !*listens {
@@ -167,7 +168,7 @@ impl Session {
                         return Poll::Ready(Err(Fault::ClientGone));
                     }
                 }
-                Poll::Ready(_) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
                 Poll::Pending if self.me.must_end() => {
                     return Poll::Ready(Err(Fault::Client(Error::killed())));
                 }
@@ -188,7 +189,7 @@ impl Session {
             if let Some(end) = self.poll_client(server, &mut moved, cx)? {
                 return Poll::Ready(Ok(end));
             }
-            if !server.conn.is_flushed() && server.conn.poll_flush(cx).map_err(server_lost)?.is_ready() {
+            if !server.conn.is_flushed() && server.poll_send(cx).is_ready() {
                 moved = true;
             }
             self.poll_server(server, &mut moved, cx)?;
@@ -234,7 +235,7 @@ impl Session {
         moved: &mut bool,
         cx: &mut Context<'_>,
     ) -> Result<Option<End>, Fault> {
-        if server.broken {
+        if server.broken || !server.hears() {
             return Ok(None);
         }
         loop {
@@ -282,10 +283,10 @@ impl Session {
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
         while self.client.has_room() && !server.broken {
-            match server.conn.poll_fill(cx) {
+            match server.poll_read(cx) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(n)) if n > 0 => {}
-                Poll::Ready(end) => return self.server_left(server, end.err()),
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return self.server_left(server, &error),
             }
             *moved = true;
             self.client.prepare_out();
@@ -296,7 +297,7 @@ impl Session {
 
     /// No more comes of it. Between two transactions that is no loss to a client whose next one may run elsewhere: the
     /// connection is [`ServerConn::broken`] then.
-    fn server_left(&mut self, server: &mut ServerConn, error: Option<std::io::Error>) -> Result<(), Fault> {
+    fn server_left(&mut self, server: &mut ServerConn, error: &io::Error) -> Result<(), Fault> {
         // Its last words may have come with the answer to a unit of ours.
         self.client.prepare_out();
         pump_down(server, &mut self.state, &mut self.client)?;
@@ -305,15 +306,11 @@ impl Session {
             server.broken = true;
             return Ok(());
         }
-        Err(match error {
+        Err(Fault::ServerLost(match error.kind() {
             // It said why it goes, and that was passed on.
-            _ if self.state.server_left => Fault::ServerLost(String::new()),
-            Some(error) => server_lost(error),
-            None => Fault::ServerLost("it closed the connection".into()),
-        })
+            _ if self.state.server_left => String::new(),
+            io::ErrorKind::UnexpectedEof => "it closed the connection".into(),
+            _ => error.to_string(),
+        }))
     }
-}
-
-fn server_lost(error: std::io::Error) -> Fault {
-    Fault::ServerLost(error.to_string())
 }

@@ -114,12 +114,15 @@ impl Replicating {
             }
             let Self { client, server, pool, from_client, from_server, .. } = self;
             let server = &mut server.conn;
-            if let Poll::Ready(ended) = pass(client, server, from_client, &pool.stats.received, cx) {
-                return Poll::Ready(ended.map_or_else(|error| End::Fault(error.into()), |()| End::Closed));
+            match pass(client, server, from_client, &pool.stats.received, cx) {
+                // A server that does not listen any more may have said why.
+                Poll::Pending | Poll::Ready(Ok(Left::To)) => {}
+                Poll::Ready(Ok(Left::From)) => return Poll::Ready(End::Closed),
+                Poll::Ready(Err(error)) => return Poll::Ready(End::Fault(error.into())),
             }
             pass(server, client, from_server, &pool.stats.sent, cx).map(|ended| {
                 let violation = |error: DecodeError| End::Fault(Error::server_violation(&error.to_string()));
-                ended.map_or_else(violation, |()| End::Closed)
+                ended.map_or_else(violation, |_| End::Closed)
             })
         })
         .await
@@ -186,19 +189,27 @@ impl Messages {
     }
 }
 
-/// Hot path. Carries what `from` sends to `to`, no faster than that takes it. Ready: there is no more to come, and `to` has all.
+/// Who of both left.
+enum Left {
+    /// Who sends; the other has all of it.
+    From,
+    /// Who receives.
+    To,
+}
+
+/// Hot path. Carries what `from` sends to `to`, no faster than that takes it, until one of them leaves.
 fn pass(
     from: &mut Conn,
     to: &mut Conn,
     messages: &mut Messages,
     count: &AtomicU64,
     cx: &mut Task<'_>,
-) -> Poll<Result<(), DecodeError>> {
+) -> Poll<Result<Left, DecodeError>> {
     loop {
         match to.poll_flush(cx) {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
-            Poll::Ready(Ok(())) if from.at_eof() => return Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => return Poll::Ready(Ok(Left::To)),
+            Poll::Ready(Ok(())) if from.at_eof() => return Poll::Ready(Ok(Left::From)),
             Poll::Ready(Ok(())) => {}
         }
         let n = messages.take(from.bytes())?;
@@ -212,7 +223,7 @@ fn pass(
         match from.poll_fill(cx) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(_)) => {}
-            Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => return Poll::Ready(Ok(Left::From)),
         }
     }
 }

@@ -241,10 +241,16 @@ impl Conn {
             self.unflushed = false;
         }
         if !self.out.is_empty() {
-            self.written = 0;
-            keep_write_buffer(std::mem::take(&mut self.out));
+            self.discard_out();
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// What waits to be written is not written any more.
+    pub fn discard_out(&mut self) {
+        self.written = 0;
+        self.unflushed = false;
+        keep_write_buffer(std::mem::take(&mut self.out));
     }
 
     /// Writes what waits.

@@ -542,9 +542,21 @@ struct Message {
 }
 
 impl Talk {
+    /// A server that does not hear it any more may have said why.
     async fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let Err(error) = self.write(bytes).await else { return Ok(()) };
+        loop {
+            match self.next().await {
+                Ok(_) => {}
+                Err(said @ ConnectError::Server(_)) => return Err(said),
+                Err(_) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
-        Ok(self.stream.flush().await?)
+        self.stream.flush().await
     }
 
     fn body(&self, message: Message) -> &[u8] {

@@ -231,7 +231,7 @@ impl ServerConn {
                 return Poll::Ready(Ok(()));
             }
             // Reading while writing: a server may answer before it has read everything.
-            let _ = self.conn.poll_flush(cx).map_err(|e| e.to_string())?;
+            let _ = self.poll_send(cx);
             ready!(self.poll_read(cx)).map_err(|e| e.to_string())?;
         }
     }

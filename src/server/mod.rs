@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use crate::limits::{REPORTED_MAX, REPORTED_VALUE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
@@ -117,6 +117,8 @@ pub struct ServerConn {
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
     pub streaming: usize,
+    /// Why it does not hear any more; it may still have something to say.
+    unheard: Option<io::Error>,
 }
 
 impl ServerConn {
@@ -164,6 +166,7 @@ impl ServerConn {
             names_passed: false,
             broken: false,
             streaming: 0,
+            unheard: None,
         }
     }
 
@@ -209,6 +212,12 @@ impl ServerConn {
             && self.streaming == 0
             && self.conn.bytes().is_empty()
             && self.conn.is_flushed()
+            && self.hears()
+    }
+
+    /// Nothing that was written to it failed to be.
+    pub fn hears(&self) -> bool {
+        self.unheard.is_none()
     }
 
     /// Hot path. Looks whether an idle connection is still good, without a system call when nothing came.
@@ -358,16 +367,32 @@ impl ServerConn {
         self.pipeline.push(Kind::Execute, Action::Own, false);
     }
 
-    /// Reads once.
+    /// Hot path. Writes what waits. What can't be written any more is dropped: what the server said before that stands
+    /// in front of the error, which [`ServerConn::poll_read`] tells when nothing more comes.
+    ///
+    /// Cancel safety: as [`Conn::poll_flush`].
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.conn.poll_flush(cx).map(|sent| {
+            if let Err(error) = sent {
+                self.conn.discard_out();
+                self.unheard = Some(error);
+            }
+        })
+    }
+
+    /// Hot path. Reads once.
     ///
     /// # Errors
-    /// The socket's, and its end.
+    /// The socket's, also that of a write before, and its end.
+    ///
+    /// Cancel safety: as [`Conn::poll_fill`].
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.conn.poll_fill(cx).map(|read| match read {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        })
+        let end = match ready!(self.conn.poll_fill(cx)) {
+            Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+            Ok(_) => return Poll::Ready(Ok(())),
+            Err(error) => error,
+        };
+        Poll::Ready(Err(self.unheard.take().unwrap_or(end)))
     }
 }
 
