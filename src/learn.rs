@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
+use crate::files;
 use crate::settings::Print;
 use crate::sql::verbs::Named;
 use crate::telemetry::events;
@@ -129,7 +130,7 @@ pub fn parse(text: &str) -> (HashSet<Print>, Vec<usize>) {
 /// Adds lines; the number of those that were not there. A reader sees the old file or the new one, whole.
 fn append(file: &Path, new: &BTreeMap<Print, String>) -> io::Result<usize> {
     let mut text = String::new();
-    let permissions = match fs::File::open(file) {
+    let permissions = match files::open(file) {
         Ok(open) => {
             let permissions = open.metadata()?.permissions();
             open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;

@@ -13,7 +13,7 @@
 //! pool         which server connection, when
 //! server       one connection to PostgreSQL
 //! net  auth    sockets and TLS; who is this      learn   an allow-list on its way to its file
-//! telemetry    logs and counters
+//! telemetry    logs and counters                  files   regular, bounded, without waiting
 //! -------------------------------------------------------- below: no tokio, no clock, no log
 //! policy   coalesce::{batch, rows, plan, catalog}
 //! proto        who may say what next, answers owed, prepared names, session variables
@@ -29,6 +29,7 @@ pub mod client;
 pub mod coalesce;
 pub mod config;
 pub mod error;
+pub mod files;
 pub mod learn;
 pub mod limits;
 pub mod net;

@@ -55,6 +55,12 @@ pub const LOGIN_PIECE_BYTES: usize = 1024;
 /// As far as `hosts_file` is read (bytes).
 pub const HOSTS_BYTES_MAX: u64 = 1 << 20;
 
+/// Longest file of certificates or of a key (bytes): all public authorities together are some 300 kB.
+pub const PEM_BYTES_MAX: u64 = 16 << 20;
+
+/// Longest path of a Unix socket (bytes): `sockaddr_un` less its closing zero.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
 /// Cancel requests on their way to one server connection; more would say nothing new, and are dropped.
 pub const CANCELS_PER_SERVER_MAX: usize = 4;
 

@@ -18,7 +18,7 @@ const FLOORS: &[&[&str]] = &[
     &["coalesce::plan"],
     &["coalesce::rows", "coalesce::batch"],
     // ---- above: tasks, sockets, clocks, logs
-    &["telemetry"],
+    &["telemetry", "files"],
     &["net", "auth", "learn"],
     &["server"],
     &["pool"],

@@ -7,14 +7,12 @@ use std::time::Duration;
 use super::value::shorten;
 use super::words::word;
 use super::{At, Draft, join};
-use crate::limits::NAME_BYTES_MAX;
+use crate::files;
+use crate::limits::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
 use crate::net::{Acceptor, Connector, TlsError};
 use crate::settings::{
     AllowListMode, AuthType, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
 };
-
-/// Longest path of a Unix socket (bytes): `sockaddr_un` less its closing zero.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Names that belong to the console.
 const CONSOLE_NAMES: [&str; 2] = ["pgsluice", "pgbouncer"];
@@ -67,13 +65,7 @@ fn listening(draft: &mut Draft) {
             return draft.object("unix_socket_dir", message);
         }
         directory(draft, "unix_socket_dir", dir);
-        let bytes = dir.join(format!(".s.PGSQL.{}", general.listen_port)).as_os_str().len();
-        if bytes > SOCKET_PATH_BYTES_MAX {
-            let message = format!(
-                "the socket's path would have {bytes} bytes, at most {SOCKET_PATH_BYTES_MAX} work; choose a shorter one"
-            );
-            draft.object("unix_socket_dir", message);
-        }
+        socket_path(draft, "unix_socket_dir", dir, general.listen_port);
     }
     if let Some(group) = &general.unix_socket_group
         && !matches!(nix::unistd::Group::from_name(group), Ok(Some(_)))
@@ -83,9 +75,26 @@ fn listening(draft: &mut Draft) {
             .object("unix_socket_group", format!("there is no group \"{group}\"; create it or name another"));
     }
     for (key, file) in [("pidfile", &general.pidfile), ("audit_file", &general.audit_file)] {
-        if let Some(dir) = file.as_deref().and_then(Path::parent) {
+        let Some(file) = file.as_deref() else { continue };
+        if let Some(dir) = file.parent() {
             directory(draft, key, dir);
         }
+        // What an audit event goes to may be a FIFO or a device.
+        let bad = if key == "pidfile" { file.exists() && !file.is_file() } else { file.is_dir() };
+        if bad {
+            draft.object(key, format!("{} is not a regular file; name a file", file.display()));
+        }
+    }
+}
+
+/// The system takes no longer one.
+fn socket_path(draft: &mut Draft, key: &str, dir: &Path, port: u16) {
+    let bytes = dir.join(format!(".s.PGSQL.{port}")).as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        let message = format!(
+            "the socket's path would have {bytes} bytes, at most {SOCKET_PATH_BYTES_MAX} work; choose a shorter one"
+        );
+        draft.object(key, message);
     }
 }
 
@@ -98,22 +107,22 @@ fn directory(draft: &mut Draft, key: &str, dir: &Path) {
 /// It may change at any time, but should be there.
 fn hosts_file(draft: &mut Draft) {
     let Some(path) = draft.settings.general.hosts_file.clone() else { return };
-    if !path.is_file() {
-        draft.object(
-            "hosts_file",
-            format!("file {} does not exist; create it or name another", path.display()),
-        );
+    if !path.exists() {
+        let message = format!("file {} does not exist; create it or name another", path.display());
+        draft.object("hosts_file", message);
+    } else if !path.is_file() {
+        draft.object("hosts_file", format!("{} is not a regular file; name a file", path.display()));
     }
 }
 
 fn file(draft: &mut Draft, key: &str, file: Option<&Path>) {
     let Some(file) = file else { return };
-    if let Err(error) = std::fs::File::open(file) {
+    if file.exists() && !file.is_file() {
+        draft.object(key, format!("{} is not a regular file; name a PEM file", file.display()));
+    } else if let Err(error) = files::open(file) {
         let message =
             format!("{} cannot be read ({error}); check the path and its permissions", file.display());
         draft.object(key, message);
-    } else if !file.is_file() {
-        draft.object(key, format!("{} is not a regular file; name a PEM file", file.display()));
     }
 }
 
@@ -383,11 +392,8 @@ fn check_database(draft: &mut Draft, database: &Database) {
         let near = if draft.ini { "set host=, or unix_socket_dir in [pgbouncer]" } else { "set host" };
         draft.object_or_section(&host, &path, format!("is not set; {near} to where the server is"));
     }
-    for name in database.host.iter().filter(|name| !is_host(name) && !Path::new(name).is_absolute()) {
-        let name = shorten(name);
-        let message =
-            format!("\"{name}\" is no host; write an address, a host name, or a socket's directory");
-        draft.object(&host, message);
+    for name in &database.host {
+        server_host(draft, &host, name, database.port);
     }
     if database.password.is_some() && database.user.is_none() {
         draft.object_ours(
@@ -422,17 +428,24 @@ fn peers(draft: &mut Draft) {
             draft.object_or_section(&key, &path, "is not set; set host to where the peer itself is");
             continue;
         };
-        if !is_host(host) && !Path::new(host).is_absolute() {
-            let host = shorten(host);
-            let message =
-                format!("\"{host}\" is no host; write an address, a host name, or a socket's directory");
-            draft.object(&key, message);
-        }
+        server_host(draft, &key, host, peer.port);
     }
     if own == 0 && !peers.is_empty() {
         let at = draft.place("peer_id");
         let message = "is 0, so that no cancel request is passed on to [peers]; give each process a number";
         draft.notice(&at, "peer_id", message);
+    }
+}
+
+/// A host, or the directory of a socket.
+fn server_host(draft: &mut Draft, key: &str, host: &str, port: u16) {
+    if Path::new(host).is_absolute() {
+        socket_path(draft, key, Path::new(host), port);
+    } else if !is_host(host) {
+        let host = shorten(host);
+        let message =
+            format!("\"{host}\" is no host; write an address, a host name, or a socket's directory");
+        draft.object(key, message);
     }
 }
 

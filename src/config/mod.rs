@@ -20,7 +20,6 @@ mod value;
 mod words;
 
 use std::collections::{HashMap, HashSet};
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,8 +29,8 @@ pub use keys::{Key, Section, keys, needs_restart, values};
 pub use set::{SetError, set};
 pub use userlist::secret;
 
-use crate::learn;
 use crate::settings::{AllowList, AllowListMode, Database, FileState, Policy, Settings, SimpleQuery};
+use crate::{files, learn};
 use keys::Entry;
 use value::Raw;
 
@@ -418,18 +417,15 @@ fn join(path: &str, name: &str) -> String {
 /// What went wrong with a file, and in which line if that can be said.
 type Unreadable = (Option<usize>, String);
 
-/// The bytes of a regular file, at most `bytes_max`. A pipe or a device would block the start.
+/// The bytes of a regular file, at most `bytes_max`.
 fn read_bounded(file: &Path, bytes_max: u64) -> Result<Vec<u8>, Unreadable> {
     let cannot = |error: std::io::Error| {
         (None, format!("cannot be read ({error}); check the path and its permissions"))
     };
-    let metadata = std::fs::metadata(file).map_err(cannot)?;
-    if !metadata.is_file() {
+    if !std::fs::metadata(file).map_err(cannot)?.is_file() {
         return Err((None, "is not a regular file; name a file".into()));
     }
-    let mut bytes = Vec::new();
-    let handle = std::fs::File::open(file).map_err(cannot)?;
-    handle.take(bytes_max + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    let bytes = files::read(file, bytes_max).map_err(cannot)?;
     if bytes.len() as u64 > bytes_max {
         return Err((None, format!("is larger than {} MB; is it the right file?", bytes_max >> 20)));
     }

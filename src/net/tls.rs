@@ -30,6 +30,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 use zeroize::Zeroizing;
 
 use super::Stream;
+use crate::files;
+use crate::limits::PEM_BYTES_MAX;
 use crate::settings::{SslMode, Tls, TlsProtocols};
 use crate::wire::startup::ALPN;
 
@@ -71,9 +73,15 @@ impl Side {
         }
     }
 
+    fn read(self, key: &str, file: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
+        let bytes = files::read_whole(file, PEM_BYTES_MAX);
+        bytes.map(Zeroizing::new).map_err(|e| self.error(key, Some(file), e))
+    }
+
     fn certificates(self, key: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let certificates = CertificateDer::pem_file_iter(file)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        let bytes = self.read(key, file)?;
+        let certificates = CertificateDer::pem_slice_iter(&bytes)
+            .collect::<Result<Vec<_>, _>>()
             .map_err(|e| self.error(key, Some(file), in_words(&e)))?;
         if certificates.is_empty() {
             return Err(self.error(key, Some(file), "the file holds no certificate in PEM form"));
@@ -97,7 +105,8 @@ impl Side {
             (None, Some(_)) => Err(self.error("cert_file", None, "must be set when the key is set")),
             (Some(cert), Some(key)) => {
                 let chain = self.certificates("cert_file", cert)?;
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|e| {
+                let bytes = self.read("key_file", key)?;
+                let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
                     self.error("key_file", Some(key), format!("no usable private key: {}", in_words(&e)))
                 })?;
                 Ok(Some(Identity { chain, key }))
@@ -376,7 +385,7 @@ impl Verifier {
 fn digest(tls: &Tls) -> [u8; 32] {
     let mut digest = sha2::Sha256::new();
     for file in [&tls.ca_file, &tls.cert_file, &tls.key_file] {
-        let held = file.as_deref().and_then(|file| std::fs::read(file).ok()).map(Zeroizing::new);
+        let held = file.as_deref().and_then(|file| files::read(file, PEM_BYTES_MAX).ok()).map(Zeroizing::new);
         let held = held.as_deref().map_or(&[][..], Vec::as_slice);
         digest.update(held.len().to_be_bytes());
         digest.update(held);

@@ -44,6 +44,7 @@ use crate::client::session::Session;
 use crate::client::{Context, login};
 use crate::coalesce::Lanes;
 use crate::error::{Error, Kind};
+use crate::files;
 use crate::learn::Learner;
 use crate::net::{Acceptor, Connector, Peer, Stream};
 use crate::pool::{Checkout, Pools};
@@ -167,7 +168,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
     proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_userlist());
     if let Some(pidfile) = &general.pidfile {
-        std::fs::write(pidfile, format!("{}\n", std::process::id()))
+        files::write(pidfile, &format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
     Ok(Running::new(proxy, addrs, threads, sockets))

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::Proxy;
 use crate::cancel::Signal;
+use crate::files;
 use crate::limits::AUDIT_LAST_LINES;
 use crate::telemetry::events;
 
@@ -236,7 +237,7 @@ impl Running {
 /// The process that took over may have written its own by now.
 fn remove_pidfile(file: &Path) {
     let own = std::process::id().to_string();
-    if std::fs::read_to_string(file).is_ok_and(|held| held.trim_end() == own) {
+    if files::read(file, 64).is_ok_and(|held| held.trim_ascii_end() == own.as_bytes()) {
         let _ = std::fs::remove_file(file);
     }
 }

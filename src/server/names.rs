@@ -3,20 +3,20 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use tokio::io::AsyncReadExt;
-
+use crate::files;
 use crate::limits::HOSTS_BYTES_MAX;
 
 /// The addresses that `file` has for `name`; none, if it can't be read.
 pub(super) async fn known(file: Option<&Path>, name: &str) -> Vec<IpAddr> {
     let Some(file) = file else { return Vec::new() };
-    read(file).await.map(|text| addresses(&text, name)).unwrap_or_default()
+    let file = file.to_owned();
+    let text = tokio::task::spawn_blocking(move || read(&file)).await.ok().and_then(Result::ok);
+    text.map(|text| addresses(&text, name)).unwrap_or_default()
 }
 
 /// Its whole lines, as far as it is read. Comments are in whatever encoding somebody wrote them.
-async fn read(file: &Path) -> std::io::Result<String> {
-    let mut bytes = Vec::new();
-    tokio::fs::File::open(file).await?.take(HOSTS_BYTES_MAX + 1).read_to_end(&mut bytes).await?;
+fn read(file: &Path) -> std::io::Result<String> {
+    let mut bytes = files::read(file, HOSTS_BYTES_MAX)?;
     if bytes.len() as u64 > HOSTS_BYTES_MAX {
         // The last line may go on.
         bytes.truncate(memchr::memrchr(b'\n', &bytes).unwrap_or(0));
@@ -75,6 +75,18 @@ mod tests {
         let longer = format!("{whole}.example");
         assert_eq!(found(longer.as_bytes(), "a.test"), [one]);
         assert!(found(longer.as_bytes(), "b.test").is_empty(), "it is another's name that was cut");
+    }
+
+    /// It may become one at any time.
+    #[test]
+    fn a_file_that_never_ends_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("hosts");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for file in [&fifo, Path::new("/dev/zero"), dir.path()] {
+            assert!(runtime.block_on(known(Some(file), "a.test")).is_empty());
+        }
     }
 
     proptest! {

@@ -506,6 +506,89 @@ fn files_that_are_none_are_refused() {
     }
 }
 
+/// A FIFO would hold the start until somebody writes to it, a device has no end.
+#[test]
+fn files_that_never_end_are_refused() {
+    const TLS: &str = "client_tls_sslmode = \"allow\"\n";
+    let dir = files(&[("include.ini", "%include fifo\n"), ("hba.conf", "local @fifo all trust\n")]);
+    let place = dir.path();
+    assert!(std::process::Command::new("mkfifo").arg(place.join("fifo")).status().expect("mkfifo").success());
+    std::fs::create_dir(place.join("dir")).expect("a directory");
+    // No disk holds it.
+    std::fs::File::create(place.join("huge")).and_then(|file| file.set_len(1 << 40)).expect("a file");
+    let says = |file: &str| if file == "huge" { "is larger than" } else { "is not a regular file" };
+    for file in ["fifo", "dir", "/dev/zero", "huge"] {
+        for (key, rest) in [
+            ("auth_file", ""),
+            ("auth_hba_file", "auth_type = \"hba\"\n"),
+            ("auth_ident_file", ""),
+            ("hosts_file", ""),
+            ("pidfile", ""),
+            ("client_tls_key_file", TLS),
+            ("client_tls_cert_file", TLS),
+            ("client_tls_ca_file", TLS),
+            ("server_tls_ca_file", ""),
+        ] {
+            // What is held against its bound only when it is used.
+            if file == "huge" && (key.contains("tls") || matches!(key, "hosts_file" | "pidfile")) {
+                continue;
+            }
+            let base = if rest.contains("auth_type") { "[general]\n" } else { BASE };
+            let text = format!("{base}{key} = \"{file}\"\n{rest}{DATABASE}");
+            std::fs::write(place.join("a.toml"), text).expect("a file");
+            let problems = read_in(&dir, "a.toml").expect_err(key);
+            let told = problems.iter().find(|problem| problem.key == key);
+            let told = told.unwrap_or_else(|| panic!("{key} = {file}: {problems:#?}"));
+            assert!(told.message.contains(says(file)), "{key} = {file}: {told}");
+        }
+        let policy =
+            format!("{BASE}{DATABASE}[policy]\nallow_list = \"learn\"\nallow_list_file = \"{file}\"\n");
+        std::fs::write(place.join("a.toml"), policy).expect("a file");
+        let problems = read_in(&dir, "a.toml").expect_err("allow_list_file");
+        assert!(problems[0].message.contains(says(file)), "{problems:#?}");
+    }
+    for (name, text) in [
+        ("include.ini", "%include fifo\n".to_owned()),
+        ("hba.toml", format!("[general]\nauth_type = \"hba\"\nauth_hba_file = \"hba.conf\"\n{DATABASE}")),
+    ] {
+        std::fs::write(place.join(name), text).expect("a file");
+        let problems = read_in(&dir, name).expect_err(name);
+        assert!(problems[0].message.contains("is not a regular file"), "{problems:#?}");
+    }
+    let verified =
+        format!("{BASE}server_tls_sslmode = \"verify-ca\"\nserver_tls_ca_file = \"huge\"\n{DATABASE}");
+    std::fs::write(place.join("a.toml"), verified).expect("a file");
+    let problems = read_in(&dir, "a.toml").expect_err("server_tls_ca_file");
+    assert_one(&problems, ("a.toml", Some(4), "server_tls_ca_file", "larger than 16 MB"));
+    std::fs::write(place.join("a.toml"), format!("{BASE}audit_file = \"dir\"\n{DATABASE}")).expect("a file");
+    let problems = read_in(&dir, "a.toml").expect_err("audit_file");
+    assert_one(&problems, ("a.toml", Some(3), "audit_file", "is not a regular file"));
+}
+
+/// Nobody could ever be connected.
+#[test]
+fn a_server_s_socket_has_a_path_that_the_system_takes() {
+    // With `/.s.PGSQL.5432`: as long as may be.
+    let longest = format!("/{}", "a".repeat(crate::limits::SOCKET_PATH_BYTES_MAX - 15));
+    for (host, bytes) in [(longest.clone(), 0), (format!("{longest}b"), 108)] {
+        for (text, line, key) in [
+            (format!("{BASE}[databases.app]\nhost = [\"127.0.0.1\", \"{host}\"]\n"), 4, "databases.app.host"),
+            (
+                format!("{BASE}peer_id = 2\n{DATABASE}[peers.1]\nhost = \"{host}\"\nport = 5432\n"),
+                7,
+                "peers.1.host",
+            ),
+        ] {
+            if bytes == 0 {
+                toml(&text);
+            } else {
+                let says = "the socket's path would have 108 bytes, at most 107 work";
+                assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(line), key, says));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_pgbouncer_ini_loads_with_pgbouncers_defaults() {
     let loaded = loaded(
