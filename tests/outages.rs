@@ -472,6 +472,48 @@ fn rows_on_their_way_to_a_silent_server_end_with_query_timeout() {
     }
 }
 
+/// With the last client that waited for it the connection of a batch goes: it kept its place in the pool, and in the table's
+/// `max_flushes_per_table`, for as long as TCP does not give up.
+#[test]
+fn a_batch_on_a_silent_server_keeps_its_connection_no_longer_than_its_clients() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let (hush, proxy) = hushed(pg, "query_timeout = 2", "");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    hush.fall(0);
+    for (a, client) in clients.iter_mut().enumerate() {
+        send_insert(client, a);
+    }
+    until(&mut console, "SHOW COALESCE", &[("database", &db), ("state", "flying")]);
+    for client in &mut clients {
+        assert_eq!(client.read_until_closed().pop().expect("a word").sqlstate(), "57014");
+    }
+    until(&mut console, "SHOW POOLS", &[("database", &db), ("sv_active", "0")]);
+    until(&mut console, "SHOW COALESCE", &[("database", &db), ("state", "idle")]);
+}
+
+/// The next client gets another one.
+#[test]
+fn a_connection_that_cannot_be_cleaned_is_given_up() {
+    let pg = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let db = pg.fresh_database("CREATE SEQUENCE s");
+        let query = "SELECT CASE WHEN nextval('s') = 1 THEN pg_sleep(600) END";
+        let general = format!(
+            "pool_mode = \"{mode}\"\ndefault_pool_size = 1\nserver_connect_timeout = 1\n\
+             server_reset_query = \"{query}\"\nserver_reset_query_always = true"
+        );
+        let proxy = Proxy::to(pg, &general, "", "");
+        let mut first = Raw::login(proxy.port(), &db);
+        first.rows("SELECT 1");
+        first.send(b"X\0\0\0\x04");
+        let mut next = Raw::login(proxy.port(), &db);
+        assert_eq!(next.value("SELECT 2").as_deref(), Some("2"), "{mode}");
+        proxy.wait_for_log("server_reset_query took longer than server_connect_timeout");
+    }
+}
+
 /// Notices that hold nothing are something, too.
 #[test]
 fn an_answer_to_us_without_an_end_is_no_answer() {

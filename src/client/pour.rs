@@ -332,8 +332,7 @@ impl Session {
         })
         .await;
         let Ok(outcome) = outcome else {
-            // Rows on their way are stored or not, as those of a session that ends in the middle of a COMMIT.
-            found.lane.withdraw(ticket);
+            found.lane.give_up(ticket);
             self.obey(false)?;
             return Err(Fault::Client(Error::killed()));
         };

@@ -28,13 +28,13 @@ use crate::limits::{CLOSED_HALF_WAIT, READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
-use crate::pool::{self, Checkout, CountedIn, Pool};
+use crate::pool::{self, Checkout, CountedIn, Pool, within};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{Whose, moment};
-use crate::server::ServerShared;
 use crate::server::internal::{Lost, Probe};
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
+use crate::telemetry::events;
 use crate::wire::backend::Report;
 use crate::wire::frame::{self, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
@@ -584,13 +584,7 @@ impl Session {
         self.me.unlink();
         self.state.part.cut_short = server.streaming > 0 && !self.state.part.dropping_down;
         if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
-            let shared = Arc::clone(&server.shared);
-            let limit = self.cx.settings.load().general.cancel_wait_timeout;
-            tokio::spawn(async move {
-                let ServerShared { target, address, pid, key, .. } = &*shared;
-                // Whether it arrives or not, nobody else gets that connection.
-                let _ = crate::server::connect::cancel(target, address, *pid, key, limit).await;
-            });
+            server.cancel_within(self.cx.settings.load().general.cancel_wait_timeout);
         }
         fault
     }
@@ -848,8 +842,17 @@ fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
     Ok(if buf.len() >= READ_BUFFER_BYTES / 2 { There::Enough } else { There::Part(0) })
 }
 
-/// Cleans a server connection for the next client: everything in the session goes, prepared statements too.
-async fn reset(mut server: Checkout, query: String) {
+/// Cleans a server connection for the next client, who may wait for it: as long as a login takes, or another one is made.
+async fn reset(server: Checkout, query: String) {
+    let pool = Arc::clone(server.pool());
+    let limit = pool.settings.load().server_connect_timeout;
+    if within(limit, clean(server, query)).await.is_none() {
+        events::server_not_reset(&pool.key.database, &pool.key.user);
+    }
+}
+
+/// Everything in the session goes, prepared statements too.
+async fn clean(mut server: Checkout, query: String) {
     if !query.is_empty() {
         match server.simple(&query).await {
             Ok(reply) if reply.error.is_none() => {}

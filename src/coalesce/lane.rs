@@ -293,6 +293,8 @@ pub struct Lane {
     shapes: Mutex<Vec<Weak<Shape>>>,
     inner: Mutex<Inner>,
     landed: Notify,
+    /// A session ended whose rows may be under way.
+    given_up: Notify,
 }
 
 /// Whose a row of a COPY is.
@@ -408,6 +410,7 @@ impl Lane {
             inner: Mutex::new(Inner::new(Cargo::new(legs.iter().map(|leg| leg.form), caps(form, &settings)))),
             settings,
             landed: Notify::new(),
+            given_up: Notify::new(),
             legs,
         })
     }
@@ -660,6 +663,15 @@ impl Lane {
         drop(inner);
         self.return_budget(bytes);
         true
+    }
+
+    /// The unit's session ends. What is under way is stored or not, as where a session ends in the middle of a COMMIT; with the last
+    /// session that waited for it its connection goes, too.
+    pub fn give_up(&self, ticket: &Arc<Ticket>) {
+        if !self.withdraw(ticket) {
+            ticket.is_given_up();
+        }
+        self.given_up.notify_waiters();
     }
 
     /// FLUSH: what waits leaves now. Ready when it and all that left before has ended.

@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 
 use super::{Pool, Waiter, registry::current_worker};
 use crate::proto::vars::{VarSet, Whose};
-use crate::server::ServerConn;
 use crate::server::connect::ConnectError;
 use crate::server::internal::Lost;
+use crate::server::{ServerConn, ServerShared};
 use crate::settings::PoolMode;
 
 /// As good as no limit.
@@ -20,7 +20,7 @@ const FOREVER: Duration = Duration::from_secs(365 * 86400);
 /// `None`: `limit` passed; zero is no limit.
 ///
 /// Cancel safety: that of `work`.
-pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     let limit = if limit.is_zero() { FOREVER } else { limit };
     tokio::time::timeout(limit, work).await.ok()
 }
@@ -92,6 +92,21 @@ impl Checkout {
         let limit = self.pool.settings.load().patience();
         let settled = within(limit, self.settle_vars(want, max, Whose::nobody(want))).await;
         self.leave_if_silent(settled)
+    }
+
+    /// Asks the server to end what runs here; the connection is of no more use. Whether that arrives or not, nobody else gets it.
+    pub fn cancel(&self) {
+        let limit = self.pool.settings.load().server_connect_timeout;
+        self.cancel_within(limit);
+    }
+
+    /// As [`Checkout::cancel`], and what it may take.
+    pub fn cancel_within(&self, limit: Duration) {
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let ServerShared { target, address, pid, key, .. } = &*shared;
+            let _ = crate::server::connect::cancel(target, address, *pid, key, limit).await;
+        });
     }
 
     fn leave_if_silent<T>(&self, answer: Option<T>) -> Option<T> {

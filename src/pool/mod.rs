@@ -31,7 +31,7 @@ use crate::telemetry::histogram::Histogram;
 use crate::wire::backend::ErrorFields;
 use crate::wire::startup::{Replication, Startup};
 
-use checkout::within;
+pub(crate) use checkout::within;
 pub use checkout::{Checkout, CheckoutError};
 pub use registry::Pools;
 

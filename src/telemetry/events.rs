@@ -67,6 +67,15 @@ pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");
 }
 
+/// A server connection could not be cleaned in time for the next client.
+pub fn server_not_reset(database: &str, user: &str) {
+    tracing::warn!(
+        database,
+        user,
+        "server_reset_query took longer than server_connect_timeout: connection closed"
+    );
+}
+
 /// A cancel request could not be passed on to a peer; so many could not up to now.
 pub fn peer_not_reached(peer_id: u16, why: &dyn Display, times: u64) {
     tracing::warn!(peer_id, error = %OneLine(why), times, "cancel request not passed on");

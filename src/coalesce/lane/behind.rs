@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::flight::Flight;
+use super::flight::{Flight, has_ended};
 use super::flush::Sent;
+use super::ticket::Ticket;
 use super::{Inner, Lane, SLOW, SLOW_SMALL, lock};
 use crate::coalesce::batch::Cargo;
 use crate::pool::Checkout;
@@ -183,16 +184,19 @@ impl Lane {
             && !self.pool.wants_back(&aboard.server)
     }
 
-    /// The answer to the end of its transaction; and the flight that was taken along meanwhile.
+    /// The answer to the end of its transaction, for those who wait for it; and the flight that was taken along meanwhile. Where
+    /// nobody waits for either any more the connection is given up.
     ///
     /// Cancel safety: none; the connection is closed.
     pub(super) async fn answer(
         self: &Arc<Self>,
         aboard: &mut Aboard,
+        tickets: &[Arc<Ticket>],
         reply: &mut Reply,
     ) -> (Result<(), Lost>, Option<Follower>) {
         let (mut open, mut follower) = (None, None);
         let mut may = self.may_be_followed(aboard);
+        let mut given_up = std::pin::pin!(self.given_up.notified());
         let answered = std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(ended) = aboard.server.poll_unit(cx, reply) {
@@ -200,16 +204,16 @@ impl Lane {
                 }
                 // Before all of it is out nobody could tell whose bytes were lost.
                 if !may || !aboard.server.conn.is_flushed() {
-                    return Poll::Pending;
+                    break;
                 }
                 if open.is_none() {
                     open = Open::new(self, cx);
                 }
                 let Some(open) = &mut open else {
                     may = false;
-                    return Poll::Pending;
+                    break;
                 };
-                let Poll::Ready(mut next) = open.poll_next(cx) else { return Poll::Pending };
+                let Poll::Ready(mut next) = open.poll_next(cx) else { break };
                 may = false;
                 if !next.flight.leave_behind(&mut next.batch) {
                     continue;
@@ -218,6 +222,12 @@ impl Lane {
                 self.stats.behind.fetch_add(1, Ordering::Relaxed);
                 follower = Some(Follower { next, sent });
             }
+            let behind = || follower.as_ref().map_or(&[][..], |follower| &follower.next.flight.tickets);
+            if !self.is_given_up(given_up.as_mut(), cx, || has_ended(tickets) && has_ended(behind())) {
+                return Poll::Pending;
+            }
+            aboard.server.cancel();
+            Poll::Ready(Err(Lost("nobody waits for it any more".into())))
         })
         .await;
         (answered, follower)

@@ -6,7 +6,10 @@
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+
+use tokio::sync::futures::Notified;
 
 use super::behind::Aboard;
 use super::berths::Berth;
@@ -45,6 +48,19 @@ impl Lane {
             return None;
         }
         self.make_ready(&mut server).await.then_some(server)
+    }
+
+    /// Is this over before it is done, because all of its sessions have ended? Registers the task while it is not.
+    pub(super) fn is_given_up<'a>(
+        &'a self,
+        mut told: Pin<&mut Notified<'a>>,
+        cx: &mut Context<'_>,
+        ended: impl Fn() -> bool,
+    ) -> bool {
+        while told.as_mut().poll(cx).is_ready() {
+            told.set(self.given_up.notified());
+        }
+        ended()
     }
 
     /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
@@ -293,10 +309,20 @@ impl Flight {
         self.lane.remember(batch, seen, self.waited, took, clients);
     }
 
-    /// A connection of its own. Units that were taken back while it was waited for are not in the batch any more.
+    /// A connection of its own, unless nobody waits for one any more. Units that were taken back while it was waited for are not in the batch any more.
     async fn board(&mut self, batch: &mut Cargo) -> Option<Aboard> {
         self.tickets.iter().for_each(|ticket| ticket.goes_ashore());
-        let server = self.lane.a_server().await;
+        let lane = Arc::clone(&self.lane);
+        let mut asked = std::pin::pin!(lane.a_server());
+        let mut given_up = std::pin::pin!(lane.given_up.notified());
+        let tickets = &self.tickets[..batch.units()];
+        let server = std::future::poll_fn(|cx| match asked.as_mut().poll(cx) {
+            Poll::Pending if lane.is_given_up(given_up.as_mut(), cx, || has_ended(tickets)) => {
+                Poll::Ready(None)
+            }
+            polled => polled,
+        })
+        .await;
         if self.leave_behind(batch) {
             return server.map(|server| self.sit(server, batch));
         }
@@ -346,7 +372,8 @@ impl Flight {
             let Some(mut place) = place else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
-            let (finished, follower) = lane.answer(&mut place, &mut reply).await;
+            let (finished, follower) =
+                lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply).await;
             self.note(&place, &mut reply, seen);
             let Aboard { mut server, sent: Sent { guard, .. }, prepares, behind } = place;
             if finished.is_err() {
@@ -523,6 +550,11 @@ impl Flight {
         self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }
+}
+
+/// Nobody waits for any of them.
+pub(super) fn has_ended(tickets: &[Arc<Ticket>]) -> bool {
+    tickets.iter().all(|ticket| ticket.is_out())
 }
 
 impl Drop for Flight {

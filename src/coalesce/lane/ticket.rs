@@ -43,7 +43,8 @@ pub struct Ticket {
 }
 
 /// Where a unit of rows is. Its flight moves it from `Waits` to `Aboard`, and back when it has to go again; its session from
-/// `Waits` to `Out`.
+/// `Waits` to `Out`, and
+/// when it ends, from wherever it is.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {
@@ -51,7 +52,7 @@ enum Stage {
     Waits,
     /// On its way, to be stored or not.
     Aboard,
-    /// Taken back.
+    /// Taken back; or on its way, and nobody waits for it any more.
     Out,
 }
 
@@ -142,6 +143,16 @@ impl Ticket {
     /// Takes the unit back. False: it is on its way. A ticket whose unit was taken back is of no more use: its flight may have it yet.
     pub(super) fn stays_behind(&self) -> bool {
         self.moves(Stage::Waits, Stage::Out)
+    }
+
+    /// Its session ends: nobody waits for the outcome.
+    pub(super) fn is_given_up(&self) {
+        self.stage.store(Stage::Out as u8, Ordering::Release);
+    }
+
+    /// It was taken back, or given up.
+    pub(super) fn is_out(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == Stage::Out as u8
     }
 
     /// Hot path. What the unit that is offered next comes to; said before it is offered.
