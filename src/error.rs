@@ -291,6 +291,15 @@ impl Error {
         .with_hint("Close statements that are no longer used, or raise prepared_statement_bytes_max.")
     }
 
+    /// A single one has a name and more than `max` bytes of text.
+    pub fn prepared_text(max: usize) -> Self {
+        Self::new(
+            Kind::PreparedBytes,
+            format!("a prepared statement that has a name cannot hold more than {max} bytes of text"),
+        )
+        .with_hint("Send it as the unnamed statement, and large values as parameters.")
+    }
+
     /// A client has `max` prepared statements.
     pub fn prepared_names(max: usize) -> Self {
         Self::new(Kind::PreparedNames, format!("a session cannot have more than {max} prepared statements"))

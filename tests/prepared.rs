@@ -942,8 +942,12 @@ fn long_texts_are_prepared_too() {
             assert_eq!(run(&mut raw, name, &[]), size.to_string());
         }
     }
-    let refused = failure(&mut raw, |o| put_parse(o, "c", &format!("SELECT '{}'", "x".repeat(17 << 20))));
-    assert_eq!(refused, "53400");
+    let refused =
+        ask(&mut raw, |o| put_parse(o, "c", &format!("SELECT '{}'", "x".repeat(17 << 20)))).remove(0);
+    assert_eq!(refused.sqlstate(), "53400");
+    // No setting governs it: its own bound is told.
+    assert!(refused.field(b'M').contains("more than 16777216 bytes"), "{}", refused.outline());
+    assert!(!refused.outline().contains("prepared_statement_bytes_max"), "{}", refused.outline());
     assert_eq!(run(&mut raw, "a", &[]), (17 << 10).to_string());
 }
 

@@ -295,7 +295,7 @@ impl State {
             return Ok(Taken::Drop);
         }
         if self.tracks_names() && !unnamed {
-            self.refuse(Kind::Parse, Error::prepared_bytes(PREPARED_TEXT_BYTES_MAX), server);
+            self.refuse(Kind::Parse, Error::prepared_text(PREPARED_TEXT_BYTES_MAX), server);
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
