@@ -17,6 +17,9 @@ pub const AUTH_MESSAGE_BYTES_MAX: usize = 65_535;
 /// ParameterStatus, names in Bind, Describe, Close ...), in bytes.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 1 << 20;
 
+/// Of an ErrorResponse that is longer than that: as much as severity and SQLSTATE, its first fields, may take (bytes).
+pub const ERROR_HEAD_BYTES: usize = 512;
+
 /// Longest Describe, Close, Execute, Flush, Sync, CopyDone, CopyFail that PostgreSQL takes: its
 /// `PQ_SMALL_MESSAGE_LIMIT` (bytes, length word included).
 pub const SHORT_MESSAGE_BYTES_MAX: usize = 10_000;

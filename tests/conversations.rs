@@ -1,14 +1,17 @@
 //! Conversations in raw protocol, direct and through pgsluice: every message in every state that a seed comes to (inside a
 //! unit, behind an error, in COPY, in a failed block), cut anywhere on its way, and each step on another server connection where
-//! nothing holds the client to one. Every answer must be the same.
+//! nothing holds the client to one. Before each step another session notifies; what sleeps is cancelled, and so is, now and then,
+//! what has ended. Every answer must be the same.
 
 mod support;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::seeded::{Seeded, from_env};
-use support::{Message, Postgres, Proxy, Raw};
+use support::{Message, Postgres, Proxy, Raw, cancel_packet, poll};
 
 /// Conversations of one run, each in two pool modes; `PGSLUICE_TEST_SEED` is the first, `PGSLUICE_TEST_CONVERSATIONS` another
 /// number of them.
@@ -163,7 +166,18 @@ const MORE_TEXTS: &[&str] = &[
     "ANALYZE t",
     "CHECKPOINT; SELECT 1",
     "CALL nope()",
+    SLEEP,
+    "SELECT 1; SELECT pg_sleep(600); SELECT 2",
+    "INSERT INTO t SELECT 1 FROM pg_sleep(600)",
+    "COPY (SELECT pg_sleep(600)) TO STDOUT",
 ];
+
+/// What another session's notifications begin with.
+const ANOTHER: &str = "from another";
+/// `pg_sleep`, to be called as a function.
+const SLEEP_OID: u32 = 2626;
+/// Ends by a CancelRequest only.
+const SLEEP: &str = "SELECT pg_sleep(600)";
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -267,10 +281,10 @@ fn without_tables(body: &[u8]) -> Vec<u8> {
 }
 
 /// Says all of it step by step, each cut as it says; what was answered, and whether the connection was closed.
-fn converse(mut raw: Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut()) -> Vec<String> {
+fn converse(raw: &mut Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut(&Raw)) -> Vec<String> {
     let mut answers = Vec::new();
     for step in steps {
-        before();
+        before(raw);
         for piece in step.iter().chain([&end()]) {
             if raw.try_send(piece).is_err() {
                 break;
@@ -285,10 +299,13 @@ fn converse(mut raw: Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut()) -> V
         let closed = !is_end(&seen);
         if closed {
             // PostgreSQL says it twice, as an ERROR first.
-            let told = seen.iter().position(|m| m.tag == b::ERROR_RESPONSE && m.sqlstate() == "08P01");
-            seen.truncate(told.unwrap_or(seen.len()));
+            let told = |m: &Message| m.tag == b::ERROR_RESPONSE && m.sqlstate() == "08P01";
+            seen.truncate(seen.iter().rposition(|m| !told(m)).map_or(0, |last| last + 1));
         }
-        answers.push(seen.iter().map(|m| outline(m) + "\n").collect::<String>());
+        let mut lines: Vec<String> = seen.iter().map(|m| outline(m) + "\n").collect();
+        // What another notified comes when it comes.
+        lines.sort_by_key(|line| !(line.starts_with('A') && line.contains(ANOTHER)));
+        answers.push(lines.concat());
         if closed {
             answers.push("closed".into());
             break;
@@ -297,11 +314,49 @@ fn converse(mut raw: Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut()) -> V
     answers
 }
 
+fn has_sleep(steps: &[Vec<Vec<u8>>]) -> bool {
+    let words: [&[u8]; 2] = [b"pg_sleep", &SLEEP_OID.to_be_bytes()];
+    let has = |bytes: &[u8]| words.iter().any(|word| bytes.windows(word.len()).any(|window| window == *word));
+    steps.iter().any(|step| has(&step.concat()))
+}
+
+/// One CancelRequest for each statement that sleeps, until it is over.
+fn cancel_what_sleeps(watcher: &mut Raw, port: u16, request: &[u8], over: &AtomicBool) {
+    const SLEEPS: &str = "SELECT pid, state_change FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    // Time and wait are not read at once: what is seen twice is true.
+    let (mut seen, mut cancelled) = (Vec::new(), Vec::new());
+    poll(Duration::MAX, || {
+        if over.load(Ordering::Relaxed) {
+            return Some(());
+        }
+        let sleeps = watcher.rows(SLEEPS);
+        if !sleeps.is_empty() && sleeps == seen && sleeps != cancelled {
+            let mut raw = Raw::connect(port);
+            raw.send(request);
+            raw.read_until_closed();
+            cancelled = sleeps.clone();
+        }
+        seen = sleeps;
+        None
+    });
+}
+
+/// Says so also where a test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 struct Sides {
     pg: &'static Postgres,
-    proxies: [(&'static str, Proxy); 2],
+    proxies: [(&'static str, Proxy); 3],
     database: String,
     admin: RefCell<Raw>,
+    watcher: RefCell<Raw>,
     moves: RefCell<Moves>,
 }
 
@@ -328,14 +383,15 @@ impl Sides {
         let pg = Postgres::shared();
         let database = pg.fresh_database("CREATE TABLE t (a int CHECK (a < 100))");
         let rest = "[policy]\nfunction_call = \"allow\"\n[coalesce]\nmode = \"on\"";
-        let proxies = ["session", "transaction"].map(|mode| {
+        let proxies = ["session", "transaction", "statement"].map(|mode| {
             (mode, Proxy::to(pg, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", rest))
         });
         let admin = RefCell::new(Raw::login(pg.port(), &database));
+        let watcher = RefCell::new(Raw::login(pg.port(), &database));
         let other = Raw::login(proxies[1].1.port(), &database);
         let console = Raw::login(proxies[1].1.port(), "pgsluice");
         let moves = RefCell::new(Moves { other, console, times: 0 });
-        Self { pg, proxies, database, admin, moves }
+        Self { pg, proxies, database, admin, watcher, moves }
     }
 
     /// `minor` is that of the protocol's version.
@@ -344,7 +400,24 @@ impl Sides {
         let mut raw = Raw::connect(port);
         raw.startup(3 << 16 | minor, &[("user", "postgres"), ("database", &self.database)]);
         raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
-        converse(raw, steps, || self.moves.borrow_mut().next())
+        let over = AtomicBool::new(!has_sleep(steps));
+        let cancel = &cancel_packet(raw.pid, &raw.key);
+        let mut guard = self.watcher.borrow_mut();
+        let watcher = &mut *guard;
+        std::thread::scope(|scope| {
+            let ended = &over;
+            let _over = Over(ended);
+            scope.spawn(move || cancel_what_sleeps(watcher, port, cancel, ended));
+            let mut times = 0;
+            converse(&mut raw, steps, |raw| {
+                times += 1;
+                self.moves.borrow_mut().next();
+                self.admin.borrow_mut().rows(&format!("NOTIFY a, '{ANOTHER} {times}'"));
+                if times % 3 == 0 {
+                    raw.cancel(port);
+                }
+            })
+        })
     }
 
     fn clean(&self) {
@@ -368,7 +441,9 @@ impl Sides {
 
     fn compare_in(&self, minor: u32, what: &str, steps: &[Vec<Vec<u8>>]) {
         let direct = self.run(self.pg.port(), minor, steps).join("--\n");
-        for (mode, proxy) in &self.proxies {
+        // Blocks are not for statement mode, which has its own words for them.
+        let blocks = direct.contains("Z T\n") || direct.contains("Z E\n");
+        for (mode, proxy) in self.proxies.iter().filter(|(mode, _)| !blocks || *mode != "statement") {
             let through = self.run(proxy.port(), minor, steps).join("--\n");
             assert!(
                 direct == through || is_of_untold_types(&direct, &through),
@@ -376,7 +451,7 @@ impl Sides {
                 steps
                     .iter()
                     .flatten()
-                    .map(|piece| piece.escape_ascii().to_string() + "\n")
+                    .map(|piece| piece[..piece.len().min(2000)].escape_ascii().to_string() + "\n")
                     .collect::<String>(),
             );
         }
@@ -385,8 +460,17 @@ impl Sides {
 
 /// `int4abs`, given as text.
 fn function_call(argument: &str) -> Vec<u8> {
-    let mut body = vec![0, 0, 4, 227, 0, 0, 0, 1, 0, 0, 0, argument.len() as u8];
-    body.extend_from_slice(argument.as_bytes());
+    call(1251, &[argument])
+}
+
+/// The function of this oid, with text in and out.
+fn call(oid: u32, arguments: &[&str]) -> Vec<u8> {
+    let mut body = oid.to_be_bytes().to_vec();
+    body.extend_from_slice(&[0, 0, 0, arguments.len() as u8]);
+    for argument in arguments {
+        body.extend_from_slice(&[0, 0, 0, argument.len() as u8]);
+        body.extend_from_slice(argument.as_bytes());
+    }
     body.extend_from_slice(&[0, 0]);
     message(f::FUNCTION_CALL, &body)
 }
@@ -449,6 +533,63 @@ fn suspended(r: &mut Seeded, text: &str, name: &str, portal: &str, between: &[u8
     [out, sync()].concat()
 }
 
+/// A body that is longer than what is read at once, or than what is held.
+fn large(r: &mut Seeded, name: &str, portal: &str) -> Vec<u8> {
+    let much = "7".repeat([9_000, 70_000, 300_000, 1_100_000][r.below(4)]);
+    match r.below(8) {
+        0 => query(&format!("SELECT length('{much}')")),
+        1 => query(&format!("SELECT 1 /* {much} */; SELECT 1/0")),
+        2 => query(&format!("SET application_name = 'z' /* {much} */")),
+        3 => [parse(name, &format!("SELECT length($1) -- {much}")), target(f::DESCRIBE, b'S', name), sync()]
+            .concat(),
+        4 => {
+            let mut body = [portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\x01"].concat();
+            body.extend((much.len() as u32).to_be_bytes());
+            body.extend([much.as_bytes(), b"\0\0"].concat());
+            let text = ["SELECT length($1), $1", "INSERT INTO t VALUES (length($1))"][r.below(2)];
+            [parse(name, text), message(f::BIND, &body), execute(portal, 0), sync()].concat()
+        }
+        5 => [copy(), data(&much), data("\n"), copy_done(), sync()].concat(),
+        6 => [copy(), data(&"8\n".repeat(much.len() / 2)), copy_done(), sync()].concat(),
+        _ => query(&format!("SELECT repeat('x', {}) FROM generate_series(1, 3)", much.len())),
+    }
+}
+
+/// A portal of a block, asked for its rows in several units, with others' between.
+fn portal_of_a_block(r: &mut Seeded, text: &str, name: &str) -> Vec<u8> {
+    let rows =
+        ["SELECT generate_series(1, 5)", "INSERT INTO t VALUES (1), (2) RETURNING a", text][r.below(3)];
+    let mut out = [query("BEGIN"), parse(name, rows), bind("p", name, None), sync()].concat();
+    for _ in 0..2 + r.below(4) {
+        out.extend(match r.below(9) {
+            0..=4 => [execute("p", [1, 2, 3, 0][r.below(4)]), sync()].concat(),
+            5 => query(text),
+            6 => [target(f::DESCRIBE, b'P', "p"), sync()].concat(),
+            7 => [parse("", text), bind("", "", None), execute("", 1), sync()].concat(),
+            _ => query(["FETCH 1 FROM p", "SAVEPOINT a", "ROLLBACK TO a", "COMMIT"][r.below(4)]),
+        });
+    }
+    [out, query(["COMMIT", "ROLLBACK"][r.below(2)])].concat()
+}
+
+/// A function called by its oid that changes what the session is or has, and a look at that.
+fn function_with_effect(r: &mut Seeded) -> Vec<u8> {
+    let (call, look) = match r.below(8) {
+        0 => (call(2078, &["work_mem", "5MB", "f"]), "SHOW work_mem"),
+        1 => (call(2078, &["DateStyle", "German", "f"]), "SELECT '2020-01-02'::date"),
+        2 => (call(2078, &["TimeZone", "UTC", "t"]), "SHOW TimeZone"),
+        3 => (call(2078, &["application_name", "w", "f"]), "SHOW application_name"),
+        4 => (call(2078, &["TimeZone", "nowhere", "f"]), "SHOW TimeZone"),
+        5 => (call(3036, &["a", "d"]), "LISTEN a"),
+        6 => (
+            call(2880, &["1"]),
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+        ),
+        _ => (call(SLEEP_OID, &["600"]), "SELECT 1"),
+    };
+    if r.one_in(2) { [call, query(look)].concat() } else { call }
+}
+
 /// COPY among other statements of one unit, in both directions, with what follows sent before its end is known.
 fn copies(r: &mut Seeded, text: &str, name: &str) -> Vec<u8> {
     let run = |text: &str| [parse(name, text), bind("", name, None), execute("", 0)].concat();
@@ -491,7 +632,7 @@ fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
     let portal = ["", "", "", "p"][r.below(4)];
     let of = |kind| if kind == b'S' { name } else { portal };
     let kind = [b'S', b'P'][r.below(2)];
-    match r.below(37) {
+    match r.below(43) {
         0..=2 => query(text),
         3..=5 => parse(name, text),
         6..=8 => bind(portal, name, [None, None, Some("1"), Some("x")][r.below(4)]),
@@ -549,6 +690,10 @@ fn any(r: &mut Seeded, palette: &[&'static str]) -> Vec<u8> {
         31 | 32 => suspended(r, "SELECT generate_series(1, 5)", name, portal, &query(text)),
         33 => suspended(r, text, name, portal, &function_call("-5")),
         34 | 35 => copies(r, text, name),
+        36 | 37 => portal_of_a_block(r, text, name),
+        38 | 39 => function_with_effect(r),
+        40 => large(r, name, portal),
+        41 => [query("LISTEN a"), query(text)].concat(),
         _ => {
             let first = if r.one_in(2) { sync() } else { Vec::new() };
             [copy(), first, data(["5\n", "x\n"][r.below(2)]), sync(), data("6\n"), copy_done()].concat()
@@ -1165,6 +1310,23 @@ fn nothing_is_prepared_before_it_is_known_whether_the_block_has_failed() {
                 let unit = [&fail[..], &sync(), &behind, &query("ROLLBACK"), &behind].concat();
                 sides.compare_apart_and_together(&[&made, &query("BEGIN"), &unit]);
             }
+        }
+    }
+}
+
+/// A value that no column takes stands in the error, whatever its length.
+#[test]
+fn an_error_of_any_length_is_told_and_the_session_goes_on() {
+    let sides = Sides::new();
+    let much = "7".repeat(1_100_000);
+    let read = format!("SELECT '{much}'::int");
+    let units: [Vec<u8>; 2] = [
+        [parse("", &read), sync(), query(&read), query("SELECT 1")].concat(),
+        [copy(), data(&much), data("\n"), copy_done(), sync(), query("SELECT 3")].concat(),
+    ];
+    for unit in units {
+        for begin in [Vec::new(), query("BEGIN")] {
+            sides.compare("it", &[vec![begin], vec![unit.clone()], vec![query("TABLE t")]]);
         }
     }
 }

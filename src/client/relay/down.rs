@@ -10,7 +10,7 @@ use crate::client::state::{
     DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY,
 };
 use crate::error::Error;
-use crate::limits::SMALL_MESSAGE_BYTES_MAX;
+use crate::limits::{ERROR_HEAD_BYTES, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Answer, Kind, Pipeline, Settled};
 use crate::proto::prepared::ServerNames;
@@ -64,8 +64,9 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         };
         let frame = walk.at.frame(head);
         let rest = head.total() - frame.len();
-        if rest > 0 && waits_for_whole(head, pipeline)? {
-            walk.at.want = head.total();
+        let wanted = if rest == 0 { 0 } else { wanted_of(head, pipeline)? };
+        if wanted > frame.len() {
+            walk.at.want = wanted;
             return Ok(());
         }
         let answer = match head.tag {
@@ -96,6 +97,9 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         };
         if !state.fold.kept.is_empty() && head.tag != b::NOTICE_RESPONSE {
             state.put_kept(head.tag, walk);
+        }
+        if answer == Answer::Refuse && head.tag == b::ERROR_RESPONSE && rest > 0 {
+            return Err(too_long());
         }
         if answer == Answer::OwnFailed {
             // The client's name could not be set (its own cancel request came as early as that): this connection
@@ -138,19 +142,26 @@ impl Down<'_> {
     }
 }
 
-/// A message of which a part is there: has it to be whole to be dealt with?
-fn waits_for_whole(head: Header, pipeline: &Pipeline) -> Result<bool, Fault> {
+/// A message of which a part is there: how much of it must be there to deal with it?
+fn wanted_of(head: Header, pipeline: &Pipeline) -> Result<usize, Fault> {
     let small = head.total() <= SMALL_MESSAGE_BYTES_MAX;
-    match head.tag {
+    let is_needed = match head.tag {
         // Nothing of ours may stand inside a message that comes while nothing is owed.
-        b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => Ok(small),
-        b::ROW_DESCRIPTION => Ok(small && (pipeline.front_statement() != 0 || pipeline.keeps_rows())),
+        b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => small,
+        b::ROW_DESCRIPTION => small && (pipeline.front_statement() != 0 || pipeline.keeps_rows()),
+        // It names a value of the client's, maybe, however long that is; severity and SQLSTATE stand before.
+        b::ERROR_RESPONSE if !small && !pipeline.is_empty() => return Ok(ERROR_HEAD_BYTES),
         b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE if !small => {
-            Err(Fault::ServerViolation("message is too long".into()))
+            return Err(too_long());
         }
-        b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE => Ok(true),
-        _ => Ok(false),
-    }
+        b::READY_FOR_QUERY | b::PARAMETER_STATUS | b::COMMAND_COMPLETE | b::ERROR_RESPONSE => true,
+        _ => false,
+    };
+    Ok(if is_needed { head.total() } else { 0 })
+}
+
+fn too_long() -> Fault {
+    Fault::ServerViolation("message is too long".into())
 }
 
 /// What comes while nothing is asked: does the server say that it goes?
