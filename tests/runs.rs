@@ -107,6 +107,38 @@ fn a_run_that_is_cancelled_fails_in_any_language() {
     assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some("0"));
 }
 
+/// A run that finds another table under the name goes as it was sent; nothing was drawn from the new table's sequence for it.
+#[test]
+fn a_table_made_anew_begins_with_its_first_numbers() {
+    const TABLE: &str = "CREATE TABLE t (id int, v text, n serial)";
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLE);
+    for (begin, alone) in [(true, true), (false, false), (true, false)] {
+        let proxy = Proxy::to(pg, "", "", "");
+        let mut client = learnt(&proxy, &db, "t");
+        pg.psql(&db, &format!("DROP TABLE t; {TABLE}"));
+        let mut bytes = Vec::new();
+        if begin {
+            f::put_query(&mut bytes, b"BEGIN");
+        }
+        if begin && alone {
+            client.send(&std::mem::take(&mut bytes));
+            client.read_until_ready();
+        }
+        bytes.extend(run("t", 0));
+        if begin {
+            f::put_query(&mut bytes, b"COMMIT");
+        }
+        client.send(&bytes);
+        for _ in 0..1 + usize::from(begin) + usize::from(begin && !alone) {
+            assert_eq!(states(&client.read_until_ready()), [""; 0], "begin {begin}");
+        }
+        let numbers = client.rows("SELECT min(n), max(n), count(*) FROM t");
+        let [first, last] = ["1", "20"].map(|n| Some(n.to_owned()));
+        assert_eq!(numbers, [[first, last.clone(), last]], "begin {begin}, alone {alone}");
+    }
+}
+
 /// What puts a block back under a savepoint is answered, so many times, as if the client's `statement_timeout` had struck it.
 fn listen_and_strike(target: u16, left: Arc<AtomicUsize>) -> u16 {
     listen(target, move |client, server| {

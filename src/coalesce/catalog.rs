@@ -17,8 +17,8 @@ use serde::Deserialize;
 
 use crate::wire::Oid;
 pub use queries::{
-    ELIGIBILITY_SQL, INCARNATION_SQL, SESSION_SQL, STATUS_SQL, TYPES_SQL, decode_guard, decode_sentinel,
-    decode_types, guard_sql, is_guard_error, lookup_name, put_identifier, sentinel_sql,
+    ELIGIBILITY_SQL, INCARNATION_SQL, SAME_TABLE_SQL, SESSION_SQL, STATUS_SQL, TYPES_SQL, decode_guard,
+    decode_sentinel, decode_types, guard_sql, is_guard_error, lookup_name, put_identifier, sentinel_sql,
 };
 
 /// Most columns a heap table can have (`MaxHeapAttributeNumber`).

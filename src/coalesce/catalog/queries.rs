@@ -401,6 +401,13 @@ FROM (SELECT (EXTRACT(epoch FROM 'now'::pg_catalog.timestamptz) OPERATOR(pg_cata
     sql
 }
 
+/// Refuses, before a row draws from its sequences, a table that was made anew under the same name: what is drawn in vain an
+/// application would see in the first ids of its new table. What else changed is for the guard behind the rows.
+///
+/// `$1` the name as [`lookup_name`] wrote it, `$2` the relid. Answers one row, or an error ([`is_guard_error`]).
+pub const SAME_TABLE_SQL: &str = "SELECT CASE WHEN pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $2::pg_catalog.oid
+  THEN 1 ELSE pg_catalog.concat('pgsluice: the table changed ', $2::pg_catalog.oid)::pg_catalog.int4 END";
+
 /// What [`sentinel_sql`] answered: the transaction's id and the mark.
 pub fn decode_sentinel<'a>(columns: &[Option<&'a [u8]>]) -> Option<(u64, &'a str)> {
     let [Some(answer)] = columns else { return None };

@@ -114,12 +114,15 @@ fn the_guard_answers_digits_or_is_an_error() {
     let other = report("22P02", "invalid input syntax for type integer: \"x\"");
     assert!(!is_guard_error(&ErrorFields::new(&other)));
     assert!(guard_sql().contains(GUARD_MARK));
+    assert!(SAME_TABLE_SQL.contains(GUARD_MARK));
 }
 
 /// Everything that is looked up by a bare name is out of the queries.
 #[test]
 fn the_queries_name_every_schema() {
-    for sql in [ELIGIBILITY_SQL, guard_sql(), TYPES_SQL, SESSION_SQL, INCARNATION_SQL, STATUS_SQL] {
+    for sql in
+        [ELIGIBILITY_SQL, guard_sql(), TYPES_SQL, SESSION_SQL, INCARNATION_SQL, STATUS_SQL, SAME_TABLE_SQL]
+    {
         for bare in [
             " = ",
             " <> ",

@@ -274,7 +274,8 @@ impl Flight {
         self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
         for notice in notices {
             let fields = ErrorFields::new(&notice.body);
-            let owner = self.lane.owner_in(batch, notice.behind, &fields);
+            let copy = notice.behind.checked_sub(self.lane.names_first());
+            let owner = copy.and_then(|copy| self.lane.owner_in(batch, copy, &fields));
             let (tickets, row, relname) = match owner {
                 Some(Owner { unit, row, relname }) => (&self.tickets[unit..=unit], Some(row), Some(relname)),
                 None => (&self.tickets[..batch.units()], None, None),
@@ -411,7 +412,7 @@ impl Flight {
         self.answers = std::mem::take(&mut reply.raw);
         seen.values_rows = values_rows;
         seen.server_pid = Some(place.server.shared.pid);
-        seen.xid = guard.xid(reply, 0);
+        seen.xid = guard.xid(reply, self.lane.names_first());
         let sqlstate = reply.error.as_ref().map(|error| ErrorFields::new(error).sqlstate().to_vec());
         seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
     }
@@ -419,7 +420,9 @@ impl Flight {
     fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
         let lane = &self.lane;
         match &reply.error {
-            None if reply.raw_left == 0 && lane.copied(batch, &reply.tags) => {
+            None if reply.raw_left == 0
+                && lane.copied(batch, reply.tags.get(lane.names_first()..).unwrap_or_default()) =>
+            {
                 seen.outcome = FlushOutcome::Committed;
                 Landed::Committed
             }
@@ -436,7 +439,7 @@ impl Flight {
                     seen.outcome = FlushOutcome::TableChanged;
                     return Landed::NotStored;
                 }
-                let mut owner = lane.guilty(batch, &fields, reply, 0);
+                let mut owner = lane.guilty(batch, &fields, reply, lane.names_first());
                 let state = fields.sqlstate();
                 let otherwise = match lane.is_pipelined() {
                     false => owner.is_none() && state.starts_with(b"42"),
@@ -469,7 +472,7 @@ impl Flight {
         reply: &Reply,
         seen: &mut Seen,
     ) -> Landed {
-        let tags = guard.tags(self.lane.legs.len()) + self.lane.copies(batch);
+        let tags = self.lane.names_first() + self.lane.copies(batch) + guard.tags(self.lane.legs.len());
         let guard_answered = reply.tags.len() >= tags;
         if !was_out || (reply.error.is_some() && !guard_answered) {
             seen.outcome = FlushOutcome::Lost;

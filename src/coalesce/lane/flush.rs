@@ -55,7 +55,7 @@ impl Lane {
         let Flown { batch, guard, values_rows, opening, left } = flown;
         self.take_mark(server, guard, reply);
         let took = left.elapsed();
-        let before = opening.before().len();
+        let before = opening.before().len() + self.names_first();
         let error = reply.error.as_deref().map(ErrorFields::new);
         let stored = error.is_none() && self.copied(&batch, reply.tags.get(before..).unwrap_or_default());
         let changed = error.as_ref().is_some_and(catalog::is_guard_error);
@@ -81,7 +81,7 @@ impl Lane {
             outcome,
             values_rows,
             server_pid: Some(server.shared.pid),
-            xid: guard.xid(reply, opening.rows()),
+            xid: guard.xid(reply, opening.rows() + self.names_first()),
             sqlstate: error.map(|error| String::from_utf8_lossy(error.sqlstate()).into_owned()),
             guilty: guilty.map(|_| client),
         };
@@ -128,6 +128,15 @@ impl Lane {
             (Some(_), None) => Guard::FullWithMark,
             (None, _) => Guard::Full,
         };
+        let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
+        for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids).take(self.names_first()) {
+            server.ensure_own(same_table_statement(), max);
+            put_own(
+                server,
+                same_table_statement(),
+                &[Some(plan.name_as_written.as_bytes()), Some(relid.as_bytes())],
+            );
+        }
         let mut values_rows = 0;
         for (leg, part) in self.legs.iter().zip(batch.parts()) {
             let values =
@@ -154,7 +163,6 @@ impl Lane {
                 }
             }
         }
-        let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
         if guard != Guard::Sentinel {
             server.ensure_own(guard_statement(), max);
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
@@ -171,6 +179,12 @@ impl Lane {
             put_own(server, sentinel, &params);
         }
         Sent { guard, values_rows }
+    }
+
+    /// How many tables are looked at by name before their rows go: each answers a row and a tag that stand before theirs.
+    pub(super) fn names_first(&self) -> usize {
+        let draws = self.legs.iter().any(|leg| leg.plan.draws_sequence);
+        if draws && !self.is_pipelined() { self.legs.len() } else { 0 }
     }
 
     /// The INSERT of many VALUES that so many rows go as. Each number of rows is a statement of its own: there are many, and on a
@@ -217,6 +231,11 @@ pub(super) enum Way {
     Cheapest,
     /// All as COPYs: an error then names its row.
     Copies,
+}
+
+fn same_table_statement() -> &'static Arc<Statement> {
+    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
+    CELL.get_or_init(|| Statement::new(catalog::SAME_TABLE_SQL.as_bytes(), &[], Effects::NONE))
 }
 
 /// Appends Bind and Execute of a statement of ours.
