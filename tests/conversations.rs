@@ -1330,3 +1330,19 @@ fn an_error_of_any_length_is_told_and_the_session_goes_on() {
         }
     }
 }
+
+/// What fails there is one message, or one unit: a Query behind it takes the unnamed statement away.
+#[test]
+fn the_unnamed_statement_goes_with_a_query_behind_what_failed_behind_a_query_inside_a_unit() {
+    let sides = Sides::new();
+    let within =
+        [parse("", "SELECT 3"), bind("", "", None), execute("", 0), query("SELECT 1"), sync()].concat();
+    let behind = [parse("", "SELECT 7"), sync(), query("SELECT 6"), bind("p", "", None), sync()].concat();
+    for fails in [[parse("", "LISTEN a"), sync()].concat(), query("SELECT 5")] {
+        for begin in [Vec::new(), query("BEGIN")] {
+            let unit = [&fails[..], &begin, &behind].concat();
+            sides.compare("apart", &[vec![within.clone()], vec![unit.clone()]]);
+            sides.compare("together", &[vec![[&within[..], &unit].concat()]]);
+        }
+    }
+}

@@ -66,7 +66,8 @@ impl State {
     fn waits_for_unit(&mut self, server: &mut ServerConn) -> bool {
         let matters = self.tracks(b"") || !self.rules.passes_all_queries();
         let pipeline = &server.pipeline;
-        if !matters || !(pipeline.is_within_unit() || pipeline.may_become_still_started()) {
+        let fails = pipeline.is_still_started() && !pipeline.is_empty();
+        if !matters || !(fails || pipeline.is_within_unit() || pipeline.may_become_still_started()) {
             return false;
         }
         self.await_answers(server);
