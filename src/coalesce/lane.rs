@@ -669,7 +669,7 @@ impl Lane {
     /// session that waited for it its connection goes, too.
     pub fn give_up(&self, ticket: &Arc<Ticket>) {
         if !self.withdraw(ticket) {
-            ticket.is_given_up();
+            ticket.give_up();
         }
         self.given_up.notify_waiters();
     }

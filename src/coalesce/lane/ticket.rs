@@ -43,8 +43,7 @@ pub struct Ticket {
 }
 
 /// Where a unit of rows is. Its flight moves it from `Waits` to `Aboard`, and back when it has to go again; its session from
-/// `Waits` to `Out`, and
-/// when it ends, from wherever it is.
+/// `Waits` to `Out`, and when it ends, from wherever it is.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {
@@ -146,7 +145,7 @@ impl Ticket {
     }
 
     /// Its session ends: nobody waits for the outcome.
-    pub(super) fn is_given_up(&self) {
+    pub(super) fn give_up(&self) {
         self.stage.store(Stage::Out as u8, Ordering::Release);
     }
 
