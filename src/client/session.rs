@@ -584,7 +584,7 @@ impl Session {
         self.me.unlink();
         self.state.part.cut_short = server.streaming > 0 && !self.state.part.dropping_down;
         if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
-            server.cancel_within(self.cx.settings.load().general.cancel_wait_timeout);
+            server.cancel(self.cx.settings.load().general.cancel_wait_timeout);
         }
         fault
     }

@@ -801,28 +801,29 @@ impl Lane {
         }
     }
 
-    /// Does the server say that it stored all rows of each? The first of `tags` are those of the COPYs.
-    fn copied(&self, batch: &Cargo, tags: &[Vec<u8>]) -> bool {
+    /// Does the server say that it stored all rows of each? So many tags of others stand before what [`Lane::put_rows`] put.
+    fn copied(&self, batch: &Cargo, reply: &Reply, before: usize) -> bool {
+        let tags = reply.tags.get(before + self.names_first()..).unwrap_or_default();
         self.is_pipelined()
             || (tags.len() >= self.copies(batch)
                 && batch.copies().zip(tags).all(|(copy, tag)| stored_rows(tag) == Some(copy.rows)))
     }
 
-    /// Whose row failed, if that can be told; so many tags of others stand before the COPYs'.
+    /// Whose row failed, if that can be told; `before` as in [`Lane::copied`].
     fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply, before: usize) -> Option<usize> {
         if self.is_pipelined() {
             // The INSERT behind those that were answered; the guard's tag is behind all.
             let part = batch.parts().first()?;
             return part.line_owner((part.rows() - reply.raw_left + 1) as u64);
         }
-        // The COPY that failed is the first one without a tag.
-        let failed = reply.tags.len().checked_sub(before)?;
-        self.owner_in(batch, failed, error).map(|owner| owner.unit)
+        // What failed is the first one without a tag.
+        let answered = reply.tags.len().checked_sub(before)?;
+        self.owner_in(batch, answered, error).map(|owner| owner.unit)
     }
 
-    /// Whose row an error or notice of the COPY with this number speaks of.
-    fn owner_in(&self, batch: &Cargo, copy: usize, fields: &ErrorFields<'_>) -> Option<Owner<'_>> {
-        let copy = batch.copies().nth(copy)?;
+    /// Whose row an error or notice speaks of that came behind so many tags of what [`Lane::put_rows`] put.
+    fn owner_in(&self, batch: &Cargo, answered: usize, fields: &ErrorFields<'_>) -> Option<Owner<'_>> {
+        let copy = batch.copies().nth(answered.checked_sub(self.names_first())?)?;
         let (leg, part) = self.legs.get(copy.part).zip(batch.parts().get(copy.part))?;
         let line = usize::try_from(line_of_error(fields, &leg.plan.relname)?).ok()?;
         let line = (line <= copy.rows).then_some(copy.before + line)?;

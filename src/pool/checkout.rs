@@ -94,14 +94,9 @@ impl Checkout {
         self.leave_if_silent(settled)
     }
 
-    /// Asks the server to end what runs here; the connection is of no more use. Whether that arrives or not, nobody else gets it.
-    pub fn cancel(&self) {
-        let limit = self.pool.settings.load().server_connect_timeout;
-        self.cancel_within(limit);
-    }
-
-    /// As [`Checkout::cancel`], and what it may take.
-    pub fn cancel_within(&self, limit: Duration) {
+    /// Asks the server to end what runs here, for no longer than `limit`; the connection is of no more use. Whether that arrives
+    /// or not, nobody else gets it.
+    pub fn cancel(&self, limit: Duration) {
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             let ServerShared { target, address, pid, key, .. } = &*shared;

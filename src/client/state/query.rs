@@ -62,7 +62,7 @@ impl State {
 
     /// A Query or FunctionCall behind extended messages and no Sync waits for their answers: if one of them fails it is skipped,
     /// up to the client's own Sync and not up to that of a fold, and neither it nor a Query behind it takes the unnamed statement
-    /// away. So does one behind the Sync of a unit that had a Query inside.
+    /// away. So does one behind the Sync of a unit that had a Query inside, and one behind what fails for such a unit.
     fn waits_for_unit(&mut self, server: &mut ServerConn) -> bool {
         let matters = self.tracks(b"") || !self.rules.passes_all_queries();
         let pipeline = &server.pipeline;

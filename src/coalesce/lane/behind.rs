@@ -226,7 +226,7 @@ impl Lane {
             if !self.is_given_up(given_up.as_mut(), cx, || has_ended(tickets) && has_ended(behind())) {
                 return Poll::Pending;
             }
-            aboard.server.cancel();
+            aboard.server.cancel(self.pool.settings.load().server_connect_timeout);
             Poll::Ready(Err(Lost("nobody waits for it any more".into())))
         })
         .await;

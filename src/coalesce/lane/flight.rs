@@ -274,8 +274,7 @@ impl Flight {
         self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
         for notice in notices {
             let fields = ErrorFields::new(&notice.body);
-            let copy = notice.behind.checked_sub(self.lane.names_first());
-            let owner = copy.and_then(|copy| self.lane.owner_in(batch, copy, &fields));
+            let owner = self.lane.owner_in(batch, notice.behind, &fields);
             let (tickets, row, relname) = match owner {
                 Some(Owner { unit, row, relname }) => (&self.tickets[unit..=unit], Some(row), Some(relname)),
                 None => (&self.tickets[..batch.units()], None, None),
@@ -420,9 +419,7 @@ impl Flight {
     fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
         let lane = &self.lane;
         match &reply.error {
-            None if reply.raw_left == 0
-                && lane.copied(batch, reply.tags.get(lane.names_first()..).unwrap_or_default()) =>
-            {
+            None if reply.raw_left == 0 && lane.copied(batch, reply, 0) => {
                 seen.outcome = FlushOutcome::Committed;
                 Landed::Committed
             }
@@ -439,7 +436,7 @@ impl Flight {
                     seen.outcome = FlushOutcome::TableChanged;
                     return Landed::NotStored;
                 }
-                let mut owner = lane.guilty(batch, &fields, reply, lane.names_first());
+                let mut owner = lane.guilty(batch, &fields, reply, 0);
                 let state = fields.sqlstate();
                 let otherwise = match lane.is_pipelined() {
                     false => owner.is_none() && state.starts_with(b"42"),

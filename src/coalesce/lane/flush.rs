@@ -55,9 +55,9 @@ impl Lane {
         let Flown { batch, guard, values_rows, opening, left } = flown;
         self.take_mark(server, guard, reply);
         let took = left.elapsed();
-        let before = opening.before().len() + self.names_first();
+        let before = opening.before().len();
         let error = reply.error.as_deref().map(ErrorFields::new);
-        let stored = error.is_none() && self.copied(&batch, reply.tags.get(before..).unwrap_or_default());
+        let stored = error.is_none() && self.copied(&batch, reply, before);
         let changed = error.as_ref().is_some_and(catalog::is_guard_error);
         let guilty = error.as_ref().and_then(|error| self.guilty(&batch, error, reply, before));
         let outcome = match (stored, changed, guilty) {
