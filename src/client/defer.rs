@@ -22,7 +22,7 @@ use std::task::Poll;
 use super::pour::{Answers, Found, Poured};
 use super::session::Session;
 use super::state::{Fault, Late};
-use super::walk::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk};
+use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk};
 use crate::cancel::ClientState;
 use crate::coalesce::lane::{Lane, Offer, Single, Ticket, Work};
 use crate::coalesce::shapes::LEGS_MAX;
@@ -50,8 +50,8 @@ pub(super) struct Deferred {
     work: Work,
     /// They change from table to table no more often than one flush can.
     rows_fit: bool,
-    /// The unnamed statement when the block began.
-    unnamed: Unnamed,
+    /// The client's statements when the block began.
+    names: Names,
     /// The tags that its INSERTs were answered with.
     told: Vec<u8>,
     /// The COMMIT that stands at the end of `kept`.
@@ -91,7 +91,7 @@ impl Drop for Budget {
 }
 
 impl Deferred {
-    fn new(lanes: &Arc<Lanes>, unnamed: Unnamed) -> Self {
+    fn new(lanes: &Arc<Lanes>, names: Names) -> Self {
         Self {
             kept: Vec::new(),
             rows: Vec::new(),
@@ -100,7 +100,7 @@ impl Deferred {
             statements: 0,
             work: Work::default(),
             rows_fit: true,
-            unnamed,
+            names,
             told: Vec::new(),
             commit: None,
             budget: Budget { lanes: Arc::clone(lanes), bytes: 0 },
@@ -148,7 +148,7 @@ enum Step {
     /// COMMIT, and what the lane says that may take the rows.
     Commit(Found, Offer, Arc<Ticket>, Vec<u8>),
     /// COMMIT of rows that no lane takes; so many bytes.
-    Alone(usize, Unnamed, Vec<u8>),
+    Alone(usize, Names, Vec<u8>),
 }
 
 /// How a block left.
@@ -194,25 +194,25 @@ impl Session {
             Step::Held => return Ok(Poured::Answered),
             Step::No => return Ok(Poured::No(None)),
             Step::NeedMore => return Ok(Poured::NeedMore),
-            Step::Alone(bytes, unnamed, answers) => {
-                self.hold_commit(bytes, unnamed, answers);
+            Step::Alone(bytes, names, answers) => {
+                self.hold_commit(bytes, names, answers);
                 return Ok(Poured::No(None));
             }
             Step::Commit(found, Offer::Queued, ticket, answers) => {
-                let (bytes, unnamed) = (found.bytes, found.unnamed.clone());
+                let (bytes, names) = (found.bytes, found.names.clone());
                 if let Poured::Answered = self.outcome(found, Answers::Many(answers.clone()), &ticket).await?
                 {
                     self.deferred = None;
                     return Ok(Poured::Answered);
                 }
                 self.went_singly(bytes);
-                self.hold_commit(bytes, unnamed, answers);
+                self.hold_commit(bytes, names, answers);
                 return Ok(Poured::No(None));
             }
             Step::Commit(found, Offer::Single(single), _, answers) => (found, answers, Some(single)),
             Step::Commit(found, Offer::PassOn, _, answers) => (found, answers, None::<Single>),
         };
-        self.hold_commit(found.bytes, found.unnamed, answers);
+        self.hold_commit(found.bytes, found.names, answers);
         Ok(Poured::No(single))
     }
 
@@ -222,17 +222,17 @@ impl Session {
         walk.in_block = self.deferred.is_some();
         // The rules may have changed since its beginning.
         let rest = if self.may_pour() { walk.stretch(scratch) } else { Rest::Other };
-        let (work, unnamed) = (walk.work(0), walk.unnamed.clone());
+        let (work, names) = (walk.work(0), walk.names.clone());
         match rest {
             Rest::Cut => Ok(Step::NeedMore),
             Rest::Other => Ok(Step::No),
             Rest::Open => {
-                Ok(if self.hold(work, scratch) { self.held(work, unnamed, scratch) } else { Step::No })
+                Ok(if self.hold(work, scratch) { self.held(work, names, scratch) } else { Step::No })
             }
             // All of it in one go is a pipeline.
             Rest::RolledBack | Rest::Whole if self.deferred.is_none() => Ok(Step::No),
-            Rest::RolledBack => Ok(self.came_to_nothing(work, unnamed, scratch)),
-            Rest::Whole => Ok(self.commits(work, unnamed, scratch)),
+            Rest::RolledBack => Ok(self.came_to_nothing(work, names, scratch)),
+            Rest::Whole => Ok(self.commits(work, names, scratch)),
         }
     }
 
@@ -241,8 +241,8 @@ impl Session {
         let bytes = work.received as usize;
         let coalesce = &Arc::clone(&self.settings).coalesce;
         if self.deferred.is_none() {
-            let unnamed = self.unnamed();
-            self.deferred = Some(Box::new(Deferred::new(&self.cx.lanes, unnamed)));
+            let names = Names::of(self.unnamed());
+            self.deferred = Some(Box::new(Deferred::new(&self.cx.lanes, names)));
         }
         let Some(deferred) = &mut self.deferred else { return false };
         let more = bytes + scratch.rows.len();
@@ -259,8 +259,8 @@ impl Session {
     }
 
     /// The block ends, and there is nothing that a server has to know of.
-    fn came_to_nothing(&mut self, work: Work, unnamed: Unnamed, scratch: &Scratch) -> Step {
-        let step = self.held(work, unnamed, scratch);
+    fn came_to_nothing(&mut self, work: Work, names: Names, scratch: &Scratch) -> Step {
+        let step = self.held(work, names, scratch);
         if let Some(deferred) = self.deferred.take() {
             Work { transactions: 1, ..deferred.work }.count(&self.pool.stats);
         }
@@ -269,11 +269,11 @@ impl Session {
     }
 
     /// What is held is answered.
-    fn held(&mut self, work: Work, unnamed: Unnamed, scratch: &Scratch) -> Step {
+    fn held(&mut self, work: Work, names: Names, scratch: &Scratch) -> Step {
         self.client.prepare_out();
         self.client.out.extend_from_slice(&scratch.answers);
         self.client.consume(work.received as usize);
-        self.unnamed_is(unnamed);
+        self.names_are(names);
         // Counted when it is known how the block left.
         let received = &mut self.state.counts.received;
         *received = received.saturating_sub(work.received.into());
@@ -286,7 +286,7 @@ impl Session {
         Step::Held
     }
 
-    fn commits(&mut self, work: Work, unnamed: Unnamed, scratch: &mut Scratch) -> Step {
+    fn commits(&mut self, work: Work, names: Names, scratch: &mut Scratch) -> Step {
         let bytes = work.received as usize;
         let ticket = self.ticket();
         let Some(deferred) = &mut self.deferred else { return Step::No };
@@ -295,27 +295,27 @@ impl Session {
             deferred.hold(&[], scratch);
         }
         if deferred.cuts.is_empty() && deferred.rows_fit {
-            return self.came_to_nothing(work, unnamed, scratch);
+            return self.came_to_nothing(work, names, scratch);
         }
         let answers = std::mem::take(&mut scratch.answers);
         let lane = if deferred.rows_fit { self.cx.lanes.together(&deferred.lanes) } else { None };
-        let Some(lane) = lane else { return Step::Alone(bytes, unnamed, answers) };
+        let Some(lane) = lane else { return Step::Alone(bytes, names, answers) };
         let statements = deferred.statements;
         let all = deferred.work.and(Work { transactions: 1, sent: answers.len() as u32, ..work });
         let places = Vec::new();
         let found =
-            Found { lane: Arc::clone(&lane), statements, bytes, units: 1, work: all, unnamed, places };
+            Found { lane: Arc::clone(&lane), statements, bytes, units: 1, work: all, names, places };
         ticket.set_work(found.work);
         let offer = lane.offer(&deferred.rows, &deferred.cuts, statements, &ticket);
         Step::Commit(found, offer, ticket, answers)
     }
 
-    fn hold_commit(&mut self, bytes: usize, unnamed: Unnamed, answers: Vec<u8>) {
+    fn hold_commit(&mut self, bytes: usize, names: Names, answers: Vec<u8>) {
         let Some(deferred) = &mut self.deferred else { return };
         deferred.commit = Some(Commit { at: deferred.kept.len(), answers });
         deferred.kept.extend_from_slice(&self.client.bytes()[..bytes]);
         self.client.consume(bytes);
-        self.unnamed_is(unnamed);
+        self.names_are(names);
     }
 
     // ----- leaving
@@ -340,8 +340,8 @@ impl Session {
     /// Runs what is held on the server, in one write, and its COMMIT once it is as it was told; then the client is answered.
     pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
         let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
-        let Deferred { kept, unnamed, commit, work, told, lanes, rows_fit, .. } = *deferred;
-        self.unnamed_is(unnamed);
+        let Deferred { kept, names, commit, work, told, lanes, rows_fit, .. } = *deferred;
+        self.names_are(names);
         // Its statements count again while they are sent.
         self.state.counts.take(Work { received: work.received, sent: work.sent, ..Work::default() });
         let (inserts, ends) = kept.split_at(commit.as_ref().map_or(kept.len(), |commit| commit.at));

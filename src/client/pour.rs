@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use super::session::Session;
 use super::state::{Fault, Late};
-use super::walk::{Place, Rest, SCRATCH, Scratch, Tier, Unnamed, Unpoured, Walk};
+use super::walk::{Names, Place, Rest, SCRATCH, Scratch, Tier, Unnamed, Unpoured, Walk};
 use crate::cancel::ClientState;
 use crate::coalesce::batch::statement_end;
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, Single, Ticket, Work};
@@ -130,8 +130,8 @@ pub(super) struct Found {
     pub(super) units: usize,
     /// What they are in the counters, but for their answers.
     pub(super) work: Work,
-    /// The unnamed statement after them.
-    pub(super) unnamed: Unnamed,
+    /// The client's statements after them.
+    pub(super) names: Names,
     /// Where in the answers those of the server belong; none: it is a COPY.
     pub(super) places: Vec<Place>,
 }
@@ -267,7 +267,7 @@ impl Session {
             bytes,
             units: 1,
             work: Work { statements: 1, transactions: 1, received: bytes as u32, ..Work::default() },
-            unnamed: Unnamed::Gone,
+            names: Names::of(Unnamed::Gone),
             places: Vec::new(),
         })
     }
@@ -301,7 +301,7 @@ impl Session {
                 bytes: walk.pos,
                 units: units_before + 1,
                 work: walk.work(units_before + 1),
-                unnamed: walk.unnamed.clone(),
+                names: walk.names.clone(),
                 places: Vec::new(),
             });
             if alone || walk.pos == walk.buf.len() {
@@ -389,7 +389,7 @@ impl Session {
         // Counted with the flush.
         let received = &mut self.state.counts.received;
         *received = received.saturating_sub(found.bytes as u64);
-        self.unnamed_is(found.unnamed);
+        self.names_are(found.names);
     }
 
     /// Its own, kept from one batch to the next.
@@ -418,7 +418,12 @@ impl Session {
         }
     }
 
-    pub(super) fn unnamed_is(&mut self, unnamed: Unnamed) {
+    /// Nothing is owed to the client by a server.
+    pub(super) fn names_are(&mut self, Names { unnamed, made }: Names) {
+        for (name, statement) in made {
+            self.state.names.parse(&name, statement, None);
+            self.state.names.settle();
+        }
         let told = if let Unnamed::Told(statement) = &unnamed { Some(statement.id) } else { None };
         let statement = match unnamed {
             Unnamed::Kept => return,

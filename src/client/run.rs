@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
-use super::walk::{Rest, SCRATCH, Scratch, Tier, Unnamed, Walk, may_hold_more};
+use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk, may_hold_more};
 use crate::coalesce::lane::{Lane, Opening, Work};
 use crate::pool::Checkout;
 use crate::server::ServerConn;
@@ -37,7 +37,7 @@ struct Run {
     lane: Arc<Lane>,
     work: Work,
     bytes: usize,
-    unnamed: Unnamed,
+    names: Names,
 }
 
 impl Session {
@@ -72,12 +72,16 @@ impl Session {
             && self.pouring.as_ref().is_none_or(|pouring| pouring.may_run(self.client.consumed()))
     }
 
+    /// What is here may be the first of several: who sent no Sync, Flush or Query behind it waits for nothing yet, and some
+    /// drivers write each statement of a pipeline by itself, or each message.
     fn several_binds(&self) -> bool {
-        let (mut buf, mut seen) = (self.client.bytes(), 0);
+        let (mut buf, mut seen, mut waits) = (self.client.bytes(), 0, true);
         for _ in 0..LOOKED_AT {
-            let Ok(Some(head)) = header(buf, self.state.bounds.message_max) else { return false };
-            let Some(rest) = buf.get(head.total()..) else { return false };
-            seen += usize::from(matches!(head.tag, f::BIND | f::QUERY));
+            let Ok(head) = header(buf, self.state.bounds.message_max) else { return false };
+            let rest = head.and_then(|head| Some((head.tag, buf.get(head.total()..)?)));
+            let Some((tag, rest)) = rest else { return !waits };
+            seen += usize::from(matches!(tag, f::BIND | f::QUERY));
+            waits = matches!(tag, f::SYNC | f::FLUSH | f::QUERY);
             if seen == 2 {
                 return true;
             }
@@ -90,7 +94,7 @@ impl Session {
     pub(super) async fn pour_run(&mut self, server: &mut Checkout, opening: Opening) -> Result<(), Fault> {
         let look = loop {
             match SCRATCH.with(|scratch| self.look_at_run(opening, &mut scratch.borrow_mut()))? {
-                Look::NeedMore if may_hold_more(self.client.bytes().len()) => self.read_more(false).await?,
+                Look::NeedMore if may_hold_more(self.client.bytes().len()) => self.read_unit(false).await?,
                 look => break look,
             }
         };
@@ -115,7 +119,7 @@ impl Session {
             self.client.prepare_out();
             self.client.out.extend_from_slice(&answers);
             self.client.consume(run.bytes);
-            self.unnamed_is(run.unnamed);
+            self.names_are(run.names);
             self.state.counts.take(Work { sent: answers.len() as u32, received: 0, ..run.work });
             self.state.turns = self.state.turns.wrapping_add(1);
             self.pouring().run_ended(true);
@@ -134,7 +138,7 @@ impl Session {
         loop {
             let before = scratch.mark();
             match walk.stretch(scratch) {
-                Rest::Open => found = Some((walk.work(0), walk.unnamed.clone())),
+                Rest::Open => found = Some((walk.work(0), walk.names.clone())),
                 Rest::Cut if found.is_none() => return Ok(Look::NeedMore),
                 _ => {
                     scratch.back_to(&before);
@@ -150,8 +154,8 @@ impl Session {
         let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
         scratch.lanes.clear();
         Ok(match (found, lane) {
-            (Some((work, unnamed)), Some(lane)) => {
-                Look::Run(Run { lane, work, bytes: work.received as usize, unnamed })
+            (Some((work, names)), Some(lane)) => {
+                Look::Run(Run { lane, work, bytes: work.received as usize, names })
             }
             _ => Look::No,
         })

@@ -19,7 +19,7 @@ use super::state::{
     BOUND, Bounds, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
     may_go_in_pieces, policy_error,
 };
-use super::walk::may_hold_more;
+use super::walk::{may_hold_more, within_unit};
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
 use crate::coalesce::shapes::Shape;
@@ -186,7 +186,7 @@ impl Session {
                     continue;
                 }
                 Poured::NeedMore if may_hold_more(self.client.bytes().len()) => {
-                    self.read_more(self.deferred.is_none()).await?;
+                    self.read_unit(self.deferred.is_none()).await?;
                     continue;
                 }
                 Poured::NeedMore => None,
@@ -284,6 +284,25 @@ impl Session {
                 }
             }
             _ => Err(Fault::ClientGone),
+        }
+    }
+
+    /// Reads until there is something new to know of the pipeline at the front: its end, a message that is none of one, or that no
+    /// more of it is held. So what is here is not walked again for each byte that a client adds.
+    pub(super) async fn read_unit(&mut self, quiet: bool) -> Result<(), Fault> {
+        let mut seen = 0;
+        loop {
+            let here = self.client.bytes().len();
+            self.read_more(quiet).await?;
+            let buf = self.client.bytes();
+            // Otherwise it was a signal.
+            if buf.len() == here || !may_hold_more(buf.len()) {
+                return Ok(());
+            }
+            match within_unit(buf, seen) {
+                Some(pos) => seen = pos,
+                None => return Ok(()),
+            }
         }
     }
 

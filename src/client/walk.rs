@@ -18,12 +18,15 @@ use crate::coalesce::rows::{RowInfo, encode_params, format_of, put_bound};
 use crate::coalesce::shapes::{LEGS_MAX, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
-use crate::proto::prepared::{ShortName, Statement};
+use crate::proto::prepared::{ShortName, Statement, told_apart};
 use crate::sql::block::{self, Word};
 use crate::sql::insert::{IDENTIFIER_BYTES_MAX, Lifted, NotPourable, quick_reject};
 use crate::wire::frame::{self, HEADER_BYTES, header};
 use crate::wire::frontend::Bind;
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
+
+/// Most statements that are given a name in what is poured together.
+const NAMES_MADE_MAX: usize = 8;
 
 /// Scratch of one thread: nothing is allocated for a message.
 #[derive(Default)]
@@ -148,6 +151,20 @@ pub(super) enum Unnamed {
     Told(Arc<Statement>),
 }
 
+/// What the messages did to the client's prepared statements.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    pub(super) unnamed: Unnamed,
+    /// Names that mean a statement from here on.
+    pub(super) made: Vec<(Box<[u8]>, Arc<Statement>)>,
+}
+
+impl Names {
+    pub(super) const fn of(unnamed: Unnamed) -> Self {
+        Self { unnamed, made: Vec::new() }
+    }
+}
+
 /// Do rows take the time of their transaction, and who says so?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OwnTime {
@@ -220,8 +237,7 @@ pub(super) struct Walk<'a> {
     result_formats: &'a [u8],
     /// The statement of the last Bind.
     bound: Option<Bound>,
-    /// What the messages did to the unnamed statement.
-    pub(super) unnamed: Unnamed,
+    pub(super) names: Names,
     /// The Parse that set it, and the name that `bound` was found by: drivers send the same again and again.
     parsed: Option<&'a [u8]>,
     named: Option<&'a [u8]>,
@@ -271,7 +287,7 @@ impl<'a> Walk<'a> {
             binds: 0,
             result_formats: &[],
             bound: None,
-            unnamed: Unnamed::Kept,
+            names: Names::of(Unnamed::Kept),
             parsed: None,
             named: None,
             own_time: OwnTime::No,
@@ -304,11 +320,16 @@ impl<'a> Walk<'a> {
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
-        match (name.is_empty(), &self.unnamed) {
+        match (name.is_empty(), &self.names.unnamed) {
             (true, Unnamed::Set(parsed) | Unnamed::Told(parsed)) => Some(Arc::clone(parsed)),
             (true, Unnamed::Gone) => None,
-            _ => self.session.state.names.lookup(name).cloned(),
+            _ => self.made(name).or_else(|| self.session.state.names.lookup(name)).cloned(),
         }
+    }
+
+    /// A statement that was prepared on the way.
+    fn made(&self, name: &[u8]) -> Option<&Arc<Statement>> {
+        self.names.made.iter().find(|(made, _)| **made == *told_apart(name)).map(|(_, statement)| statement)
     }
 
     /// The plan of a statement, when it is known to be harmless.
@@ -463,7 +484,7 @@ impl<'a> Walk<'a> {
             return Ok(Rest::Other);
         }
         self.queries += 1;
-        self.unnamed = Unnamed::Gone;
+        self.names.unnamed = Unnamed::Gone;
         (self.parsed, self.named) = (None, None);
         Ok(self.rest(word.filter(|word| !word.opens()), scratch))
     }
@@ -481,11 +502,11 @@ impl<'a> Walk<'a> {
         }
         let parse = f::Parse::decode(body)?;
         let known = || !quick_reject(parse.query) || block::word(parse.query).is_some();
-        if !parse.name.is_empty() || !known() {
+        if !known() || !self.session.state.passes(parse.query) {
             return Ok(false);
         }
-        if !self.session.state.passes(parse.query) {
-            return Ok(false);
+        if !parse.name.is_empty() {
+            return Ok(self.parse_named(&parse, scratch));
         }
         let class = self.session.state.vars.want.pour_class;
         let same = |s: &Arc<Statement>| s.is(parse.query, parse.types, class) && !s.has_moved();
@@ -494,11 +515,28 @@ impl<'a> Walk<'a> {
         if self.ready(&statement, scratch).is_none() && Self::word(&statement).is_none() {
             return Ok(false);
         }
-        self.unnamed = Unnamed::Set(statement);
+        self.names.unnamed = Unnamed::Set(statement);
         (self.parsed, self.named) = (Some(body), None);
         self.parses += 1;
         b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
         Ok(true)
+    }
+
+    /// Drivers prepare an INSERT that came by several times, in the midst of the pipeline that they are sending. Who is told what
+    /// is parsed in one that is deferred is told by the server.
+    fn parse_named(&mut self, parse: &f::Parse<'_>, scratch: &mut Scratch) -> bool {
+        let made = self.names.made.len();
+        if self.tier != Tier::Pipeline || made >= NAMES_MADE_MAX || self.made(parse.name).is_some() {
+            return false;
+        }
+        let Some(statement) = self.session.state.prepared_unasked(parse, made) else { return false };
+        if self.ready(&statement, scratch).is_none() {
+            return false;
+        }
+        self.names.made.push((told_apart(parse.name).into(), statement));
+        self.parses += 1;
+        b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
+        true
     }
 
     fn bind(
@@ -666,7 +704,7 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         if name.is_empty() {
-            self.unnamed = Unnamed::Told(Arc::clone(&statement));
+            self.names.unnamed = Unnamed::Told(Arc::clone(&statement));
         }
         match &ready.param_description {
             Some(description) => {
@@ -711,6 +749,20 @@ fn put_parameters(out: &mut Vec<u8>, body: &[u8], times: usize) {
         out.extend_from_slice(&((types.len() / 4 * times) as u16).to_be_bytes());
         out.extend_from_slice(&types.repeat(times));
     });
+}
+
+/// How far messages of which a unit may have any number reach, from `pos` on. `None`: there is another one, or none at all.
+pub(super) fn within_unit(buf: &[u8], mut pos: usize) -> Option<usize> {
+    loop {
+        let Some(head) = header(buf.get(pos..)?, HELD_BYTES_MAX).ok()? else { return Some(pos) };
+        if !matches!(head.tag, f::PARSE | f::BIND | f::DESCRIBE | f::EXECUTE | f::CLOSE) {
+            return None;
+        }
+        match pos + head.total() {
+            end if end > buf.len() => return Some(pos),
+            end => pos = end,
+        }
+    }
 }
 
 /// The buffer may grow to this while the end of a unit is awaited.

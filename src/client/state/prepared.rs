@@ -145,6 +145,31 @@ impl State {
         Ok(Taken::Forward)
     }
 
+    /// The statement of a Parse with a name, held once for all clients. `None`: a text more would be over the budget.
+    fn kept(&self, parse: &f::Parse<'_>) -> Option<Arc<Statement>> {
+        let statement = self.shared.statements.intern(
+            parse.query,
+            parse.types,
+            self.class_of_texts(),
+            || effects(parse.query, self.std_strings()),
+            self.bounds.prepared_bytes_max,
+            &self.texts,
+        )?;
+        statement.settings.get_or_init(|| self.settings_of_texts());
+        Some(statement)
+    }
+
+    /// What a name would mean behind this Parse, and behind `others` of other names, where no server has to be asked: the name
+    /// is free and there is room. Its text is one that is known.
+    pub(in crate::client) fn prepared_unasked(
+        &self,
+        parse: &f::Parse<'_>,
+        others: usize,
+    ) -> Option<Arc<Statement>> {
+        let free = self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
+        if free && self.names.len() + others < PREPARED_NAMES_MAX { self.kept(parse) } else { None }
+    }
+
     fn parse_named(
         &mut self,
         parse: &f::Parse<'_>,
@@ -154,20 +179,9 @@ impl State {
         if self.names.lookup(parse.name).is_some() {
             return Ok(self.refuse_name(parse, server));
         }
-        let std_strings = self.std_strings();
-        let shared = Arc::clone(&self.shared);
-        let interned = shared.statements.intern(
-            parse.query,
-            parse.types,
-            self.class_of_texts(),
-            || effects(parse.query, std_strings),
-            self.bounds.prepared_bytes_max,
-            &self.texts,
-        );
-        let Some(statement) = interned else {
+        let Some(statement) = self.kept(parse) else {
             return Ok(self.refuse_bytes(Kind::Parse, server));
         };
-        statement.settings.get_or_init(|| self.settings_of_texts());
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse(Kind::Parse, error, server));
         }
