@@ -303,8 +303,7 @@ impl Session {
         let statements = deferred.statements;
         let all = deferred.work.and(Work { transactions: 1, sent: answers.len() as u32, ..work });
         let places = Vec::new();
-        let found =
-            Found { lane: Arc::clone(&lane), statements, bytes, units: 1, work: all, names, places };
+        let found = Found { lane: Arc::clone(&lane), statements, bytes, units: 1, work: all, names, places };
         ticket.set_work(found.work);
         let offer = lane.offer(&deferred.rows, &deferred.cuts, statements, &ticket);
         Step::Commit(found, offer, ticket, answers)

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
-use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk, may_hold_more};
+use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk};
 use crate::coalesce::lane::{Lane, Opening, Work};
+use crate::limits::HELD_BYTES_MAX;
 use crate::pool::Checkout;
 use crate::server::ServerConn;
 use crate::server::internal::{Lost, Reply};
@@ -18,6 +19,9 @@ use crate::sql::effects::Effects;
 use crate::wire::backend::{self as b, ErrorFields};
 use crate::wire::frame::{self, header};
 use crate::wire::{DecodeError, TransactionStatus, frontend as f};
+
+/// So much of a unit goes before its end is here: while a server stores it the client sends more (bytes).
+const PART_BYTES: usize = HELD_BYTES_MAX / 4;
 
 /// As far as is looked for a second INSERT (messages).
 const LOOKED_AT: usize = 10;
@@ -93,8 +97,9 @@ impl Session {
     /// Pours the run at the front, or lets it pass: then it is not looked at again.
     pub(super) async fn pour_run(&mut self, server: &mut Checkout, opening: Opening) -> Result<(), Fault> {
         let look = loop {
-            match SCRATCH.with(|scratch| self.look_at_run(opening, &mut scratch.borrow_mut()))? {
-                Look::NeedMore if may_hold_more(self.client.bytes().len()) => self.read_unit(false).await?,
+            let more = self.client.bytes().len() < PART_BYTES;
+            match SCRATCH.with(|scratch| self.look_at_run(opening, more, &mut scratch.borrow_mut()))? {
+                Look::NeedMore => self.read_unit(false, PART_BYTES).await?,
                 look => break look,
             }
         };
@@ -130,25 +135,15 @@ impl Session {
         self.put_back(server, opening, &reply).await
     }
 
-    fn look_at_run(&self, opening: Opening, scratch: &mut Scratch) -> Result<Look, DecodeError> {
+    fn look_at_run(&self, opening: Opening, more: bool, scratch: &mut Scratch) -> Result<Look, DecodeError> {
         scratch.clear();
-        let mut walk = Walk::new(self, Tier::Pipeline);
-        walk.in_block = opening == Opening::Savepoint;
-        let mut found = None;
-        loop {
-            let before = scratch.mark();
-            match walk.stretch(scratch) {
-                Rest::Open => found = Some((walk.work(0), walk.names.clone())),
-                Rest::Cut if found.is_none() => return Ok(Look::NeedMore),
-                _ => {
-                    scratch.back_to(&before);
-                    break;
-                }
-            }
-            if walk.pos == walk.buf.len() {
-                break;
-            }
-        }
+        let mut walk = self.walk_run(opening);
+        let (found, rest) = whole_stretches(&mut walk, scratch);
+        let found = match rest {
+            _ if !scratch.cuts.is_empty() => found,
+            Rest::Cut if more => return Ok(Look::NeedMore),
+            _ => self.look_at_part(opening, walk.border, scratch),
+        };
         let rows = scratch.cuts.iter().map(|cut| cut.rows).sum();
         let lane = self.cx.lanes.together(&scratch.lanes);
         let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
@@ -159,6 +154,27 @@ impl Session {
             }
             _ => Look::No,
         })
+    }
+
+    fn walk_run(&self, opening: Opening) -> Walk<'_> {
+        let mut walk = Walk::new(self, Tier::Pipeline);
+        walk.in_block = opening == Opening::Savepoint;
+        walk
+    }
+
+    /// Of a unit that is too long to be held, or has something else in it: what stands before `end`. The server is sent nothing that
+    /// the client's Sync would have to end, so the rest of the unit goes on as if it began there.
+    fn look_at_part(&self, opening: Opening, end: usize, scratch: &mut Scratch) -> Option<(Work, Names)> {
+        scratch.clear();
+        let mut walk = self.walk_run(opening).up_to(end);
+        while walk.pos < walk.buf.len() {
+            match walk.stretch(scratch) {
+                Rest::Open => {}
+                Rest::Cut if walk.pos == end => break,
+                _ => return None,
+            }
+        }
+        Some((walk.work(0), walk.names))
     }
 
     /// So many bytes go as they were sent.
@@ -216,6 +232,23 @@ impl Session {
         frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&without_context(error)));
         self.state.late = Some(Late::next(message));
         true
+    }
+}
+
+/// The stretches at the front that are whole and stay inside the block: what they come to, and where the walk came to rest.
+fn whole_stretches(walk: &mut Walk<'_>, scratch: &mut Scratch) -> (Option<(Work, Names)>, Rest) {
+    let mut found = None;
+    loop {
+        let before = scratch.mark();
+        let rest = walk.stretch(scratch);
+        if rest != Rest::Open {
+            scratch.back_to(&before);
+            return (found, rest);
+        }
+        found = Some((walk.work(0), walk.names.clone()));
+        if walk.pos == walk.buf.len() {
+            return (found, rest);
+        }
     }
 }
 

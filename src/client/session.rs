@@ -19,12 +19,12 @@ use super::state::{
     BOUND, Bounds, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
     may_go_in_pieces, policy_error,
 };
-use super::walk::{may_hold_more, within_unit};
+use super::walk::within_unit;
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
 use crate::coalesce::shapes::Shape;
 use crate::error::{Error, Kind};
-use crate::limits::{CLOSED_HALF_WAIT, READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
+use crate::limits::{CLOSED_HALF_WAIT, HELD_BYTES_MAX, READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
@@ -185,8 +185,8 @@ impl Session {
                     }
                     continue;
                 }
-                Poured::NeedMore if may_hold_more(self.client.bytes().len()) => {
-                    self.read_unit(self.deferred.is_none()).await?;
+                Poured::NeedMore if self.client.bytes().len() < HELD_BYTES_MAX => {
+                    self.read_unit(self.deferred.is_none(), HELD_BYTES_MAX).await?;
                     continue;
                 }
                 Poured::NeedMore => None,
@@ -287,16 +287,16 @@ impl Session {
         }
     }
 
-    /// Reads until there is something new to know of the pipeline at the front: its end, a message that is none of one, or that no
-    /// more of it is held. So what is here is not walked again for each byte that a client adds.
-    pub(super) async fn read_unit(&mut self, quiet: bool) -> Result<(), Fault> {
+    /// Reads until there is something new to know of the pipeline at the front: its end, a message that is none of one, or `most` bytes
+    /// of it. So what is here is not walked again for each byte that a client adds.
+    pub(super) async fn read_unit(&mut self, quiet: bool, most: usize) -> Result<(), Fault> {
         let mut seen = 0;
         loop {
             let here = self.client.bytes().len();
             self.read_more(quiet).await?;
             let buf = self.client.bytes();
             // Otherwise it was a signal.
-            if buf.len() == here || !may_hold_more(buf.len()) {
+            if buf.len() == here || buf.len() >= most {
                 return Ok(());
             }
             match within_unit(buf, seen) {

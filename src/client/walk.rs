@@ -242,6 +242,8 @@ pub(super) struct Walk<'a> {
     parsed: Option<&'a [u8]>,
     named: Option<&'a [u8]>,
     own_time: OwnTime,
+    /// Where the last Bind stands that has whole statements of its unit before it, and no portal of theirs behind it.
+    pub(super) border: usize,
 }
 
 /// A stretch of extended messages, from one rest to the next.
@@ -291,7 +293,13 @@ impl<'a> Walk<'a> {
             parsed: None,
             named: None,
             own_time: OwnTime::No,
+            border: 0,
         }
+    }
+
+    /// Over no more than `end` bytes.
+    pub(super) fn up_to(self, end: usize) -> Self {
+        Self { buf: &self.buf[..end.min(self.buf.len())], ..self }
     }
 
     /// What was read is so many transactions, and in the counters this.
@@ -432,7 +440,12 @@ impl<'a> Walk<'a> {
                 _ if stretch.ended.is_some() => false,
                 f::PARSE => self.parse(body, scratch)?,
                 // A portal bound over is never executed: its row is none.
-                f::BIND if !stretch.open && !stretch.suspended => self.bind(body, &mut stretch, scratch)?,
+                f::BIND if !stretch.open && !stretch.suspended => {
+                    if stretch.executed && self.in_block && body.first() == Some(&0) {
+                        self.border = self.pos;
+                    }
+                    self.bind(body, &mut stretch, scratch)?
+                }
                 f::DESCRIBE => self.describe(body, &stretch, scratch)?,
                 f::EXECUTE if stretch.open => self.execute(body, &mut stretch, scratch)?,
                 f::CLOSE if !stretch.open => self.close(body, &mut stretch, scratch)?,
@@ -763,9 +776,4 @@ pub(super) fn within_unit(buf: &[u8], mut pos: usize) -> Option<usize> {
             end => pos = end,
         }
     }
-}
-
-/// The buffer may grow to this while the end of a unit is awaited.
-pub(super) fn may_hold_more(held: usize) -> bool {
-    held < HELD_BYTES_MAX
 }

@@ -166,7 +166,8 @@ impl State {
         parse: &f::Parse<'_>,
         others: usize,
     ) -> Option<Arc<Statement>> {
-        let free = self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
+        let free =
+            self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
         if free && self.names.len() + others < PREPARED_NAMES_MAX { self.kept(parse) } else { None }
     }
 
