@@ -11,17 +11,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pgsluice::wire::{TransactionStatus, backend as b, frame, frontend as f};
 use support::console::{show, tell};
 use support::relay::listen;
-use support::{Message, PATIENCE, Postgres, Proxy, Raw, poll};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
 
 const ROWS: usize = 20;
 
 /// INSERTs of `first` and the numbers behind it before one Sync.
 fn run(table: &str, first: usize) -> Vec<u8> {
+    run_of("", table, first)
+}
+
+/// The same, of a statement with this name.
+fn run_of(name: &str, table: &str, first: usize) -> Vec<u8> {
     let sql = format!("INSERT INTO {table} (id, v) VALUES ($1, $2)");
     let mut out = Vec::new();
-    f::put_parse(&mut out, b"", sql.as_bytes(), &[]);
+    f::put_parse(&mut out, name.as_bytes(), sql.as_bytes(), &[]);
     for id in first..first + ROWS {
-        f::put_bind_text(&mut out, b"", &[Some(id.to_string().as_bytes()), Some(b"x")]);
+        f::put_bind_text(&mut out, name.as_bytes(), &[Some(id.to_string().as_bytes()), Some(b"x")]);
         f::put_execute(&mut out, b"", 0);
     }
     f::put_empty(&mut out, f::SYNC);
@@ -31,16 +36,27 @@ fn run(table: &str, first: usize) -> Vec<u8> {
 /// A session whose runs into the table are poured.
 fn learnt(proxy: &Proxy, db: &str, table: &str) -> Raw {
     let (mut client, mut console) = (Raw::login(proxy.port(), db), Raw::login(proxy.port(), "pgsluice"));
+    learn(&mut client, &mut console, "", table);
+    client
+}
+
+/// Runs of this statement, an unnamed or a named one, are poured from here on.
+fn learn(client: &mut Raw, console: &mut Raw, name: &str, table: &str) {
+    let before = shown(console, "rows");
     let poured = poll(PATIENCE, || {
         client.rows("BEGIN");
-        client.send(&run(table, 1000));
+        client.send(&run_of(name, table, 1000));
         client.read_until_ready();
-        client.query("ROLLBACK");
-        let shown = show(&mut console, "SHOW COALESCE");
-        shown.iter().any(|row| row["rows"] != "0").then_some(())
+        client.query("ROLLBACK; DEALLOCATE ALL");
+        (shown(console, "rows") > before).then_some(())
     });
     assert!(poured.is_some(), "never poured");
-    client
+}
+
+/// Sum of a column of `SHOW COALESCE`.
+fn shown(console: &mut Raw, column: &str) -> usize {
+    let lanes = show(console, "SHOW COALESCE");
+    lanes.iter().map(|lane| lane[column].parse::<usize>().expect("a number")).sum()
 }
 
 fn waits_for_a_lock(pg: &Postgres, db: &str) {
@@ -249,4 +265,140 @@ fn a_table_that_changes_while_a_copy_of_an_older_snapshot_waits_is_seen() {
     assert_eq!(states(&client.read_until_ready()), ["428C9"]);
     client.query("ROLLBACK");
     assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some("0"));
+}
+
+/// Rows of a unit that is some times as long as what goes at a time.
+const LONG: usize = 6000;
+
+/// What a long unit holds beside its INSERTs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// One row violates a CHECK.
+    Guilty,
+    /// A SELECT in the middle.
+    Select,
+    /// COMMIT as its last statement.
+    Commit,
+    /// Its first message gives the INSERT a name.
+    Name,
+    /// The unnamed portal is run again behind its end.
+    RunAgain,
+}
+
+fn long_unit(beside: Beside) -> Vec<u8> {
+    const SQL: &[u8] = b"INSERT INTO t (id, v) VALUES ($1, $2)";
+    let (mut out, long) = (Vec::new(), "x".repeat(120));
+    let name: &[u8] = if beside == Beside::Name { b"own" } else { b"" };
+    f::put_parse(&mut out, name, SQL, &[]);
+    for id in 0..LONG {
+        let value = if beside == Beside::Guilty && id == LONG / 2 { "bad" } else { &long };
+        f::put_bind_text(&mut out, name, &[Some(id.to_string().as_bytes()), Some(value.as_bytes())]);
+        f::put_target(&mut out, f::DESCRIBE, b'P', b"");
+        f::put_execute(&mut out, b"", 0);
+        if beside == Beside::RunAgain && id == LONG / 2 {
+            f::put_execute(&mut out, b"", 0);
+        }
+        if beside == Beside::Select && id == LONG / 2 {
+            f::put_parse(&mut out, b"", b"SELECT count(*) FROM t", &[]);
+            f::put_bind_text(&mut out, b"", &[]);
+            f::put_execute(&mut out, b"", 0);
+            f::put_parse(&mut out, b"", SQL, &[]);
+        }
+    }
+    if beside == Beside::Commit {
+        f::put_parse(&mut out, b"", b"COMMIT", &[]);
+        f::put_bind_text(&mut out, b"", &[]);
+        f::put_execute(&mut out, b"", 0);
+    }
+    f::put_empty(&mut out, f::SYNC);
+    out
+}
+
+/// What answers it and the next statements of its block, and what is stored then.
+fn answers_to_long_unit(client: &mut Raw, beside: Beside) -> String {
+    client.rows("BEGIN");
+    client.send(&long_unit(beside));
+    let mut answers = client.read_until_ready();
+    answers.extend(client.query("SELECT count(*), sum(id) FROM t"));
+    answers.extend(client.query("COMMIT"));
+    // By the name that was given in the unit, if it was.
+    let mut bound = Vec::new();
+    f::put_bind_text(&mut bound, b"own", &[Some(b"-1"), Some(b"x")]);
+    f::put_execute(&mut bound, b"", 0);
+    f::put_empty(&mut bound, f::SYNC);
+    client.send(&bound);
+    answers.extend(client.read_until_ready());
+    answers.extend(client.query("SELECT count(*), sum(id), md5(string_agg(v, '' ORDER BY id)) FROM t"));
+    answers.extend(client.query("DELETE FROM t"));
+    outline(&answers)
+}
+
+#[test]
+fn a_unit_that_is_too_long_to_be_held_goes_in_parts() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int PRIMARY KEY, v text CHECK (v <> 'bad'))");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+    for name in ["", "own"] {
+        learn(&mut client, &mut console, name, "t");
+    }
+    for (beside, least) in [
+        (Beside::Nothing, LONG * 3 / 4),
+        (Beside::Guilty, LONG / 4),
+        (Beside::Select, LONG / 2),
+        (Beside::Commit, LONG * 3 / 4),
+        (Beside::Name, LONG * 3 / 4),
+        (Beside::RunAgain, LONG / 4),
+    ] {
+        let directly = answers_to_long_unit(&mut Raw::login(pg.port(), &db), beside);
+        let before = shown(&mut console, "rows");
+        let through = answers_to_long_unit(&mut Raw::login(proxy.port(), &db), beside);
+        if let Some((a, b)) = directly.lines().zip(through.lines()).find(|(a, b)| a != b) {
+            panic!("{beside:?}: directly {a}, through {b}");
+        }
+        assert_eq!(directly.lines().count(), through.lines().count(), "{beside:?}");
+        let rows = shown(&mut console, "rows") - before;
+        assert!(rows >= least, "{beside:?}: {rows} rows in COPYs");
+    }
+}
+
+/// Drivers write each statement of a pipeline by itself, and prepare it in the midst.
+#[test]
+fn a_unit_that_is_written_bit_by_bit_is_poured_with_the_name_that_it_gives() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+    learn(&mut client, &mut console, "own", "t");
+    for (block, name) in [(true, "inside"), (false, "alone")] {
+        if block {
+            client.rows("BEGIN");
+        }
+        let before = shown(&mut console, "flushes");
+        let mut bits = vec![Vec::new()];
+        f::put_parse(&mut bits[0], name.as_bytes(), b"INSERT INTO t (id, v) VALUES ($1, $2)", &[]);
+        for id in 0..ROWS {
+            let mut bit = Vec::new();
+            f::put_bind_text(&mut bit, name.as_bytes(), &[Some(id.to_string().as_bytes()), Some(b"x")]);
+            f::put_execute(&mut bit, b"", 0);
+            bits.push(bit);
+        }
+        bits.push(Vec::new());
+        f::put_empty(bits.last_mut().expect("one"), f::SYNC);
+        for bit in bits {
+            client.send(&bit);
+        }
+        assert_eq!(states(&client.read_until_ready()), [""; 0]);
+        assert_eq!(shown(&mut console, "flushes"), before + 1, "{name}");
+        let mut again = Vec::new();
+        f::put_parse(&mut again, name.as_bytes(), b"SELECT 1", &[]);
+        f::put_empty(&mut again, f::SYNC);
+        client.send(&again);
+        assert_eq!(states(&client.read_until_ready()), ["42P05"]);
+        client.query("ROLLBACK");
+        client.rows(&format!("EXECUTE {name} (99, 'y')"));
+        let rows = if block { "1" } else { "22" };
+        assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some(rows));
+    }
 }
