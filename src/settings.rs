@@ -898,7 +898,7 @@ impl Default for Coalesce {
             mode: CoalesceMode::On,
             copy_min_rows: 2,
             values_max_rows: 16,
-            max_rows: 10_000,
+            max_rows: 20_000,
             max_bytes: 4 << 20,
             max_flushes_per_table: 2,
             linger: Duration::ZERO,
