@@ -402,3 +402,41 @@ fn a_unit_that_is_written_bit_by_bit_is_poured_with_the_name_that_it_gives() {
         assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some(rows));
     }
 }
+
+/// asyncpg hears what a statement's parameters are before it sends the first rows, and no Sync stands between.
+#[test]
+fn a_unit_that_asks_for_its_parameters_first_is_poured() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+    learn(&mut client, &mut console, "own", "t");
+    let conversation = |client: &mut Raw| {
+        let mut said = Vec::new();
+        for (name, sql) in
+            [("own", "INSERT INTO t (id, v) VALUES ($1, $2)"), ("other", "SELECT $1::text, $2")]
+        {
+            let mut bytes = Vec::new();
+            f::put_parse(&mut bytes, name.as_bytes(), sql.as_bytes(), &[]);
+            f::put_target(&mut bytes, f::DESCRIBE, b'S', name.as_bytes());
+            f::put_empty(&mut bytes, f::FLUSH);
+            client.send(&bytes);
+            said.extend((0..3).map(|_| client.read()));
+            bytes.clear();
+            for id in 0..ROWS {
+                f::put_bind_text(&mut bytes, name.as_bytes(), &[Some(id.to_string().as_bytes()), Some(b"x")]);
+                f::put_execute(&mut bytes, b"", 0);
+            }
+            f::put_empty(&mut bytes, f::SYNC);
+            client.send(&bytes);
+            said.extend(client.read_until_ready());
+        }
+        said.extend(client.query("SELECT count(*) FROM t"));
+        outline(&said)
+    };
+    let before = shown(&mut console, "flushes");
+    let through = conversation(&mut client);
+    assert_eq!(shown(&mut console, "flushes"), before + 1);
+    pg.psql(&db, "TRUNCATE t");
+    assert_eq!(through, conversation(&mut Raw::login(pg.port(), &db)));
+}

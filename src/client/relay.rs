@@ -247,6 +247,14 @@ impl Session {
                 if self.holds_run(server) {
                     return Ok(Some(End::Run));
                 }
+                if self.holds_run_behind_parse(server) {
+                    server.put_sync();
+                    *moved = true;
+                }
+                // When that is answered, it stands between transactions.
+                if server.pipeline.front_is_own() {
+                    return Ok(None);
+                }
                 let before = self.client.bytes().len();
                 server.conn.prepare_out();
                 self.client.prepare_out();

@@ -62,6 +62,26 @@ impl Session {
             && self.begins_block()
     }
 
+    /// Hot path. The same behind a unit that prepared a statement and goes on (asyncpg: Parse, Describe, Flush, and the INSERTs when it
+    /// has heard what they are). Behind a Sync they may be poured.
+    pub(super) fn holds_run_behind_parse(&self, server: &ServerConn) -> bool {
+        self.client.bytes().first() == Some(&f::BIND)
+            && server.pipeline.has_only_prepared()
+            && self.settings.coalesce.pipeline
+            && self.state.may_go_elsewhere()
+            && self.state.part.up == 0
+            && self.may_pour()
+            && self.several_binds()
+            && self.binds_insert()
+    }
+
+    fn binds_insert(&self) -> bool {
+        let whole = frame::whole(self.client.bytes(), self.state.bounds.message_max).ok().flatten();
+        let bind = whole.and_then(|(_, body)| f::Bind::decode(body).ok());
+        let statement = bind.and_then(|bind| self.state.names.lookup(bind.statement));
+        statement.is_some_and(|statement| statement.as_insert().is_ok())
+    }
+
     fn may_run(&self, server: &ServerConn) -> bool {
         let coalesce = &self.settings.coalesce;
         coalesce.pipeline

@@ -146,6 +146,8 @@ pub struct Pipeline {
     discarding: bool,
     /// Extended messages went by and no Sync yet: portals live until it.
     unsynced: bool,
+    /// Among them was one that is more than a Parse, a Describe or a Close.
+    bound: bool,
     /// Recorded messages that were sent since the last Sync or Query.
     names_in_unit: usize,
     /// Entries pushed behind the last one that ends a unit, ends of COPY not counted.
@@ -193,6 +195,14 @@ impl Pipeline {
     /// Extended messages went by and no Sync yet: the ReadyForQuery behind them is not on its way.
     pub fn is_unsynced(&self) -> bool {
         self.unsynced
+    }
+
+    /// A unit outside a block is open in which statements were prepared and described, and all of that is answered: its Sync would
+    /// end nothing that anybody could miss.
+    pub fn has_only_prepared(&self) -> bool {
+        let idle = self.status == TransactionStatus::Idle && !self.still_started;
+        let answered = self.owed.is_empty() && !self.copy_in && !self.discarding && self.spare == 0;
+        self.unsynced && !self.bound && !self.whole_in_unit && idle && answered
     }
 
     /// The status of the last ReadyForQuery; behind one that said Failed, what was run since has ended that.
@@ -329,13 +339,15 @@ impl Pipeline {
             }
             Kind::Sync => {
                 (self.discarding, self.unsynced, self.names_in_unit) = (false, false, 0);
+                self.bound = false;
                 self.synced_whole |= std::mem::take(&mut self.whole_in_unit);
             }
             Kind::Query | Kind::FunctionCall => {
                 self.whole_in_unit |= self.unsynced;
                 (self.unsynced, self.names_in_unit) = (false, 0);
             }
-            Kind::Parse | Kind::Bind | Kind::Describe | Kind::Execute | Kind::Close => self.unsynced = true,
+            Kind::Parse | Kind::Describe | Kind::Close => self.unsynced = true,
+            Kind::Bind | Kind::Execute => (self.unsynced, self.bound) = (true, true),
             Kind::CopyEnd => {
                 if self.owed.is_empty() {
                     return false;

@@ -119,8 +119,7 @@ impl ServerConn {
         self.pipeline.push(Kind::Bind, Action::Own, false);
         f::put_execute(&mut self.conn.out, b"", 0);
         self.pipeline.push(Kind::Execute, Action::Own, false);
-        f::put_empty(&mut self.conn.out, f::SYNC);
-        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.put_sync();
         self.finish().await
     }
 
@@ -164,8 +163,7 @@ impl ServerConn {
         self.ensure_own(statement, max);
         f::put_target(&mut self.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
         self.pipeline.push(Kind::Describe, Action::Own, false);
-        f::put_empty(&mut self.conn.out, f::SYNC);
-        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.put_sync();
         self.finish().await
     }
 
@@ -181,8 +179,7 @@ impl ServerConn {
         self.pipeline.push(Kind::Parse, Action::Own, false);
         f::put_target(&mut self.conn.out, f::DESCRIBE, b'S', b"");
         self.pipeline.push(Kind::Describe, Action::Own, false);
-        f::put_empty(&mut self.conn.out, f::SYNC);
-        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.put_sync();
         self.finish().await
     }
 
@@ -407,8 +404,7 @@ impl ServerConn {
         self.put_own(lift_statement(), &[], &mut own, max);
         self.put_own(probe_statement(), &[Some(names)], &mut own, max);
         self.own_names = own;
-        f::put_empty(&mut self.conn.out, f::SYNC);
-        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.put_sync();
         self.finish().await
     }
 }

@@ -279,6 +279,13 @@ impl ServerConn {
         self.shared.statements.store(self.names.len(), Ordering::Relaxed);
     }
 
+    /// Appends a Sync of ours; its answer is nobody's.
+    pub fn put_sync(&mut self) {
+        self.conn.prepare_out();
+        f::put_empty(&mut self.conn.out, f::SYNC);
+        self.pipeline.push(Kind::Sync, Action::Own, false);
+    }
+
     /// Appends a Close of ours for a statement that the names do not count any more.
     pub fn put_close(&mut self, id: u64, names: &mut ClientNames, action: Action) {
         let name = format!("{}{id}", crate::proto::prepared::SERVER_NAME_PREFIX);
@@ -333,8 +340,7 @@ impl ServerConn {
         for step in steps {
             self.put_setting(&step, names, max);
         }
-        f::put_empty(&mut self.conn.out, f::SYNC);
-        self.pipeline.push(Kind::Sync, Action::Own, false);
+        self.put_sync();
         self.vars = Arc::clone(want);
         true
     }

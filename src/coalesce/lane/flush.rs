@@ -45,8 +45,7 @@ impl Lane {
         for text in opening.after() {
             put_plain(server, text, max);
         }
-        f::put_empty(&mut server.conn.out, f::SYNC);
-        server.pipeline.push(Kind::Sync, Action::Own, false);
+        server.put_sync();
         Some(Flown { batch, guard, values_rows, opening, left: Instant::now() })
     }
 
@@ -211,8 +210,7 @@ impl Lane {
         // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
         // commit is then a question that the server can answer.
         f::put_empty(&mut server.conn.out, f::FLUSH);
-        f::put_empty(&mut server.conn.out, f::SYNC);
-        server.pipeline.push(Kind::Sync, Action::Own, false);
+        server.put_sync();
         sent
     }
 }
