@@ -183,8 +183,11 @@ fn pouring_is_shown() {
     assert_eq!(no["table"], "missing");
     assert!(!no["reason"].is_empty());
     // Those that their own text rules out are listed as well, and counted.
+    let many: Vec<_> = (101..134).map(|n| format!("(-{n}, 'x')")).collect();
+    let many = format!("INSERT INTO t VALUES {} ON CONFLICT DO NOTHING", many.join(", "));
     for (sql, reason) in [
-        ("INSERT INTO t VALUES (-1, 'x'), (-4, 'x') ON CONFLICT DO NOTHING", "on_conflict"),
+        ("INSERT INTO t VALUES (-1, 'x'), (-4, 'x') ON CONFLICT (a) WHERE true DO NOTHING", "on_conflict"),
+        (&many, "many_rows"),
         ("INSERT INTO t SELECT -2, 'x'", "not_values"),
         ("INSERT INTO t VALUES (-3, 'x') RETURNING a + 1", "returning"),
     ] {
@@ -197,7 +200,11 @@ fn pouring_is_shown() {
     let params = [Some("-21"), Some("x"), Some("-22"), Some("x")];
     for (sql, params, reason) in [
         ("INSERT INTO \"t\" VALUES ($1::int, $2::varchar(5))", &params[..2], "expression"),
-        ("INSERT INTO \"t\" VALUES ($1, $2), ($3, $4) ON CONFLICT DO NOTHING", &params[..], "on_conflict"),
+        (
+            "INSERT INTO \"t\" VALUES ($1, $2), ($3, $4) ON CONFLICT (a) WHERE true DO NOTHING",
+            &params[..],
+            "on_conflict",
+        ),
     ] {
         client.extended(sql, params);
         let by = [("database", database.as_str()), ("table", "\"t\""), ("reason", reason), ("seen", "1")];

@@ -214,12 +214,19 @@ enum Form {
     Returning,
     ReturningParams,
     ReturningParsed,
+    ManyReturning,
+    ManyReturningParams,
     Nothing,
     Update,
     UpdateParams,
 }
 
 impl Form {
+    /// A statement alone brings several.
+    fn has_many_rows(self) -> bool {
+        matches!(self, Self::ManyRows | Self::ManyParams | Self::ManyReturning | Self::ManyReturningParams)
+    }
+
     /// Not a COPY at best, but a transaction with others' statements.
     fn is_together(self) -> bool {
         matches!(self, Self::Returning | Self::ReturningParams | Self::ReturningParsed)
@@ -227,7 +234,7 @@ impl Form {
     }
 }
 
-const FORMS: [Form; 23] = [
+const FORMS: [Form; 25] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
@@ -248,6 +255,8 @@ const FORMS: [Form; 23] = [
     Form::Returning,
     Form::ReturningParams,
     Form::ReturningParsed,
+    Form::ManyReturning,
+    Form::ManyReturningParams,
     Form::Nothing,
     Form::Update,
     Form::UpdateParams,
@@ -396,6 +405,7 @@ impl Case {
         };
         let id = |i: usize| c * 1000 + r * 100 + i + 1;
         let t = &self.table;
+        let returning = format!(" RETURNING {}", self.returned);
         let with_param = |make: &dyn Fn(usize, &str, Option<&str>) -> Step| -> Vec<Step> {
             values
                 .iter()
@@ -541,14 +551,15 @@ impl Case {
                 with_param(&|i, id, v| Step::extended(&format!("/* {c} */ {sql} -- {r} {i}"), &[Some(id), v]))
             }
             // What fails takes its statement's other rows with it.
-            Form::ManyRows => values
+            Form::ManyRows | Form::ManyReturning => values
                 .chunks(2 + r % 2)
                 .map(|rows| {
                     let rows: Vec<_> = rows.iter().map(|&(i, v)| format!("({}, {v})", id(i))).collect();
-                    Step::query(&format!("INSERT INTO {t} (id, v) VALUES {}", rows.join(", ")))
+                    let tail = if self.form == Form::ManyReturning { returning.as_str() } else { "" };
+                    Step::query(&format!("INSERT INTO {t} (id, v) VALUES {}{tail}", rows.join(", ")))
                 })
                 .collect(),
-            Form::ManyParams => {
+            Form::ManyParams | Form::ManyReturningParams => {
                 let rows: Vec<_> = values
                     .iter()
                     .filter_map(|&(i, v)| as_parameter(v).map(|v| (id(i).to_string(), v)))
@@ -559,7 +570,8 @@ impl Case {
                     let params: Vec<_> =
                         rows.iter().flat_map(|(id, v)| [Some(id.as_str()), v.as_deref()]).collect();
                     let places = places.join(", ");
-                    Step::extended(&format!("INSERT INTO {t} (id, v) VALUES {places}"), &params)
+                    let tail = if self.form == Form::ManyParams { "" } else { returning.as_str() };
+                    Step::extended(&format!("INSERT INTO {t} (id, v) VALUES {places}{tail}"), &params)
                 };
                 rows.chunks(1 + (c + r) % 3).map(step).collect()
             }
@@ -759,7 +771,7 @@ fn nobody_can_tell() {
                     break 'rounds;
                 }
             }
-            let one_row_each = !matches!(form, Form::InBlock | Form::ManyRows | Form::ManyParams);
+            let one_row_each = !matches!(form, Form::InBlock) && !form.has_many_rows();
             was_poured |= one_row_each && through.was_poured(&table, form.is_together());
             let (expected, seen) = (direct.content(&table, kind.see), through.content(&table, kind.see));
             if expected != seen {

@@ -85,16 +85,25 @@ fn put_bind(out: &mut Vec<u8>, name: &[u8], params: &[&str], binary_result: bool
 
 /// `INSERT INTO table (a, b) ...` and what follows it, in one transaction. A named statement is prepared by the first step.
 fn step(form: Form, table: &str, a: usize, b: &str, tail: &str, first: bool) -> Step {
+    step_of(form, table, &[(a, b)], tail, first)
+}
+
+/// The same of several rows.
+fn step_of(form: Form, table: &str, rows: &[(usize, &str)], tail: &str, first: bool) -> Step {
+    let (a, _) = rows[0];
+    let written: Vec<_> = rows.iter().map(|(a, b)| format!("({a}, '{b}')")).collect();
+    let written = written.join(", ");
     if form == Form::Simple {
-        return Step::query(&format!("INSERT INTO {table} (a, b) VALUES ({a}, '{b}') /* no. {a} */ {tail}"));
+        return Step::query(&format!("INSERT INTO {table} (a, b) VALUES {written} /* no. {a} */ {tail}"));
     }
     let of_literals = matches!(form, Form::Literals | Form::LiteralsDescribed);
+    let places: Vec<_> = (0..rows.len()).map(|i| format!("(${}, ${})", 2 * i + 1, 2 * i + 2)).collect();
     let sql = match of_literals {
-        true => format!("INSERT INTO {table} (a, b) VALUES ({a}, '{b}') {tail}"),
-        false => format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}"),
+        true => format!("INSERT INTO {table} (a, b) VALUES {written} {tail}"),
+        false => format!("INSERT INTO {table} (a, b) VALUES {} {tail}", places.join(",")),
     };
-    let params = [a.to_string(), b.to_owned()];
-    let params: Vec<&str> = params.iter().map(String::as_str).take(if of_literals { 0 } else { 2 }).collect();
+    let params: Vec<_> = rows.iter().flat_map(|(a, b)| [a.to_string(), (*b).to_owned()]).collect();
+    let params: Vec<&str> = params.iter().map(String::as_str).filter(|_| !of_literals).collect();
     let (name, portal): (&[u8], &[u8]) = match form {
         Form::Named => (b"s", b""),
         Form::NamedPortal => (b"", b"B_1"),
@@ -177,6 +186,86 @@ fn each_client_gets_its_own_row() {
                 let answers = comparable(&seen);
                 let answer = answers.strip_prefix("3 \nZ I\n").unwrap_or(&answers);
                 assert_eq!(answer, expected, "{form:?}, round {round}");
+            }
+        }
+    }
+}
+
+/// Statements of as many rows each, of several clients: each has its own rows in their order, and one that fails takes all of its own
+/// with it and no others.
+#[test]
+fn statements_of_many_rows_have_all_of_theirs() {
+    const EACH: usize = 3;
+    let pg = Postgres::shared();
+    let table = "(id serial, a int CHECK (a % 10 < 5), b text DEFAULT 'd')";
+    let tail = "RETURNING id, a, b";
+    for form in FORMS {
+        let proxy = Proxy::to(pg, "", "", "");
+        let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        // What the third client of four sends second ends with a row that is refused.
+        let keys = |c: usize, r: usize, i: usize| {
+            let key = |k: usize| number(c, r, i) * 10 + k;
+            [key(0), key(1), key(if c % 4 == 2 && i == 1 { 7 } else { 2 })]
+        };
+        let (mut stored, mut failed) = (0, 0);
+        for r in 0..ROUNDS {
+            let script = |c: usize| {
+                let step = |i: usize| {
+                    let rows = keys(c, r, i).map(|key| (key, "x"));
+                    step_of(form, "public.t", &rows, tail, r == 0 && i == 0)
+                };
+                (0..3).map(step).collect::<Vec<_>>()
+            };
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+                let mut answered = seen.iter().filter(|m| m.tag == backend::DATA_ROW);
+                let errors = errors(seen);
+                assert_eq!(errors.len(), usize::from(c % 4 == 2), "{form:?}: {}", comparable(seen));
+                assert!(errors.iter().all(|error| error.sqlstate() == "23514"));
+                failed += errors.len();
+                for i in (0..3).filter(|i| c % 4 != 2 || *i != 1) {
+                    let mut ids = Vec::new();
+                    for key in keys(c, r, i) {
+                        let row = backend::data_row(&answered.next().expect("a row").body).expect("a row");
+                        let number = |at: usize| match (row[at], form) {
+                            (Some(bytes), Form::BinaryResult | Form::Literals) => {
+                                i32::from_be_bytes(bytes.try_into().expect("an int4")) as usize
+                            }
+                            (bytes, _) => {
+                                String::from_utf8_lossy(bytes.unwrap_or_default()).parse().expect("a number")
+                            }
+                        };
+                        assert_eq!(number(1), key, "{form:?}: {}", comparable(seen));
+                        ids.push(number(0));
+                    }
+                    assert!(ids.is_sorted(), "{form:?}: {ids:?}");
+                    stored += EACH;
+                }
+                assert!(answered.next().is_none());
+                assert!(tags(seen).iter().all(|tag| tag == "INSERT 0 3"), "{form:?}: {}", comparable(seen));
+            }
+            assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), stored.to_string(), "{form:?}");
+            if shared(pg, &db, "t", EACH) {
+                break;
+            }
+        }
+        assert!(failed > 0 && shared(pg, &db, "t", EACH), "{form:?}: nothing shared a transaction");
+        // The same bytes direct: the same answers, byte for byte.
+        let tail = "RETURNING a, b";
+        let again = |table: &str| {
+            let mut bytes = if form == Form::Named { close("s") } else { Vec::new() };
+            bytes.extend(step_of(form, table, &[(70, "x"), (71, "y")], tail, true).bytes);
+            Step { bytes, ready: if form == Form::Named { 2 } else { 1 } }
+        };
+        let mut direct = Raw::login(pg.port(), &db);
+        for limit in [0, 1, 2, 3].into_iter().take(if form == Form::Simple { 1 } else { 4 }) {
+            direct.send(&with_limit(again("other"), limit).bytes);
+            let expected: Vec<_> =
+                (0..again("other").ready).flat_map(|_| direct.read_until_ready()).collect();
+            let scripts = vec![vec![with_limit(again("t"), limit); 2]; CLIENTS];
+            for seen in crowd::run(&mut clients, &scripts, true) {
+                assert_eq!(comparable(&seen), comparable(&expected).repeat(2), "{form:?}, limit {limit}");
             }
         }
     }
@@ -638,7 +727,10 @@ const ALONE: &[(&str, &str)] = &[
         "INSERT INTO t VALUES (1, 1) ON CONFLICT DO NOTHING",
     ),
     ("CREATE TABLE t (a int GENERATED ALWAYS AS IDENTITY)", "INSERT INTO t VALUES (1) RETURNING a"),
-    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1), (2) RETURNING a"),
+    (
+        "CREATE TABLE t (a int)",
+        "INSERT INTO t VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (1), (2), (3), (4), (5), (6), (7), (8), (9), (1), (2), (3), (4), (5), (6), (7), (8), (9), (1), (2), (3), (4), (5), (6) RETURNING a",
+    ),
     (
         "CREATE TABLE t (a int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_notify(''c'', ''x''); RETURN NEW; END'; CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
         "INSERT INTO t VALUES (1) RETURNING a",
@@ -678,7 +770,7 @@ fn what_must_be_alone_is_alone() {
         if !setup.contains("UNIQUE") && !setup.contains("PRIMARY KEY") && !sql.contains("tableoid") {
             assert_eq!(seen, expected, "{sql}");
         }
-        let rows = if sql.contains("), (") { 2 } else { 1 };
+        let rows = sql.matches("), (").count() + 1;
         assert!(!shared(pg, &through, "t", rows), "{setup}: {sql}");
     }
 }

@@ -12,7 +12,7 @@ use literals::Sent;
 
 use super::session::{Session, unnamed_statement};
 use crate::coalesce::batch::put_row_description;
-use crate::coalesce::lane::{Lane, STATEMENTS_MAX, Work};
+use crate::coalesce::lane::{Lane, STATEMENT_ROWS_MAX, Work};
 use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{RowInfo, encode_params, format_of, put_bound};
 use crate::coalesce::shapes::{LEGS_MAX, Recent, Shape, Together};
@@ -64,7 +64,7 @@ pub(super) struct Unpoured {
 impl Unpoured {
     fn of(name: &[u8], statement: &Statement, recent: &Recent) -> Option<Self> {
         let refused = match statement.as_insert() {
-            Ok(insert) => Some(recent.refusal_of(insert.one_row().map_or(statement, AsRef::as_ref))?),
+            Ok(insert) => Some(recent.refusal_of(insert.known_as().map_or(statement, AsRef::as_ref))?),
             Err(NotPourable::NotInsert) => None,
             // Counted each time.
             Err(_) => return None,
@@ -323,7 +323,8 @@ impl<'a> Walk<'a> {
     /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
     pub(super) fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
         let one = scratch.statements == 1 && units_before == 0;
-        let few = scratch.places.is_empty() || scratch.statements <= STATEMENTS_MAX;
+        let rows = || scratch.cuts.iter().map(|cut| cut.rows).sum::<usize>();
+        let few = scratch.places.is_empty() || rows() <= STATEMENT_ROWS_MAX;
         !scratch.cuts.is_empty() && few && (one || self.session.settings.coalesce.pipeline)
     }
 
@@ -362,7 +363,7 @@ impl<'a> Walk<'a> {
         let ready = if insert.of_literals {
             session.ready_for_literals(&statement.query, scratch)?
         } else {
-            let source = Source::Prepared(insert.one_row().unwrap_or(statement));
+            let source = Source::Prepared(insert.known_as().unwrap_or(statement));
             let (recent, vars) = (&mut scratch.recent, &session.state.vars.want);
             session.cx.lanes.find_and_keep(recent, &session.pool, vars, source)?
         };
@@ -647,10 +648,10 @@ impl<'a> Walk<'a> {
             }
             self.result_formats = bind.result_formats;
             let name = &together.statement.server_name;
-            let info = put_bound(&ready.plan, name, body, bind, &mut scratch.rows).ok()?;
+            let info = put_bound(&ready.plan, name, (body, bind), rows, &mut scratch.rows).ok()?;
             f::put_execute(&mut scratch.rows, b"", 0);
             let own_time = OwnTime::of(&ready.plan, info);
-            return (scratch.push_rows(&together.lane, 1) && self.takes(&ready, own_time)).then_some(1);
+            return (scratch.push_rows(&together.lane, rows) && self.takes(&ready, own_time)).then_some(rows);
         }
         let format = format_of(&ready.plan, bind, rows)?;
         let lane = ready.lane(format)?;
@@ -674,8 +675,14 @@ impl<'a> Walk<'a> {
         let executed = std::mem::replace(&mut stretch.executed, true);
         let Some(word) = stretch.word else {
             if let Some(together) = self.bound.as_ref().and_then(|bound| bound.ready.together()) {
-                // It answers one row at most, and a limit stops rows that are answered, and those alone.
-                let one_row = limit == 1 && together.row_description.is_some();
+                // A limit stops rows that are answered, and those alone. It answers as many as it has at most; of several the
+                // portal could go on.
+                let stops = together.row_description.is_some()
+                    && usize::try_from(limit).is_ok_and(|limit| (1..=stretch.rows).contains(&limit));
+                if stops && stretch.rows > 1 {
+                    return Ok(false);
+                }
+                let one_row = stops;
                 scratch.places.push(Place { at: scratch.answers.len(), one_row });
                 stretch.suspended = one_row;
                 return Ok(true);
@@ -722,8 +729,8 @@ impl<'a> Walk<'a> {
         match &ready.param_description {
             Some(description) => {
                 // That of one row, when the statement is known by it.
-                let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
-                put_parameters(&mut scratch.answers, description, by_row.map_or(1, |insert| insert.rows));
+                let times = statement.as_insert().map_or(1, |insert| insert.times());
+                put_parameters(&mut scratch.answers, description, times);
             }
             None if statement.as_insert().is_ok_and(|insert| insert.of_literals) => {
                 b::put_no_parameters(&mut scratch.answers);

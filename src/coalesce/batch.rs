@@ -202,12 +202,12 @@ impl Batch {
         Some(start..self.units.get(units.end).map_or(self.bytes.len(), |unit| unit.start))
     }
 
-    /// The answers of each unit, cut out of those of all: a CommandComplete ends each row's.
-    pub fn answers<'a>(&'a self, all: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    /// The answers of each unit, cut out of those of all: a CommandComplete ends those of each statement, which has `each` rows.
+    pub fn answers<'a>(&'a self, all: &'a [u8], each: usize) -> impl Iterator<Item = &'a [u8]> {
         let mut rest = all;
         (0..self.units()).map(move |unit| {
             let mut end = 0;
-            for _ in 0..self.unit_rows(unit) {
+            for _ in 0..self.unit_rows(unit) / each.max(1) {
                 end += statement_end(&rest[end..]);
             }
             let (own, others) = rest.split_at(end);
@@ -563,9 +563,9 @@ mod tests {
             out
         };
         let all = [done("a"), done("b"), done("c")].concat();
-        let cut: Vec<_> = batch.answers(&all).map(<[u8]>::to_vec).collect();
+        let cut: Vec<_> = batch.answers(&all, 1).map(<[u8]>::to_vec).collect();
         assert_eq!(cut, [done("a"), [done("b"), done("c")].concat()]);
-        assert_eq!(batch.answers(b"").map(<[u8]>::len).sum::<usize>(), 0);
+        assert_eq!(batch.answers(b"", 1).map(<[u8]>::len).sum::<usize>(), 0);
     }
 
     #[test]

@@ -52,14 +52,14 @@ const PASSED_ON: u64 = 64;
 /// See [`PASSED_ON`].
 const PASSED_ON_MAX: u64 = 1 << 16;
 
-/// Most statements in a transaction that is no COPY. Each may wait for a lock for its share of what a flush may live: what is
-/// held meanwhile is held far below the server's `deadlock_timeout`, so no stranger is made a victim of it.
-pub const STATEMENTS_MAX: usize = 64;
+/// Most rows of the statements in a transaction that is no COPY. Each may wait for a lock for its share of what a flush may live: what
+/// is held meanwhile is held far below the server's `deadlock_timeout`, so no stranger is made a victim of it.
+pub const STATEMENT_ROWS_MAX: usize = 64;
 
 fn caps(form: Form, settings: &Coalesce) -> Caps {
     let rows = match form {
         Form::Copy(_) => settings.max_rows,
-        Form::Pipelined => settings.max_rows.min(STATEMENTS_MAX),
+        Form::Pipelined => settings.max_rows.min(STATEMENT_ROWS_MAX),
     };
     Caps { rows, bytes: settings.max_bytes }
 }
@@ -69,7 +69,7 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
     match form {
         Form::Copy(_) => settings.lock_timeout,
         Form::Pipelined => {
-            let share = settings.flush_timeout / STATEMENTS_MAX as u32;
+            let share = settings.flush_timeout / STATEMENT_ROWS_MAX as u32;
             settings.lock_timeout.min(share).max(Duration::from_millis(1))
         }
     }
@@ -126,6 +126,8 @@ pub struct Leg {
     pub table: String,
     /// The COPY, or the INSERT.
     pub statement: Arc<Statement>,
+    /// Rows of each INSERT that is run as it is.
+    each: usize,
     /// The INSERTs of one row, of two and so on, made when they are asked for; empty: its rows do not go so.
     values: Box<[OnceLock<Arc<Statement>>]>,
 }
@@ -138,18 +140,18 @@ impl Leg {
             CopyFormat::Binary => plan.copy_binary_sql.as_ref(),
         }?;
         let copy = Statement::new(sql.as_bytes(), &[], Effects::NONE);
-        Some(Self::of(plan, Form::Copy(format), copy))
+        Some(Self::of(plan, Form::Copy(format), copy, 1))
     }
 
-    /// For INSERTs that are no COPY, each run as it is.
-    pub(super) fn pipelined(plan: &Arc<InsertPlan>, statement: Arc<Statement>) -> Self {
-        Self::of(plan, Form::Pipelined, statement)
+    /// For INSERTs that are no COPY, of so many rows, each run as it is.
+    pub(super) fn pipelined(plan: &Arc<InsertPlan>, statement: Arc<Statement>, rows: usize) -> Self {
+        Self::of(plan, Form::Pipelined, statement, rows.max(1))
     }
 
-    fn of(plan: &Arc<InsertPlan>, form: Form, statement: Arc<Statement>) -> Self {
+    fn of(plan: &Arc<InsertPlan>, form: Form, statement: Arc<Statement>, each: usize) -> Self {
         let many = plan.values.as_ref().filter(|_| form != Form::Pipelined).map_or(0, ManyValues::rows_max);
         let values = (0..many).map(|_| OnceLock::new()).collect();
-        Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement, values }
+        Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement, each, values }
     }
 
     /// The INSERT of so many rows, if they may go as one.
@@ -163,7 +165,7 @@ impl Leg {
 
     /// The same COPY.
     fn again(&self) -> Self {
-        Self::of(&self.plan, self.form, Arc::clone(&self.statement))
+        Self::of(&self.plan, self.form, Arc::clone(&self.statement), self.each)
     }
 
     /// Of the same text.
@@ -465,6 +467,11 @@ impl Lane {
 
     fn caps(&self) -> Caps {
         caps(self.legs.first().map_or(Form::Pipelined, |leg| leg.form), &self.settings)
+    }
+
+    /// Rows of each statement that is run as it is; 1 where rows leave as such.
+    fn each(&self) -> usize {
+        self.legs.first().map_or(1, |leg| leg.each)
     }
 
     /// COPYs of a flush.
@@ -814,7 +821,8 @@ impl Lane {
         if self.is_pipelined() {
             // The INSERT behind those that were answered; the guard's tag is behind all.
             let part = batch.parts().first()?;
-            return part.line_owner((part.rows() - reply.raw_left + 1) as u64);
+            let answered = (part.rows() / self.each()).checked_sub(reply.raw_left)?;
+            return part.line_owner((answered * self.each() + 1) as u64);
         }
         // What failed is the first one without a tag.
         let answered = reply.tags.len().checked_sub(before)?;

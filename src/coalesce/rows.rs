@@ -496,7 +496,7 @@ fn put_param_binary(rule: ParamRule, value: Option<&[u8]>, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// Hot path. Appends Bind of the prepared statement `name`, with a row of literals (`text[item]`, quotes included) as text
+/// Hot path. Appends Bind of the prepared statement `name`, with its rows of literals (`text[item]`, quotes included) as text
 /// parameters of their columns' types and the codes of the formats that its results are asked for in, and Execute; or leaves `out`
 /// as it was.
 pub fn put_literals_bound(
@@ -508,17 +508,23 @@ pub fn put_literals_bound(
     out: &mut Vec<u8>,
 ) -> Result<RowInfo, NotPourable> {
     let codes = u16::try_from(result_formats.len() / 2).map_err(|_| NotPourable::FormatCode)?;
-    if items.len() != plan.items.len() {
+    let rows = items.len() / plan.items.len().max(1);
+    if rows == 0 || items.len() != plan.items.len() * rows {
         return Err(NotPourable::Count);
     }
+    let params = u16::try_from(usize::from(plan.fields) * rows).map_err(|_| NotPourable::Count)?;
     let begin = out.len();
     let mut info = Ok(RowInfo::default());
     frame::put(out, frontend::BIND, |out| {
         out.push(0);
         frame::put_cstr(out, name.as_bytes());
         out.extend_from_slice(&[0, 0]);
-        out.extend_from_slice(&plan.fields.to_be_bytes());
-        info = items.iter().zip(&plan.items).try_fold(RowInfo::default(), |info, (item, rule)| {
+        out.extend_from_slice(&params.to_be_bytes());
+        let places = items.iter().zip(plan.items.iter().zip(items).cycle());
+        info = { places }.try_fold(RowInfo::default(), |info, (item, (rule, first))| {
+            if !may_stand_below(first.class, item.class) {
+                return Err(NotPourable::Class);
+            }
             let own_time = put_literal_bound(rule, *item, text, plan.max_value_bytes, out)?;
             Ok(RowInfo { own_time: info.own_time | own_time })
         });
@@ -527,6 +533,11 @@ pub fn put_literals_bound(
     });
     frontend::put_execute(out, b"", 0);
     info.inspect_err(|_| out.truncate(begin))
+}
+
+/// Is what was proven of a class in the first row proven of this one in a row below it? A cast is a way of its own.
+fn may_stand_below(first: Class, class: Class) -> bool {
+    class == first || class == Class::Null || (class.cast().is_none() && first.cast().is_none())
 }
 
 /// True: it means the transaction's time.
@@ -567,15 +578,15 @@ fn put_literal_bound(
 }
 
 /// Hot path. Appends a client's Bind for the prepared statement `name` in the place of the client's own, values and formats as
-/// sent, to the unnamed portal. `body` is the body that `bind` was read from.
+/// sent, to the unnamed portal. `body` is the body that `bind` was read from; the plan is that of one of its `rows`.
 pub fn put_bound(
     plan: &InsertPlan,
     name: &str,
-    body: &[u8],
-    bind: &Bind<'_>,
+    (body, bind): (&[u8], &Bind<'_>),
+    rows: usize,
     out: &mut Vec<u8>,
 ) -> Result<RowInfo, NotPourable> {
-    check_counts(plan, bind, 1)?;
+    check_counts(plan, bind, rows)?;
     // Portal and statement, each with its zero byte.
     let rest = body.get(bind.portal.len() + bind.statement.len() + 2..).ok_or(NotPourable::Count)?;
     if rest.len() > plan.max_value_bytes {
@@ -583,16 +594,19 @@ pub fn put_bound(
     }
     let mut params = Params::new(plan, bind);
     let mut info = RowInfo::default();
-    for item in &plan.items {
-        match item {
-            ItemRule::LeftOut | ItemRule::Fixed { .. } => {}
-            ItemRule::Literal(_) => return Err(NotPourable::Class),
-            ItemRule::Param(rule) => {
-                let value = params.take(rule.index, plan.max_value_bytes)?;
-                let text = value.filter(|_| rule.as_text || !bind.binary(rule.index));
-                info.own_time |= text.is_some_and(|text| means_own_time(rule.temporal, text));
+    for _ in 0..rows {
+        for item in &plan.items {
+            match item {
+                ItemRule::LeftOut | ItemRule::Fixed { .. } => {}
+                ItemRule::Literal(_) => return Err(NotPourable::Class),
+                ItemRule::Param(rule) => {
+                    let value = params.take(rule.index, plan.max_value_bytes)?;
+                    let text = value.filter(|_| rule.as_text || !params.is_binary(rule.index));
+                    info.own_time |= text.is_some_and(|text| means_own_time(rule.temporal, text));
+                }
             }
         }
+        params.next_row(plan.params);
     }
     frame::put(out, frontend::BIND, |out| {
         out.push(0);
@@ -870,6 +884,40 @@ mod tests {
         let plan = InsertPlan { max_value_bytes: 2, ..plan };
         assert!(put_literals_bound(&plan, "s", text.as_bytes(), lifted.row(0), &[], &mut out).is_err());
         assert_eq!(out.len(), 1 + head.total() + 10);
+    }
+
+    #[test]
+    fn many_rows_are_the_parameters_of_one_bind() {
+        let of = |plan: &InsertPlan, text: &str| {
+            let (mut lifted, mut out) = (crate::sql::insert::Lifted::new(), Vec::new());
+            crate::sql::insert::lift(text.as_bytes(), &mut lifted).unwrap();
+            put_literals_bound(plan, "s", text.as_bytes(), &lifted.items, &[], &mut out)?;
+            let (_, body) = frame::whole(&out, usize::MAX).unwrap().unwrap();
+            let values = Bind::decode(body).unwrap();
+            let values = values.values().map(|value| value.map(|v| String::from_utf8(v.to_vec()).unwrap()));
+            Ok::<_, NotPourable>(values.collect::<Vec<_>>())
+        };
+        let some = |value: &str| Some(value.to_owned());
+        let two = plan(vec![any_literal(), any_literal()]);
+        let values = of(&two, "INSERT INTO t VALUES ('a', 1), (NULL, 'b'), (-1.5, TRUE) RETURNING a");
+        assert_eq!(values, Ok(vec![some("a"), some("1"), None, some("b"), some("-1.5"), some("t")]));
+        let left_out = InsertPlan { fields: 1, ..plan(vec![any_literal(), ItemRule::LeftOut]) };
+        let values = of(&left_out, "INSERT INTO t VALUES (1, DEFAULT), (2, DEFAULT) RETURNING a");
+        assert_eq!(values, Ok(vec![some("1"), some("2")]));
+        let text = "INSERT INTO t VALUES (1, DEFAULT), (2, 3) RETURNING a";
+        assert_eq!(of(&left_out, text), Err(NotPourable::Class));
+        // What an int4 is for a float is no sign of what a string is: `-0` would lose its sign.
+        let mut lifted = crate::sql::insert::Lifted::new();
+        crate::sql::insert::lift(b"INSERT INTO t VALUES ('1'::int4)", &mut lifted).unwrap();
+        let cast = lifted.items[0].class.cast();
+        let all = [Class::Null, Class::String];
+        let rule = LiteralRule { cast, width: Some(IntWidth::Four), ..literal(&all) };
+        let one = plan(vec![ItemRule::Literal(rule)]);
+        let cast = |rows: &str| of(&one, &format!("INSERT INTO t VALUES {rows} RETURNING a"));
+        assert_eq!(cast("('1'::int4), ('2'::int4), (NULL)"), Ok(vec![some("1"), some("2"), None]));
+        for rows in ["('1'::int4), ('-0')", "(NULL::int4), ('2'::int4)", "('1'::int4), ('2'::int2)"] {
+            assert_eq!(cast(rows), Err(NotPourable::Class), "{rows}");
+        }
     }
 
     proptest! {

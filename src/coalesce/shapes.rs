@@ -75,10 +75,10 @@ pub enum Source<'a> {
 }
 
 impl Source<'_> {
-    fn key(&self) -> (u8, &[u8], &[u8]) {
+    fn key(&self) -> (Kind, &[u8], &[u8]) {
         match self {
-            Self::Literals { shape, .. } => (0, shape, &[]),
-            Self::Prepared(statement) => (1, &statement.query, &statement.types),
+            Self::Literals { shape, lifted, .. } => (Kind::Literals(lifted.rows_at_once()), shape, &[]),
+            Self::Prepared(statement) => (Kind::Prepared, &statement.query, &statement.types),
         }
     }
 
@@ -172,8 +172,7 @@ impl Ready {
     pub fn tell_params(&self, statement: &Statement) -> bool {
         let Some(types) = self.param_description.as_ref().and_then(|body| body.get(2..)) else { return true };
         if statement.params.get().is_none() {
-            let by_row = statement.as_insert().ok().filter(|insert| insert.one_row().is_some());
-            statement.has_params(&types.repeat(by_row.map_or(1, |insert| insert.rows)));
+            statement.has_params(&types.repeat(statement.as_insert().map_or(1, |insert| insert.times())));
         }
         self.has_params_of(statement)
     }
@@ -234,12 +233,23 @@ struct Said {
     reason: String,
 }
 
+/// What a shape stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// INSERTs of literals, of so many rows that are run at once.
+    Literals(usize),
+    /// A prepared INSERT.
+    Prepared,
+    /// INSERTs whose text rules pouring out.
+    Refused,
+}
+
 /// One shape.
 #[derive(Debug)]
 pub struct Shape {
     pool: usize,
     class: u64,
-    kind: u8,
+    kind: Kind,
     text: Box<[u8]>,
     types: Box<[u8]>,
     known: ArcSwap<Known>,
@@ -248,7 +258,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    fn is(&self, pool: usize, class: u64, key: (u8, &[u8], &[u8])) -> bool {
+    fn is(&self, pool: usize, class: u64, key: (Kind, &[u8], &[u8])) -> bool {
         self.pool == pool && self.class == class && (self.kind, &*self.text, &*self.types) == key
     }
 
@@ -390,9 +400,6 @@ pub struct ShapeView {
     /// Times it came by.
     pub seen: u64,
 }
-
-/// The kind of shapes that stand for INSERTs whose text rules pouring out.
-const REFUSED: u8 = 2;
 
 /// One of them, by its hash.
 type Noted = (u64, Arc<Shape>);
@@ -549,7 +556,7 @@ impl Lanes {
     /// Hot path. Counts, for the console, an INSERT that its text alone rules out.
     pub fn note_refused(&self, pool: &Arc<Pool>, text: &[u8], why: NotPourable) {
         let Some(table) = table_named(text).filter(|table| table.len() <= TEXT_BYTES_MAX) else { return };
-        let key = (REFUSED, table, why.as_str().as_bytes());
+        let key = (Kind::Refused, table, why.as_str().as_bytes());
         let hash = self.hasher.hash_one((Arc::as_ptr(pool) as usize, key));
         NOTED.with(|noted| {
             let noted = &mut noted.borrow_mut()[hash as usize % NOTED_KEPT];
@@ -569,7 +576,7 @@ impl Lanes {
         });
     }
 
-    fn shape(&self, hash: u64, pool: &Arc<Pool>, class: u64, key: (u8, &[u8], &[u8])) -> Arc<Shape> {
+    fn shape(&self, hash: u64, pool: &Arc<Pool>, class: u64, key: (Kind, &[u8], &[u8])) -> Arc<Shape> {
         let pool_id = Arc::as_ptr(pool) as usize;
         let mut shapes = lock(&self.shapes);
         let slot =
@@ -586,7 +593,7 @@ impl Lanes {
         hash: u64,
         pool: &Arc<Pool>,
         class: u64,
-        key: (u8, &[u8], &[u8]),
+        key: (Kind, &[u8], &[u8]),
     ) -> Arc<Shape> {
         shapes.make_room(SHAPES_MAX);
         if shapes.gone >= SHAPES_A_SWEEP {
@@ -666,8 +673,8 @@ impl Lanes {
         let lane = |leg| self.lane(pool, vars, shape, leg, mode);
         let copy = |format| Leg::new(&plan, format).map(lane);
         let way = match answer.together {
-            Some((statement, row_description)) => {
-                Way::Pipelined(Together::new(lane(Leg::pipelined(&plan, statement)), row_description))
+            Some((statement, rows, row_description)) => {
+                Way::Pipelined(Together::new(lane(Leg::pipelined(&plan, statement, rows)), row_description))
             }
             None => Way::Copy { text: copy(CopyFormat::Text), binary: copy(CopyFormat::Binary) },
         };
@@ -788,7 +795,7 @@ mod tests {
             Arc::new(Shape {
                 pool: 0,
                 class: 0,
-                kind: 0,
+                kind: Kind::Prepared,
                 text: n.to_string().into_bytes().into(),
                 types: Box::default(),
                 known: ArcSwap::from_pointee(Known::Nothing),

@@ -62,7 +62,7 @@ pub struct PreparedInsert {
     pub of_literals: bool,
     /// It says the same in every encoding.
     pub is_ascii: bool,
-    row: Option<Arc<Statement>>,
+    known_as: Option<Arc<Statement>>,
 }
 
 impl PreparedInsert {
@@ -73,26 +73,35 @@ impl PreparedInsert {
         let mut lifted = Lifted::new();
         lift(&statement.query, &mut lifted)?;
         let Lifted { rows, tail, .. } = lifted;
-        if rows > 1 {
-            tail.plain()?;
-        }
+        tail.allows(rows)?;
         let types = types_of_one_row(&statement.types, rows, usize::from(lifted.params()))
             .ok_or(NotPourable::ManyRows)?;
         let of_literals = lifted.params() == 0 && types.is_empty();
-        let row = (!statement.is_shared() && !of_literals).then(|| {
-            let mut text = Vec::with_capacity(statement.query.len() / rows.max(1) + 64);
-            lifted.put_statement(&statement.query, 0, &mut text);
+        let known_as = (!statement.is_shared() && !of_literals).then(|| {
+            let mut text = Vec::with_capacity(statement.query.len() + 64);
+            let types = if tail.is_plain() {
+                lifted.put_statement(&statement.query, 0, &mut text);
+                types
+            } else {
+                lifted.put_whole(&statement.query, &mut text);
+                &statement.types
+            };
             Statement::under(&text, types, statement.class, statement.effects)
         });
         let is_ascii = statement.query.is_ascii();
-        Ok(Box::new(Self { rows, tail, of_literals, is_ascii, row }))
+        Ok(Box::new(Self { rows, tail, of_literals, is_ascii, known_as }))
     }
 
-    /// The same INSERT with one row and without comments, in the place of one that is parsed anew each time: neither its
-    /// tags nor the number of its rows make it another one. `None`: a named statement, which is remembered as it is, or one of
-    /// literals.
-    pub fn one_row(&self) -> Option<&Arc<Statement>> {
-        self.row.as_ref()
+    /// The same INSERT without comments, and with one row if its rows may leave as such, in the place of one that is parsed anew
+    /// each time: neither its tags nor, then, the number of its rows make it another one. `None`: a named statement, which is
+    /// remembered as it is, or one of literals.
+    pub fn known_as(&self) -> Option<&Arc<Statement>> {
+        self.known_as.as_ref()
+    }
+
+    /// So many times over it has the parameters of what it is remembered as.
+    pub fn times(&self) -> usize {
+        if self.known_as.is_some() && self.tail.is_plain() { self.rows } else { 1 }
     }
 }
 

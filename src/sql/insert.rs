@@ -30,6 +30,10 @@ pub const ITEMS_MAX: usize = 1664;
 /// Most items of all rows of one statement; one with more is not looked at to its end.
 pub const ALL_ITEMS_MAX: usize = 1 << 14;
 
+/// Most rows of a statement that has to leave as it is and shares a transaction. Two such are as many as one transaction holds: each
+/// row may wait for somebody's lock.
+pub const ROWS_SHARED_MAX: usize = 32;
+
 /// What stands in one place of VALUES.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -143,6 +147,14 @@ impl Tail {
             Self { conflict: false, returning: false } => Ok(()),
         }
     }
+
+    /// May it stand behind so many rows?
+    ///
+    /// # Errors
+    /// They are too many for a statement that leaves as it is.
+    pub fn allows(self, rows: usize) -> Result<(), NotPourable> {
+        if self.is_plain() || rows <= ROWS_SHARED_MAX { Ok(()) } else { Err(NotPourable::ManyRows) }
+    }
 }
 
 /// A statement taken apart. Meant to be kept and filled again.
@@ -188,6 +200,11 @@ impl Lifted {
         self.items.iter().filter_map(|item| item.class.cast()).any(|cast| cast.looked_up)
     }
 
+    /// Rows that are run at once: all of a statement that leaves as it is, otherwise one.
+    pub fn rows_at_once(&self) -> usize {
+        if self.tail.is_plain() { 1 } else { self.rows }
+    }
+
     /// Has row `row` the classes of the one before it?
     pub fn is_like_before(&self, row: usize) -> bool {
         let Some(before) = row.checked_sub(1) else { return false };
@@ -203,25 +220,40 @@ impl Lifted {
 
     /// The statement with row `row` alone and without comments, into `out`. `text` is what was lifted.
     pub fn put_statement(&self, text: &[u8], row: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.shape[..self.row.start]);
-        for (i, item) in self.row(row).iter().enumerate() {
-            out.extend_from_slice(if i == 0 { b"" } else { b"," });
-            out.extend_from_slice(item.bytes(text));
-        }
-        out.extend_from_slice(&self.shape[self.row.end..]);
+        self.put_rows(row..row + 1, out, |item, out| out.extend_from_slice(item.bytes(text)));
     }
 
-    /// As [`Lifted::put_statement`] of the first row, with a parameter in the place of each item that is not DEFAULT.
-    pub fn put_with_parameters(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.shape[..self.row.start]);
+    /// As [`Lifted::put_statement`], with all rows.
+    pub fn put_whole(&self, text: &[u8], out: &mut Vec<u8>) {
+        self.put_rows(0..self.rows, out, |item, out| out.extend_from_slice(item.bytes(text)));
+    }
+
+    /// As [`Lifted::put_statement`] of so many rows, each like the first one, with a parameter in the place of each item that is
+    /// not DEFAULT.
+    pub fn put_with_parameters(&self, rows: usize, out: &mut Vec<u8>) {
         let mut number = 0;
-        for (i, item) in self.row(0).iter().enumerate() {
-            out.extend_from_slice(if i == 0 { b"" } else { b"," });
+        self.put_rows(std::iter::repeat_n(0, rows), out, |item, out| {
             if item.class == Class::Default {
                 out.extend_from_slice(b"DEFAULT");
             } else {
                 number += 1;
                 out.extend_from_slice(format!("${number}").as_bytes());
+            }
+        });
+    }
+
+    fn put_rows(
+        &self,
+        rows: impl IntoIterator<Item = usize>,
+        out: &mut Vec<u8>,
+        mut put: impl FnMut(&Item, &mut Vec<u8>),
+    ) {
+        out.extend_from_slice(&self.shape[..self.row.start]);
+        for (at, row) in rows.into_iter().enumerate() {
+            out.extend_from_slice(if at == 0 { b"" } else { b"),(" });
+            for (i, item) in self.row(row).iter().enumerate() {
+                out.extend_from_slice(if i == 0 { b"" } else { b"," });
+                put(item, out);
             }
         }
         out.extend_from_slice(&self.shape[self.row.end..]);

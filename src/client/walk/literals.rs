@@ -95,17 +95,16 @@ impl Session {
             let own_time = OwnTime::of(&ready.plan, info);
             return pushed.then_some(LiteralRows { ready, own_time, rows: 1 });
         }
-        let lifted = lift(text, &mut scratch.lifted).map(|()| scratch.lifted.tail.plain());
-        match lifted {
-            Ok(Ok(())) => self.encode_rows(text, sent, scratch),
-            Ok(Err(_)) if scratch.lifted.rows == 1 && sent.result_formats().is_some() => {
-                self.bind_row(text, sent, scratch)
+        let lifted = lift(text, &mut scratch.lifted).map(|()| &scratch.lifted);
+        let why = match lifted.map(|lifted| (lifted.tail.plain(), lifted.tail.allows(lifted.rows))) {
+            Ok((Ok(()), _)) => return self.encode_rows(text, sent, scratch),
+            Ok((Err(_), Ok(()))) if sent.result_formats().is_some() => {
+                return self.bind_rows(text, sent, scratch);
             }
-            Ok(Err(why)) | Err(why) => {
-                self.cx.lanes.note_refused(&self.pool, text, why);
-                None
-            }
-        }
+            Ok((Err(why), Ok(())) | (_, Err(why))) | Err(why) => why,
+        };
+        self.cx.lanes.note_refused(&self.pool, text, why);
+        None
     }
 
     /// Do these literals mean now what they meant when the server read them, or would have?
@@ -117,27 +116,29 @@ impl Session {
         may
     }
 
-    /// The one row of a text of literals that is not a COPY's.
-    fn bind_row(&self, text: &[u8], sent: Sent<'_>, scratch: &mut Scratch) -> Option<LiteralRows> {
+    /// The rows of a text of literals that are not a COPY's.
+    fn bind_rows(&self, text: &[u8], sent: Sent<'_>, scratch: &mut Scratch) -> Option<LiteralRows> {
         let Scratch { lifted, rows, answers, places, .. } = scratch;
         let source = Source::Literals { shape: &lifted.shape, lifted, text, row: 0 };
         let ready = self.cx.lanes.find(&self.pool, &self.state.vars.want, source)?;
         let together = ready.together()?;
-        if !self.may_be_read(sent, &ready.plan, text, lifted.row(0)) {
+        let read = |row| self.may_be_read(sent, &ready.plan, text, lifted.row(row));
+        if !(0..lifted.rows).all(read) {
             return None;
         }
         let name = &together.statement.server_name;
         let formats = sent.result_formats()?;
-        let info = put_literals_bound(&ready.plan, name, text, lifted.row(0), formats, rows).ok()?;
+        let info = put_literals_bound(&ready.plan, name, text, &lifted.items, formats, rows).ok()?;
         if let Sent::Query { .. } = sent {
             if let Some(described) = &together.row_description {
                 frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
             }
             places.push(Place { at: answers.len(), one_row: false });
         }
-        let pushed = scratch.push_rows(&together.lane, 1);
+        let rows = lifted.rows;
+        let pushed = scratch.push_rows(&together.lane, rows);
         let own_time = OwnTime::of(&ready.plan, info);
-        pushed.then_some(LiteralRows { ready, own_time, rows: 1 })
+        pushed.then_some(LiteralRows { ready, own_time, rows })
     }
 
     /// All rows of a text of literals, when one lane takes them.

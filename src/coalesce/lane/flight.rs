@@ -183,7 +183,7 @@ impl Flight {
     }
 
     async fn fly_on(mut self, batch: Cargo, mut aboard: Option<Aboard>) {
-        if aboard.is_none() && batch.rows() < self.lane.copy_min_rows() {
+        if aboard.is_none() && batch.rows() / self.lane.each() < self.lane.copy_min_rows() {
             return self.hand_back(&batch, Fallback::Few);
         }
         // The front of the tickets are those of the last one here.
@@ -370,7 +370,7 @@ impl Flight {
                 None => self.board(batch).await,
             };
             let Some(mut place) = place else { return Landed::NotStored };
-            let statements = if lane.is_pipelined() { batch.rows() } else { 0 };
+            let statements = if lane.is_pipelined() { batch.rows() / lane.each() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
             let (finished, follower) =
                 lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply).await;
@@ -498,7 +498,7 @@ impl Flight {
         if let [part] = batch.parts()
             && self.lane.is_pipelined()
         {
-            for (ticket, answer) in self.tickets.iter().zip(part.answers(&self.answers)) {
+            for (ticket, answer) in self.tickets.iter().zip(part.answers(&self.answers, self.lane.each())) {
                 lock(&ticket.answer).extend_from_slice(answer);
             }
         }

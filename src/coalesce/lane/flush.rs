@@ -158,7 +158,7 @@ impl Lane {
                 }
                 Form::Pipelined => {
                     server.conn.out.extend_from_slice(part.bytes());
-                    (0..part.rows()).for_each(|_| expect_own(server));
+                    (0..part.rows() / leg.each).for_each(|_| expect_own(server));
                 }
             }
         }

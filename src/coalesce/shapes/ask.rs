@@ -26,15 +26,16 @@ fn as_written(target: &meaning::InsertTarget) -> String {
 
 /// One question to the catalogue, with everything it needs of its own.
 pub(super) enum Question {
-    Literals(Vec<u8>),
+    /// One row, and how many are run at once.
+    Literals(Vec<u8>, usize),
     Prepared(Arc<Statement>),
 }
 
 pub(super) struct Answer {
     pub(super) plan: InsertPlan,
     pub(super) param_description: Option<Vec<u8>>,
-    /// Not a COPY: the statement to run, and the RowDescription of its answer.
-    pub(super) together: Option<(Arc<Statement>, Option<Vec<u8>>)>,
+    /// Not a COPY: the statement to run, its rows, and the RowDescription of its answer.
+    pub(super) together: Option<(Arc<Statement>, usize, Option<Vec<u8>>)>,
     pub(super) table: Arc<Seen>,
 }
 
@@ -88,7 +89,7 @@ impl Question {
             Source::Literals { lifted, text, row, .. } => {
                 let mut one_row = Vec::new();
                 lifted.put_statement(text, row, &mut one_row);
-                Self::Literals(one_row)
+                Self::Literals(one_row, lifted.rows_at_once())
             }
             Source::Prepared(statement) => Self::Prepared(Arc::clone(statement)),
         }
@@ -96,7 +97,7 @@ impl Question {
 
     fn text(&self) -> &[u8] {
         match self {
-            Self::Literals(text) => text,
+            Self::Literals(text, _) => text,
             Self::Prepared(statement) => &statement.query,
         }
     }
@@ -153,19 +154,19 @@ impl Question {
         let context = Context::Pooled;
         let together = !lifted.tail.is_plain();
         let (plan, param_description, together) = match self {
-            Self::Literals(_) if together => {
+            Self::Literals(_, rows) if together => {
                 let plan = plan::plan_literals_together(table, target, context)?;
-                let mut sql = Vec::with_capacity(text.len());
-                lifted.put_with_parameters(&mut sql);
+                let mut sql = Vec::with_capacity(text.len() * rows);
+                lifted.put_with_parameters(*rows, &mut sql);
                 let statement = Statement::new(&sql, &[], Effects::NONE);
                 let reply = asker.describe(&statement, false).await?;
                 let parameters = reply.param_types.unwrap_or_default().len();
-                if parameters != usize::from(plan.fields) {
+                if parameters != usize::from(plan.fields) * rows {
                     return Err(Reason::ParameterList.into());
                 }
-                (plan, None, Some((statement, reply.row_description)))
+                (plan, None, Some((statement, *rows, reply.row_description)))
             }
-            Self::Literals(_) => (plan::plan_literals(table, target, context)?, None, None),
+            Self::Literals(..) => (plan::plan_literals(table, target, context)?, None, None),
             Self::Prepared(statement) => {
                 let reply = asker.describe(statement, statement.is_shared()).await?;
                 let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
@@ -186,8 +187,9 @@ impl Question {
                 };
                 // With the types that it was planned for: connections may hold it with others, from before a column was altered.
                 let Statement { query, class, effects, .. } = &**statement;
-                let together = together
-                    .then(|| (Statement::under(query, &types, *class, *effects), reply.row_description));
+                let together = together.then(|| {
+                    (Statement::under(query, &types, *class, *effects), rows, reply.row_description)
+                });
                 (plan, reply.param_description, together)
             }
         };

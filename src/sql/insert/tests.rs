@@ -401,8 +401,19 @@ fn further_rows_and_what_follows_them() {
     assert_eq!(lifted(&one).unwrap().shape, shape);
     let mut numbered = Vec::new();
     let text = "INSERT INTO t VALUES ('$1', DEFAULT, -1) RETURNING *";
-    lifted(text).unwrap().put_with_parameters(&mut numbered);
+    lifted(text).unwrap().put_with_parameters(1, &mut numbered);
     assert_eq!(numbered, b"insert into t values ($1,DEFAULT,$2) returning * ");
+    numbered.clear();
+    lifted(text).unwrap().put_with_parameters(2, &mut numbered);
+    assert_eq!(numbered, b"insert into t values ($1,DEFAULT,$2),($3,DEFAULT,$4) returning * ");
+    let mut whole = Vec::new();
+    let text = "INSERT INTO t VALUES ($2, $1), /* tag */ ($4, $3) RETURNING *";
+    lifted(text).unwrap().put_whole(text.as_bytes(), &mut whole);
+    assert_eq!(whole, b"insert into t values ($2,$1),($4,$3) returning * ");
+    assert_eq!((lifted(text).unwrap().rows_at_once(), out.rows_at_once()), (2, 3));
+    let tail = Tail { conflict: false, returning: true };
+    assert!(tail.allows(ROWS_SHARED_MAX).is_ok() && Tail::default().allows(ROWS_SHARED_MAX + 1).is_ok());
+    assert_eq!(tail.allows(ROWS_SHARED_MAX + 1), Err(NotPourable::ManyRows));
     // However many rows, one shape.
     let rows = |n: usize| {
         let row = |i: usize| format!("(${}, DEFAULT, ${})", i * 2 + 2, i * 2 + 1);
