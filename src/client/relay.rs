@@ -248,11 +248,13 @@ impl Session {
                     return Ok(Some(End::Run));
                 }
                 if self.holds_run_behind_parse(server) {
-                    server.put_sync();
+                    server.conn.prepare_out();
+                    f::put_empty(&mut server.conn.out, f::SYNC);
+                    server.pipeline.push_end_of_prepared();
                     *moved = true;
                 }
                 // When that is answered, it stands between transactions.
-                if server.pipeline.front_is_own() {
+                if server.pipeline.ends_prepared() {
                     return Ok(None);
                 }
                 let before = self.client.bytes().len();

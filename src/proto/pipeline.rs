@@ -148,6 +148,8 @@ pub struct Pipeline {
     unsynced: bool,
     /// Among them was one that is more than a Parse, a Describe or a Close.
     bound: bool,
+    /// A Sync of ours was sent behind such a unit.
+    ends_prepared: bool,
     /// Recorded messages that were sent since the last Sync or Query.
     names_in_unit: usize,
     /// Entries pushed behind the last one that ends a unit, ends of COPY not counted.
@@ -203,6 +205,17 @@ impl Pipeline {
         let idle = self.status == TransactionStatus::Idle && !self.still_started;
         let answered = self.owed.is_empty() && !self.copy_in && !self.discarding && self.spare == 0;
         self.unsynced && !self.bound && !self.whole_in_unit && idle && answered
+    }
+
+    /// A Sync of ours was sent to end such a unit.
+    pub fn push_end_of_prepared(&mut self) {
+        self.push(Kind::Sync, Action::Own, false);
+        self.ends_prepared = true;
+    }
+
+    /// That Sync is not answered yet.
+    pub fn ends_prepared(&self) -> bool {
+        self.ends_prepared
     }
 
     /// The status of the last ReadyForQuery; behind one that said Failed, what was run since has ended that.
@@ -566,6 +579,7 @@ impl Pipeline {
         while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
             self.owed.pop_front();
         }
+        self.ends_prepared = false;
         let answered = std::mem::replace(&mut self.answered, false);
         let ended = self.status == TransactionStatus::InTransaction && status == TransactionStatus::Idle;
         self.still_started |= ended && self.at_ready;
