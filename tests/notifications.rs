@@ -8,6 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
+use pgsluice::limits::HEARD_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, poll, relay};
 
@@ -22,6 +23,8 @@ struct Herald {
     /// It goes behind it, in the same write.
     behind: AtomicBool,
     told: AtomicUsize,
+    /// Zeros in front of its payload, which is a number.
+    zeros: AtomicUsize,
     /// Who notifies.
     pid: AtomicI32,
     holds_cancels: Mutex<bool>,
@@ -85,7 +88,8 @@ impl Herald {
                 if head.tag == b::READY_FOR_QUERY && self.tells.load(Ordering::Acquire) {
                     let payload = self.told.fetch_add(1, Ordering::AcqRel);
                     let pid = self.pid.load(Ordering::Acquire).to_be_bytes();
-                    let body = format!("news\0{payload}\0");
+                    let zeros = "0".repeat(self.zeros.load(Ordering::Acquire));
+                    let body = format!("news\0{zeros}{payload}\0");
                     frame::put(&mut told, b::NOTIFICATION_RESPONSE, |out| {
                         out.extend_from_slice(&pid);
                         out.extend_from_slice(body.as_bytes());
@@ -206,26 +210,47 @@ fn what_comes_right_behind_a_round_trip_of_ours_is_heard_at_once() {
     hear_all(&mut raw, &herald, all);
 }
 
-#[test]
-fn what_comes_while_a_late_cancel_request_is_awaited_is_the_listening_clients() {
-    let (herald, proxy, database) = start();
-    let mut raw = Raw::login(proxy.port(), &database);
+/// Three round trips of ours follow a COMMIT, behind a cancel request that comes late; no answer of theirs goes on to the client before the last. Each
+/// is told something with so many zeros. Gives up what came up to the COMMIT.
+fn three_round_trips(herald: &Herald, raw: &mut Raw, port: u16, zeros: usize) -> Vec<usize> {
     raw.rows("BEGIN");
     raw.rows("LISTEN news");
     herald.hold_cancels(true);
-    let _cancel = raw.send_cancel(proxy.port());
+    let _cancel = raw.send_cancel(port);
     let held = || (herald.cancels_held.load(Ordering::Acquire) > 0).then_some(());
     assert!(poll(PATIENCE, held).is_some(), "no cancel request came to the server");
     herald.tell(true);
     // Its own ReadyForQuery is told of first. What follows waits for the cancel request, which waits for us.
     let all = heard(&raw.query("COMMIT"));
     assert_eq!(all, [0]);
+    herald.zeros.store(zeros, Ordering::Release);
     herald.hold_cancels(false);
+    all
+}
+
+#[test]
+fn what_comes_while_a_late_cancel_request_is_awaited_is_the_listening_clients() {
+    let (herald, proxy, database) = start();
+    let mut raw = Raw::login(proxy.port(), &database);
+    let all = three_round_trips(&herald, &mut raw, proxy.port(), 0);
     // The probe is the last of the round trips.
     assert!(poll(PATIENCE, || (herald.told() > 3).then_some(())).is_some(), "told {} only", herald.told());
     herald.tell(false);
     hear_all(&mut raw, &herald, all);
     assert_eq!(raw.value("SELECT 42").as_deref(), Some("42"));
+}
+
+/// Of each round trip's answer it is as much as may be kept.
+#[test]
+fn who_is_told_more_than_is_kept_for_it_loses_its_connection() {
+    let (herald, proxy, database) = start();
+    let mut raw = Raw::login(proxy.port(), &database);
+    three_round_trips(&herald, &mut raw, proxy.port(), HEARD_BYTES_MAX / 2 - 100);
+    let last = raw.read_until_closed().pop().expect("an error");
+    assert_eq!((last.tag, last.sqlstate().as_str()), (b::ERROR_RESPONSE, "08006"));
+    proxy.wait_for_log("too many notifications");
+    herald.tell(false);
+    assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 42").as_deref(), Some("42"));
 }
 
 #[test]

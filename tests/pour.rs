@@ -3,6 +3,7 @@
 
 mod support;
 
+use pgsluice::limits::HELD_BYTES_MAX;
 use pgsluice::wire::{backend, frontend};
 use support::console::find;
 use support::crowd::{self, comparable, put_bind_binary, to_portal};
@@ -1698,4 +1699,31 @@ fn parameters_that_are_computed_with_are_not_poured() {
         let (rows, commands) = rows_and_commands(pg, &through, "t");
         assert_eq!(rows, commands, "{value} {types:?}: one by one");
     }
+}
+
+/// The Sync does not come: what is held for it has an end, and then goes to the server.
+#[test]
+fn a_pipeline_without_end_is_not_held_for_ever() {
+    let (pg, sql) = (Postgres::shared(), "INSERT INTO t (a, b) VALUES ($1, $2)");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, 1);
+    until_poured(pg, &mut clients, &db, "t", |_, round| {
+        let rows = (0..20).map(|i| [number(0, round, i).to_string(), "row".to_owned()]);
+        vec![Step::pipeline(sql, rows, false)]
+    });
+    pg.psql(&db, "TRUNCATE t");
+    let (value, mut client) = ("x".repeat(HELD_BYTES_MAX / 1000), clients.remove(0));
+    let pipeline = Step::pipeline(sql, (0..1000).map(|a| [a.to_string(), value.clone()]), false).bytes;
+    let (unit, sync) = pipeline.split_at(pipeline.len() - 5);
+    assert!(unit.len() > HELD_BYTES_MAX);
+    client.send(unit);
+    let at_work = "pid <> pg_backend_pid() AND datname = current_database() AND state = 'active'";
+    pg.wait_until(
+        &db,
+        &format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE {at_work} AND query LIKE 'INSERT%'"),
+    );
+    client.send(sync);
+    assert_eq!(tags(&client.read_until_ready()), ["INSERT 0 1"; 1000]);
+    assert_eq!(pg.psql(&db, "SELECT count(*), sum(a) FROM t").trim(), "1000|499500");
 }
