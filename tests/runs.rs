@@ -35,9 +35,16 @@ fn run_of(name: &str, table: &str, first: usize) -> Vec<u8> {
 
 /// A session whose runs into the table are poured.
 fn learnt(proxy: &Proxy, db: &str, table: &str) -> Raw {
+    learnt_as(proxy, db, table, &[""]).0
+}
+
+/// The same for a statement of each of these names; with the console.
+fn learnt_as(proxy: &Proxy, db: &str, table: &str, names: &[&str]) -> (Raw, Raw) {
     let (mut client, mut console) = (Raw::login(proxy.port(), db), Raw::login(proxy.port(), "pgsluice"));
-    learn(&mut client, &mut console, "", table);
-    client
+    for name in names {
+        learn(&mut client, &mut console, name, table);
+    }
+    (client, console)
 }
 
 /// Runs of this statement, an unnamed or a named one, are poured from here on.
@@ -339,10 +346,7 @@ fn a_unit_that_is_too_long_to_be_held_goes_in_parts() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (id int PRIMARY KEY, v text CHECK (v <> 'bad'))");
     let proxy = Proxy::to(pg, "", "", "");
-    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
-    for name in ["", "own"] {
-        learn(&mut client, &mut console, name, "t");
-    }
+    let (_, mut console) = learnt_as(&proxy, &db, "t", &["", "own"]);
     for (beside, least) in [
         (Beside::Nothing, LONG * 3 / 4),
         (Beside::Guilty, LONG / 4),
@@ -369,8 +373,7 @@ fn a_unit_that_is_written_bit_by_bit_is_poured_with_the_name_that_it_gives() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
     let proxy = Proxy::to(pg, "", "", "");
-    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
-    learn(&mut client, &mut console, "own", "t");
+    let (mut client, mut console) = learnt_as(&proxy, &db, "t", &["own"]);
     for (block, name) in [(true, "inside"), (false, "alone")] {
         if block {
             client.rows("BEGIN");
@@ -409,8 +412,7 @@ fn a_unit_that_asks_for_its_parameters_first_is_poured() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
     let proxy = Proxy::to(pg, "", "", "");
-    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
-    learn(&mut client, &mut console, "own", "t");
+    let (mut client, mut console) = learnt_as(&proxy, &db, "t", &["own"]);
     let conversation = |client: &mut Raw| {
         let mut said = Vec::new();
         for (name, sql) in

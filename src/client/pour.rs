@@ -364,6 +364,8 @@ impl Session {
             }
             Some(Outcome::RunSingly) => {
                 self.offered_at = Some(now);
+                // Nor as a run: it would fail for what failed here.
+                self.let_pass(found.bytes);
                 Ok(self.singly(found.bytes, None))
             }
             Some(Outcome::Unknown) => Err(Fault::Client(Error::outcome_unknown())),

@@ -248,9 +248,8 @@ impl Session {
                     return Ok(Some(End::Run));
                 }
                 if self.holds_run_behind_parse(server) {
-                    server.conn.prepare_out();
-                    f::put_empty(&mut server.conn.out, f::SYNC);
-                    server.pipeline.push_end_of_prepared();
+                    server.put_sync();
+                    server.pipeline.end_prepared();
                     *moved = true;
                 }
                 // When that is answered, it stands between transactions.

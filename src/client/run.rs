@@ -164,7 +164,7 @@ impl Session {
             Rest::Cut if more => return Ok(Look::NeedMore),
             _ => self.look_at_part(opening, walk.border, scratch),
         };
-        let rows = scratch.cuts.iter().map(|cut| cut.rows).sum();
+        let rows = scratch.row_count();
         let lane = self.cx.lanes.together(&scratch.lanes);
         let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
         scratch.lanes.clear();
@@ -198,7 +198,7 @@ impl Session {
     }
 
     /// So many bytes go as they were sent.
-    fn let_pass(&mut self, bytes: usize) {
+    pub(super) fn let_pass(&mut self, bytes: usize) {
         let until = self.client.consumed().wrapping_add(bytes);
         self.pouring().run_from = until;
     }

@@ -108,6 +108,11 @@ impl Scratch {
         }
     }
 
+    /// Rows in all.
+    pub(super) fn row_count(&self) -> usize {
+        self.cuts.iter().map(|cut| cut.rows).sum()
+    }
+
     /// So many rows of a statement were appended, which go to `lane`. False: too many changes of tables.
     fn push_rows(&mut self, lane: &Arc<Lane>, rows: usize) -> bool {
         self.statements += 1;
@@ -323,8 +328,7 @@ impl<'a> Walk<'a> {
     /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
     pub(super) fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
         let one = scratch.statements == 1 && units_before == 0;
-        let rows = || scratch.cuts.iter().map(|cut| cut.rows).sum::<usize>();
-        let few = scratch.places.is_empty() || rows() <= STATEMENT_ROWS_MAX;
+        let few = scratch.places.is_empty() || scratch.row_count() <= STATEMENT_ROWS_MAX;
         !scratch.cuts.is_empty() && few && (one || self.session.settings.coalesce.pipeline)
     }
 
@@ -682,9 +686,8 @@ impl<'a> Walk<'a> {
                 if stops && stretch.rows > 1 {
                     return Ok(false);
                 }
-                let one_row = stops;
-                scratch.places.push(Place { at: scratch.answers.len(), one_row });
-                stretch.suspended = one_row;
+                scratch.places.push(Place { at: scratch.answers.len(), one_row: stops });
+                stretch.suspended = stops;
                 return Ok(true);
             }
             put_inserted(&mut scratch.answers, stretch.rows);

@@ -203,13 +203,11 @@ impl Pipeline {
     /// end nothing that anybody could miss.
     pub fn has_only_prepared(&self) -> bool {
         let idle = self.status == TransactionStatus::Idle && !self.still_started;
-        let answered = self.owed.is_empty() && !self.copy_in && !self.discarding && self.spare == 0;
-        self.unsynced && !self.bound && !self.whole_in_unit && idle && answered
+        self.unsynced && !self.bound && !self.whole_in_unit && idle && self.is_answered()
     }
 
-    /// A Sync of ours was sent to end such a unit.
-    pub fn push_end_of_prepared(&mut self) {
-        self.push(Kind::Sync, Action::Own, false);
+    /// The Sync of ours that was just pushed ends such a unit.
+    pub fn end_prepared(&mut self) {
         self.ends_prepared = true;
     }
 
@@ -274,7 +272,11 @@ impl Pipeline {
 
     /// Everything that was asked is answered, in a block or not.
     pub fn is_at_rest(&self) -> bool {
-        self.owed.is_empty() && !self.copy_in && !self.discarding && !self.unsynced && self.spare == 0
+        self.is_answered() && !self.unsynced
+    }
+
+    fn is_answered(&self) -> bool {
+        self.owed.is_empty() && !self.copy_in && !self.discarding && self.spare == 0
     }
 
     /// Extended messages went by and no Sync yet, and not all of them were answered, nor does COPY read on.
