@@ -157,6 +157,25 @@ fn counters_count_what_was_done() {
 }
 
 #[test]
+fn what_was_counted_outlives_the_pool_that_counted_it() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    // What is kept is of databases with an entry of their own.
+    let rest = format!("[databases.{database}]\nhost = \"127.0.0.1\"\nport = {}", server.port());
+    let proxy = proxy("server_idle_timeout = 1", &rest);
+    let mut console = console(&proxy);
+    for logins in ["1", "2"] {
+        let mut client = Raw::login(proxy.port(), &database);
+        client.rows("SELECT 1");
+        drop(client);
+        let gone = || find(&mut console, "SHOW POOLS", &[("database", &database)]).is_none().then_some(());
+        assert!(poll(PATIENCE, gone).is_some(), "the pool is still there");
+        let row = find(&mut console, "SHOW STATS_TOTALS", &[("database", &database)]).expect("the database");
+        assert_eq!((&*row["client_login_count"], &*row["query_count"]), (logins, logins));
+    }
+}
+
+#[test]
 fn pouring_is_shown() {
     let server = Postgres::shared();
     let database = server.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");

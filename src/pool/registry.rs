@@ -288,8 +288,15 @@ impl Pools {
     }
 
     /// Pools that nobody holds and that hold nothing are forgotten: with a fallback entry, clients choose their names.
-    pub fn forget_unused(&self) {
-        lock(&self.shared.pools).retain(|_, pool| Arc::strong_count(pool) > 1 || !pool.is_unused());
+    /// Each is shown to `last` before it is gone; `last` must not ask for pools.
+    pub fn forget_unused(&self, mut last: impl FnMut(&Pool)) {
+        lock(&self.shared.pools).retain(|_, pool| {
+            let used = Arc::strong_count(pool) > 1 || !pool.is_unused();
+            if !used {
+                last(pool);
+            }
+            used
+        });
     }
 
     /// Pools of databases that are no more, without a client or connection, are forgotten.

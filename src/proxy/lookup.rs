@@ -60,7 +60,7 @@ impl Lookups {
     pub(super) fn maintain(&self) {
         let pools = self.pools.load();
         pools.all().iter().for_each(|pool| pool.maintain());
-        pools.forget_unused();
+        pools.forget_unused(|_| ());
     }
 
     /// The server, its users or `auth_query` may be others now.

@@ -30,7 +30,7 @@ mod workers;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -54,7 +54,7 @@ use crate::telemetry::events;
 use crate::wire::CancelKey;
 use crate::wire::startup::{Replication, Startup};
 
-use averages::Averages;
+use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Signals, Stopping};
@@ -87,6 +87,8 @@ pub struct Proxy {
     /// One reload at a time.
     reloading: Mutex<()>,
     averages: Averages,
+    /// What pools that are no more had counted, of databases that have an entry of their own.
+    past: Mutex<ByDatabase>,
 }
 
 /// Why the proxy could not start or had to give up.
@@ -159,6 +161,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         stopping: Stopping::default(),
         reloading: Mutex::default(),
         averages: Averages::default(),
+        past: Mutex::default(),
     });
     let (addrs, sockets) = listen::listen(&proxy, &general, handed)?;
     if let Some(addr) = general.http_addr {
@@ -357,15 +360,28 @@ impl Proxy {
             self.enforce_timeouts(now);
             self.remind_drained();
             let settings = self.cx.settings.load();
-            self.cx.pools.forget_unserved(|name| settings.database(name).is_some());
-            self.cx.lanes.forget(&self.cx.pools.unused());
-            self.cx.pools.forget_unused();
+            self.forget_pools(&settings);
             self.lookups.maintain();
             let period = self.averages.tick(now, settings.general.stats_period, || self.totals());
             if let Some(average) = period.filter(|_| settings.general.log_stats) {
                 averages::log(&average);
             }
         }
+    }
+
+    /// Pools that hold nothing go. What they counted is kept for a database that has an entry of its own: names that
+    /// the fallback entry serves are the clients' choice, and without end.
+    fn forget_pools(&self, settings: &Settings) {
+        self.cx.pools.forget_unserved(|name| settings.database(name).is_some());
+        self.cx.lanes.forget(&self.cx.pools.unused());
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.retain(|name, _| settings.databases.contains_key(name));
+        self.cx.pools.forget_unused(|pool| {
+            let name = &pool.key.database;
+            if settings.databases.contains_key(name) {
+                past.entry(name.clone()).or_default().add(&show::counters(&pool.stats));
+            }
+        });
     }
 
     fn enforce_timeouts(&self, now: Instant) {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::averages::ByDatabase;
@@ -286,7 +286,9 @@ impl Proxy {
 
     /// The counters of all databases since the start.
     pub(super) fn totals(&self) -> ByDatabase {
-        let mut totals = ByDatabase::new();
+        // Held to the end: a pool that is forgotten meanwhile counts once.
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = past.clone();
         for pool in self.cx.pools.all() {
             totals.entry(pool.key.database.clone()).or_default().add(&counters(&pool.stats));
         }
@@ -361,7 +363,8 @@ fn seconds_and_micros(time: Duration) -> (u64, u64) {
     (time.as_secs(), time.subsec_micros().into())
 }
 
-fn counters(stats: &Stats) -> Counters {
+/// What a pool has counted.
+pub(super) fn counters(stats: &Stats) -> Counters {
     Counters {
         server_assignment_count: load(&stats.server_assignment_count),
         xact_count: load(&stats.xact_count),
