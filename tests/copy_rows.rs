@@ -341,6 +341,11 @@ const STRINGS: &[&str] = &[
 /// A literal: its class and its text in the statement.
 type Literal = (Class, String);
 
+/// As drivers write it where there is a backslash.
+fn escaped(text: &str) -> String {
+    format!("E{}", quoted(&text.replace('\\', "\\\\")).replace('\n', "\\n"))
+}
+
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
@@ -363,6 +368,7 @@ fn literal() -> impl Strategy<Value = Literal> {
         2 => digits.prop_map(|d| (Class::SignedInteger, format!("-{d}"))),
         2 => fraction.clone().prop_map(|d| (Class::Decimal, d)),
         2 => fraction.prop_map(|d| (Class::SignedDecimal, format!("-{d}"))),
+        2 => string.clone().prop_map(|s| (Class::Escaped, escaped(&s))),
         8 => string.prop_map(|s| (Class::String, quoted(&s))),
     ]
 }

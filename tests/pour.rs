@@ -597,7 +597,7 @@ const NOT_POURED: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int)", "INSERT INTO t SELECT 1"),
     ("CREATE TABLE t (a int DEFAULT 1)", "INSERT INTO t DEFAULT VALUES"),
     ("CREATE TABLE t (a timestamptz)", "INSERT INTO t VALUES (now())"),
-    ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (E'\\n')"),
+    ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (E'\\x41')"),
     ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (007)"),
     ("CREATE TABLE t (a boolean)", "INSERT INTO t VALUES (1)"),
     ("CREATE TABLE t (a int); CREATE VIEW v AS SELECT * FROM t", "INSERT INTO v VALUES (1)"),
@@ -1413,7 +1413,7 @@ fn the_same_text_is_another_statement_for_another_session() {
         ("DEFAULT", "-"),
         ("'it''s '", "it's "),
         ("'\\'", "\\"),
-        ("E'\\x41'", "A"),
+        ("e'\\\\ it''s\\t'", "\\ it's\t"),
     ];
     let numbers = |c: usize, r: usize| (0..kinds.len()).map(move |i| number(c, r, i));
     let mut sent = 0;

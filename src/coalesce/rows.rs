@@ -4,7 +4,7 @@
 //! single values are still refused here.
 
 use super::plan::{InsertPlan, IntWidth, ItemRule, LiteralRule, ParamRule, Print, Temporal};
-use crate::sql::insert::{Class, Item, decode_string, without_cast};
+use crate::sql::insert::{Class, Item, decode_string, put_unescaped, without_cast};
 use crate::wire::copy::{self, CopyFormat};
 use crate::wire::frame;
 use crate::wire::frontend::{self, Bind};
@@ -217,6 +217,7 @@ fn put_literal(
             }
             return Ok(Field::Put { own_time: means_own_time(rule.temporal, body) });
         }
+        Class::Escaped => put_escaped(rule, bytes, |body| copy::put_text_unescaped(out, body))?,
         Class::Integer | Class::SignedInteger | Class::Decimal | Class::SignedDecimal => {
             if !is_number(class, bytes) {
                 return Err(NotPourable::Literal);
@@ -233,6 +234,16 @@ fn put_literal(
         Class::Default | Class::Param(_) | Class::CastParam(..) => return Err(NotPourable::Class),
     }
     Ok(PUT)
+}
+
+/// Has what stands between the quotes of an `E'...'` put.
+fn put_escaped(rule: LiteralRule, bytes: &[u8], put: impl FnOnce(&[u8]) -> bool) -> Result<(), NotPourable> {
+    // Such columns take none, and an integer's digits are read as they are written.
+    if rule.width.is_some() || rule.rounds || rule.temporal != Temporal::No {
+        return Err(NotPourable::Class);
+    }
+    let body = bytes.get(1..).and_then(|quoted| quoted.strip_prefix(b"'")).and_then(|b| b.strip_suffix(b"'"));
+    if body.is_some_and(put) { Ok(()) } else { Err(NotPourable::Literal) }
 }
 
 fn without_its_cast(class: Class, bytes: &[u8]) -> &[u8] {
@@ -568,6 +579,11 @@ fn put_literal_bound(
         }
         own_time = means_own_time(rule.temporal, bytes);
         decode_string(bytes).for_each(|piece| out.extend_from_slice(piece));
+    } else if item.class == Class::Escaped {
+        if bytes.len() > max.saturating_add(3) {
+            return Err(NotPourable::ValueTooLong);
+        }
+        put_escaped(rule, bytes, |body| put_unescaped(body, out))?;
     } else {
         // Such a literal is written in the same way in a COPY's field.
         put_literal(rule, item.class, bytes, max, out)?;

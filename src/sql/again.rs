@@ -7,7 +7,7 @@
 //! ```text
 //! INSERT INTO t (a, b) VALUES ( -7 , 'it''s' ) ;
 //! '------- the head ---------''---- the row ---'
-//!  byte for byte that of a      numbers, plain strings, NULL, TRUE, FALSE, DEFAULT, with commas and blanks between them,
+//!  byte for byte that of a      numbers, strings, NULL, TRUE, FALSE, DEFAULT, with commas and blanks between them,
 //!  text that was lifted         each perhaps in parentheses, of the classes of a row that was lifted behind this head; `)`; blanks
 //!                               and `;` up to the end
 //! ```
@@ -20,10 +20,10 @@
 
 use std::hash::Hash;
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memchr3};
 
 use super::cast::Cast;
-use super::insert::{Class, ITEMS_MAX, Item, Lifted};
+use super::insert::{self, Class, ITEMS_MAX, Item, Lifted};
 
 /// Heads remembered by one [`Memo`]: each has its place, the newest stays.
 const HEADS: usize = 64;
@@ -211,6 +211,7 @@ fn plain_item(text: &[u8], start: usize) -> Option<(Class, usize)> {
         b'0'..=b'9' => number(text, start, Class::Integer, Class::Decimal),
         b'-' => number(text, start + 1, Class::SignedInteger, Class::SignedDecimal),
         b'\'' => string(text, start),
+        b'e' | b'E' if text.get(start + 1) == Some(&b'\'') => escaped(text, start),
         byte if byte.is_ascii_alphabetic() => word(text, start),
         _ => None,
     }
@@ -252,6 +253,21 @@ fn string(text: &[u8], start: usize) -> Option<(Class, usize)> {
     }
     let (again, end) = self::cast(text, end)?;
     again.is_same(cast).then_some((Class::CastString(again), end))
+}
+
+/// An `E'...'` with plain escapes.
+#[inline]
+fn escaped(text: &[u8], start: usize) -> Option<(Class, usize)> {
+    let mut at = start + 2;
+    loop {
+        at += memchr3(b'\'', b'\\', 0x0b, text.get(at..)?)?;
+        match (text[at], text.get(at + 1)) {
+            (b'\'', Some(b'\'')) => at += 2,
+            (b'\'', _) => return Some((Class::Escaped, at + 1)),
+            (b'\\', Some(&letter)) if insert::escaped(letter).is_some() => at += 2,
+            _ => return None,
+        }
+    }
 }
 
 /// `::` and one word at `start`.

@@ -6,7 +6,7 @@
 //! once). On any doubt the answer is [`NotPourable`].
 //!
 //! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING | UPDATE] [RETURNING columns]
-//! [;]`, each item NULL, DEFAULT, a plain literal, `$n`, `$n::type`, `$n::text::type`, `'...'::type`, the same type twice, or `NULL::type` ([`super::cast`]), also
+//! [;]`, each item NULL, DEFAULT, a plain literal, `E'...'`, `$n`, `$n::type`, `$n::text::type`, `'...'::type`, the same type twice, or `NULL::type` ([`super::cast`]), also
 //! written as `CAST(... AS type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
 
 mod lift;
@@ -15,7 +15,7 @@ mod tests;
 
 use std::ops::Range;
 
-use memchr::{memchr, memrchr};
+use memchr::{memchr, memchr2, memrchr};
 
 use super::cast::{Cast, OtherType, Type};
 use super::scan;
@@ -57,6 +57,8 @@ pub enum Class {
     False,
     /// A plain quoted string, in one piece.
     String,
+    /// `E'...'`, in one piece, with no other escapes than [`are_plain_escapes`] knows.
+    Escaped,
     /// `'...'::type` or `CAST('...' AS type)`: such a string, with the name of a type behind it, perhaps twice.
     CastString(Cast),
     /// `$n`.
@@ -99,6 +101,7 @@ impl Class {
             Self::CastParam(..) => 0x10,
             Self::CastString(_) => 0x11,
             Self::CastNull(_) => 0x12,
+            Self::Escaped => 0x13,
         }
     }
 }
@@ -318,7 +321,7 @@ pub enum NotPourable {
     SecondStatement,
     /// A cast, operator, call, typed literal: not a plain literal.
     Expression,
-    /// `E''`, `U&''`, `$$`, a bit or hex string, one continued on another line, a number with an exponent ...
+    /// `E''` with `\'`, a code or an unknown letter in it, `U&''`, `$$`, a bit or hex string, one continued on another line, a number with an exponent ...
     Literal,
     /// Parameters that are not `$1` to `$n`, each once.
     Params,
@@ -430,6 +433,52 @@ pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
 pub fn without_cast(item: &[u8]) -> &[u8] {
     let quotes = memchr(b'\'', item).zip(memrchr(b'\'', item));
     quotes.map_or(item, |(first, last)| &item[first..=last])
+}
+
+/// What stands between the quotes of an `E'...'`: quotes doubled, and behind a backslash another one, which is what libpq and
+/// drivers write, or `n`, `t` or `r`. Codes are not taken: the server judges the characters that come out. Nor is `\'`: a
+/// setting (`backslash_quote`) refuses it.
+pub fn are_plain_escapes(body: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(next) = body.get(at..).and_then(|rest| memchr2(b'\'', b'\\', rest)) {
+        at += next;
+        let second = body.get(at + 1).copied();
+        let known =
+            if body[at] == b'\'' { second == Some(b'\'') } else { second.and_then(escaped).is_some() };
+        if !known {
+            return false;
+        }
+        at += 2;
+    }
+    true
+}
+
+/// The byte that this one stands for behind a backslash.
+pub(super) fn escaped(letter: u8) -> Option<u8> {
+    match letter {
+        b'\\' => Some(b'\\'),
+        b'n' => Some(b'\n'),
+        b't' => Some(b'\t'),
+        b'r' => Some(b'\r'),
+        _ => None,
+    }
+}
+
+/// Appends the value of an `E'...'` with [plain escapes](are_plain_escapes); `body` is what stands between its quotes. False, with
+/// `out` as it was, when it has others.
+pub fn put_unescaped(body: &[u8], out: &mut Vec<u8>) -> bool {
+    if !are_plain_escapes(body) {
+        return false;
+    }
+    let mut rest = body;
+    while let Some(at) = memchr2(b'\'', b'\\', rest) {
+        out.extend_from_slice(&rest[..at]);
+        // Of two quotes the second one.
+        out.extend(rest.get(at + 1).map(|&second| escaped(second).unwrap_or(second)));
+        rest = rest.get(at + 2..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    true
 }
 
 /// Undouble the quotes of a plain string literal (quotes included): the pieces of its value, in order. A

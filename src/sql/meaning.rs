@@ -317,10 +317,10 @@ pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourab
     Ok(target)
 }
 
-/// May the scanner have called this so? The tree has no sign for zero, and words of its grammar that are names on older servers.
+/// May the scanner have called this so? The tree has no sign for zero, one kind of string, and words of its grammar that are names on older servers.
 pub fn is_same(tree: Class, scanned: Class) -> bool {
     match (tree, scanned) {
-        (Class::Integer, Class::SignedInteger) => true,
+        (Class::Integer, Class::SignedInteger) | (Class::String, Class::Escaped) => true,
         (Class::CastParam(a, to), Class::CastParam(b, like)) => a == b && to.is_same(like),
         (Class::CastString(to), Class::CastString(like)) | (Class::CastNull(to), Class::CastNull(like)) => {
             to.is_same(like)
@@ -353,6 +353,7 @@ fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
             Class::True => out.push_str("TRUE"),
             Class::False => out.push_str("FALSE"),
             Class::String => out.push_str("'x'"),
+            Class::Escaped => out.push_str("E'x'"),
             Class::Param(n) => out.push_str(&format!("${n}")),
             Class::CastParam(..) | Class::CastString(_) | Class::CastNull(_) => {
                 return Err(NotPourable::Expression);

@@ -86,6 +86,10 @@ impl ClassSet {
         self.0 & Self::bit(class) != 0
     }
 
+    fn add(&mut self, class: Class) {
+        self.0 |= Self::bit(class);
+    }
+
     fn bit(class: Class) -> u16 {
         match class {
             Class::Null | Class::CastNull(_) => 1,
@@ -98,6 +102,7 @@ impl ClassSet {
             Class::False => 128,
             Class::String | Class::CastString(_) => 256,
             Class::Param(_) | Class::CastParam(..) => 512,
+            Class::Escaped => 1024,
         }
     }
 }
@@ -487,7 +492,11 @@ pub(super) fn literal_rule(
     target: &InsertTarget,
     column: &Column,
 ) -> Result<LiteralRule, Reason> {
-    let accept = accepted(column);
+    let mut accept = accepted(column);
+    // Numbers and times are looked at as they are written.
+    if accept.has(Class::String) && !rounds(column) && temporal(column) == Temporal::No {
+        accept.add(Class::Escaped);
+    }
     let refused = || Reason::Literal {
         column: column.name.clone(),
         class: class_name(class),
@@ -542,7 +551,7 @@ pub(super) fn class_name(class: Class) -> &'static str {
         Class::SignedDecimal => "signed decimal",
         Class::True => "TRUE",
         Class::False => "FALSE",
-        Class::String | Class::CastString(_) => "string",
+        Class::String | Class::CastString(_) | Class::Escaped => "string",
         Class::Param(_) | Class::CastParam(..) => "parameter",
     }
 }

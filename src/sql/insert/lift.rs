@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use super::{ALL_ITEMS_MAX, Class, IDENTIFIER_BYTES_MAX, ITEMS_MAX, Item, Lifted, NotPourable, put_markers};
+use super::{
+    ALL_ITEMS_MAX, Class, IDENTIFIER_BYTES_MAX, ITEMS_MAX, Item, Lifted, NotPourable, are_plain_escapes,
+    put_markers,
+};
 use crate::sql::cast::{Cast, TypeName};
 use crate::sql::scan::{self, Kind, Scanner, Token};
 
@@ -253,6 +256,7 @@ impl<'a, 'o> Lift<'a, 'o> {
     fn bare_item(&mut self, token: Token) -> Result<Item, NotPourable> {
         let (class, end) = match token.kind {
             Kind::String => self.string_item(token)?,
+            Kind::EscapeString => (self.escaped_class(token)?, token.end),
             Kind::Integer => (Class::Integer, token.end),
             Kind::Decimal => (Class::Decimal, token.end),
             Kind::Word if self.bytes(token).eq_ignore_ascii_case(b"cast") => self.cast_item(token.start)?,
@@ -302,6 +306,12 @@ impl<'a, 'o> Lift<'a, 'o> {
             }
             Some((cast, end)) => Ok((Class::CastString(cast), end)),
         }
+    }
+
+    /// `E'...'`. One that goes on in another line has a quote alone in it.
+    fn escaped_class(&self, token: Token) -> Result<Class, NotPourable> {
+        let body = self.text.get(token.start + 2..token.end - 1).ok_or(NotPourable::Literal)?;
+        if are_plain_escapes(body) { Ok(Class::Escaped) } else { Err(NotPourable::Literal) }
     }
 
     /// `::type`, or the same type twice: what a driver wrote, and what a generator of SQL wrote behind that.

@@ -273,7 +273,7 @@ fn refuses_the_rest_each_with_its_reason() {
         ("INSERT INTO t VALUES ('1'::numeric(3,1.5))", N::Expression),
         ("INSERT INTO t VALUES ('1'::text::int)", N::Expression),
         ("INSERT INTO t VALUES ('1'/*'*/::int)", N::Expression),
-        ("INSERT INTO t VALUES (E'1'::int)", N::Literal),
+        ("INSERT INTO t VALUES (E'1'::int)", N::Expression),
         ("INSERT INTO t VALUES (now())", N::Expression),
         ("INSERT INTO t VALUES (current_timestamp)", N::Expression),
         ("INSERT INTO t VALUES (date '2020-01-01')", N::Expression),
@@ -287,7 +287,7 @@ fn refuses_the_rest_each_with_its_reason() {
         ("INSERT INTO t VALUES ((1) + 1)", N::Expression),
         ("INSERT INTO t VALUES (-(1))", N::Expression),
         ("INSERT INTO t VALUES ((SELECT 1))", N::Expression),
-        ("INSERT INTO t VALUES ((E'x'))", N::Literal),
+        ("INSERT INTO t VALUES ((E'\\x41'))", N::Literal),
         ("INSERT INTO t VALUES ((1", N::Syntax),
         ("INSERT INTO t VALUES ((", N::Syntax),
         ("INSERT INTO t VALUES (CAST)", N::Expression),
@@ -320,7 +320,7 @@ fn refuses_the_rest_each_with_its_reason() {
         ("INSERT INTO t VALUES (cast($1 AS int /* é */))", N::Comment),
         ("INSERT INTO t VALUES (cast($1 AS int", N::Syntax),
         ("INSERT INTO t VALUES (n'x')", N::Expression),
-        ("INSERT INTO t VALUES (E'x')", N::Literal),
+        ("INSERT INTO t VALUES (E'\\x41')", N::Literal),
         ("INSERT INTO t VALUES (U&'x')", N::Literal),
         ("INSERT INTO t VALUES ($$x$$)", N::Literal),
         ("INSERT INTO t VALUES ('a'\n'b')", N::Literal),
@@ -438,6 +438,32 @@ fn further_rows_and_what_follows_them() {
         ["RETURNING NULL", "ON CONFLICT DO NOTHING", "ON CONFLICT ON CONSTRAINT c DO NOTHING RETURNING a;"]
     {
         assert!(lifted(&format!("INSERT INTO t VALUES (1) {tail}")).is_ok(), "{tail}");
+    }
+}
+
+#[test]
+fn escapes_are_undone_and_others_are_refused() {
+    let value = |body: &str| {
+        let mut out = b"before".to_vec();
+        put_unescaped(body.as_bytes(), &mut out).then(|| String::from_utf8(out.split_off(6)).unwrap())
+    };
+    let known = [
+        ("", ""),
+        ("a''b''", "a'b'"),
+        (r"\\", r"\"),
+        (r"\\n\n", "\\n\n"),
+        (r"\t\r\\''", "\t\r\\'"),
+        ("\u{e9}\n", "\u{e9}\n"),
+    ];
+    for (body, expected) in known {
+        assert_eq!(value(body).as_deref(), Some(expected), "{body}");
+        let text = format!("E'{body}'");
+        assert_eq!(classes(&format!("INSERT INTO t VALUES ({text})")), [(Class::Escaped, &*text)]);
+    }
+    for other in [r"\'x", r"\0", r"\x41", r"\u0041", r"\b", r"\v", "\\\n", "a'\n'b"] {
+        assert_eq!(value(other), None, "{other}");
+        let text = format!("INSERT INTO t VALUES (E'{other}')");
+        assert_eq!(lifted(&text), Err(NotPourable::Literal), "{text}");
     }
 }
 
