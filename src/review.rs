@@ -298,7 +298,7 @@ pub async fn live(settings: &Settings, sender: &Sender, text: &str) -> Result<St
         return Ok("live: not tried, because the policy refuses it.\n".into());
     }
     let mut server = log_in(settings, sender).await?;
-    let asked = |reply: Result<Reply, Lost>| reply.map_err(|lost| lost.0);
+    let asked = |reply: Result<Reply, Lost>| reply.map_err(|lost| lost.why);
     for ours in ["BEGIN".to_owned(), format!("SET LOCAL statement_timeout = '{LIVE_TIMEOUT}'")] {
         if let Some(body) = asked(server.simple(&ours).await)?.error {
             return Err(said(&body));

@@ -32,7 +32,7 @@ use crate::pool::Checkout;
 use crate::server::internal::{Lost, Notice, Reply};
 use crate::settings::PoolMode;
 use crate::sql::block::{self, Word};
-use crate::wire::backend::{self as b, ErrorFields};
+use crate::wire::backend as b;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, frontend as f};
 
@@ -437,7 +437,7 @@ impl Session {
             let mut finish = std::pin::pin!(async {
                 server.finish_into(reply).await?;
                 // Behind an error nothing may be owed for what is still to be written.
-                server.conn.flush().await.map_err(|error| Lost(error.to_string()))
+                server.conn.flush().await.map_err(|error| Lost::behind(reply, error.to_string()))
             });
             loop {
                 let finished = std::future::poll_fn(|cx| match finish.as_mut().poll(cx) {
@@ -452,26 +452,14 @@ impl Session {
                 }
             }
         };
-        finished.map_err(|Lost(why)| self.lost(reply, why))
-    }
-
-    /// A server that says why it goes is heard by the client, as it would be directly.
-    fn lost(&mut self, reply: &Reply, why: String) -> Fault {
-        match &reply.error {
-            Some(body) if ErrorFields::new(body).ends_connection() => {
-                self.client.prepare_out();
-                frame::put(&mut self.client.out, b::ERROR_RESPONSE, |out| out.extend_from_slice(body));
-                Fault::ServerLost(String::new())
-            }
-            _ => Fault::ServerLost(why),
-        }
+        finished.map_err(Fault::from)
     }
 }
 
 /// The block fails, or ends, though none of its statements did; what is told of it.
 async fn fail_block(server: &mut Checkout, ends: bool) -> Result<Vec<u8>, Fault> {
     let how = if ends { "ROLLBACK" } else { "ROLLBACK TO SAVEPOINT pgsluice_untrue" };
-    let reply = server.simple(how).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
+    let reply = server.simple(how).await?;
     if reply.error.is_some() == ends {
         return Err(Fault::ServerViolation("a block does not end".into()));
     }

@@ -430,7 +430,7 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     match settled {
         Ok(None) => {}
         Ok(Some(error)) => return Err(Err(error)),
-        Err(lost) => return Err(Ok(Error::server_lost(&lost.0))),
+        Err(lost) => return Err(lost.said.map_or_else(|| Ok(Error::server_lost(&lost.why)), Err)),
     }
     let reported = Arc::clone(&server.reported);
     pool.remember_welcome(base, &reported);

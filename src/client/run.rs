@@ -13,7 +13,7 @@ use crate::coalesce::lane::{Lane, Opening, Work};
 use crate::limits::HELD_BYTES_MAX;
 use crate::pool::Checkout;
 use crate::server::ServerConn;
-use crate::server::internal::{Lost, Reply};
+use crate::server::internal::Reply;
 use crate::settings::CoalesceMode;
 use crate::sql::effects::Effects;
 use crate::wire::backend::{self as b, ErrorFields};
@@ -218,7 +218,7 @@ impl Session {
         }
         let mut struck = None;
         for _ in 0..UNDO_TRIES {
-            let undone = server.simple(opening.undo()).await.map_err(|Lost(why)| Fault::ServerLost(why))?;
+            let undone = server.simple(opening.undo()).await?;
             match undone.error {
                 None => return Ok(()),
                 Some(error) if self.is_cancelled(&error) && self.fails_here(opening, &error) => {

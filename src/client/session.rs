@@ -31,7 +31,7 @@ use crate::policy::{self, Verdict};
 use crate::pool::{self, Checkout, CountedIn, Pool, within};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{Whose, moment};
-use crate::server::internal::{Lost, Probe};
+use crate::server::internal::Probe;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
 use crate::telemetry::events;
@@ -451,8 +451,8 @@ impl Session {
                 self.answer_cancelled().map(|()| false)
             }
             Ok(None) => Ok(true),
-            Ok(Some(error)) => Err(Fault::Settings(error)),
-            Err(lost) => Err(Fault::ServerLost(lost.0)),
+            Ok(Some(error)) => Err(Fault::Server(error)),
+            Err(lost) => Err(lost.into()),
         }
     }
 
@@ -525,7 +525,7 @@ impl Session {
         .await?;
         match got {
             Some(Ok(server)) => Ok(Some(server)),
-            Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Settings, Fault::Client)),
+            Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Server, Fault::Client)),
             None => {
                 self.me.set_state(ClientState::Idle, Instant::now());
                 if self.me.take_signal(Signal::Cancel) {
@@ -632,15 +632,14 @@ impl Session {
         }
         // The client has its answer: a cancel request that comes now is late, and none may hit the probe.
         self.me.unlink();
-        let lost = |lost: Lost| Fault::ServerLost(lost.0);
-        server.settle_cancels().await.map_err(lost)?;
+        server.settle_cancels().await?;
         let mut names = std::mem::take(&mut self.state.ties.candidates);
         names.extend(self.cx.pools.shared().custom_settings());
         let since = moment();
         let doubted = taint.intersects(MOVES_NAMES);
         let max = self.state.bounds.max_prepared;
         self.me.begin(ClientState::Active, Instant::now());
-        let found = self.unless_ended(server.probe(&names, doubted, max)).await?.map_err(lost)?;
+        let found = self.unless_ended(server.probe(&names, doubted, max)).await??;
         self.me.rest();
         if taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
@@ -683,8 +682,8 @@ impl Session {
         let whose = self.whose();
         match server.settle_vars(&want, max, whose).await {
             Ok(None) => {}
-            Ok(Some(error)) => return Err(Fault::Settings(error)),
-            Err(lost) => return Err(Fault::ServerLost(lost.0)),
+            Ok(Some(error)) => return Err(Fault::Server(error)),
+            Err(lost) => return Err(lost.into()),
         }
         let reported = Arc::clone(&server.reported);
         self.state.report_differences(&reported, &mut self.client.out);
@@ -811,7 +810,7 @@ impl Session {
             Fault::ServerLost(why) if why.is_empty() => {}
             Fault::ServerLost(why) => Error::server_lost(why).put(out),
             Fault::ServerViolation(why) => Error::server_violation(why).put(out),
-            Fault::Settings(body) => b::put_as_fatal(out, body),
+            Fault::Server(body) => b::put_as_fatal(out, body),
         }
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
     }
@@ -828,7 +827,7 @@ fn fault_text(fault: &Fault) -> String {
         Fault::ClientGone => "client left".into(),
         Fault::ServerLost(why) => format!("server connection lost: {why}"),
         Fault::ServerViolation(why) => format!("server broke the protocol: {why}"),
-        Fault::Settings(body) => {
+        Fault::Server(body) => {
             String::from_utf8_lossy(b::ErrorFields::new(body).field(b'M').unwrap_or_default()).into_owned()
         }
     }

@@ -2,13 +2,15 @@
 //! session settings.
 //!
 //! Owns: what waits and when it leaves ([`flush`]: as which messages; [`flight`]: what becomes of it; [`ticket`]: who hears of
-//! it; [`behind`]: how one follows another; [`berths`]: how many at once). Never: answers a client.
+//! it; [`behind`]: how one follows another; [`berths`]: how many at once; [`crowd`], [`pace`]: for whom it waits). Never: answers a
+//! client.
 
 mod behind;
 mod berths;
 mod crowd;
 mod flight;
 mod flush;
+mod pace;
 mod ticket;
 
 use std::collections::HashSet;
@@ -38,6 +40,7 @@ use crowd::{Crowd, FEW};
 use flight::Flight;
 use flush::Way;
 pub use flush::{Flown, Opening};
+use pace::Pace;
 pub use ticket::{Outcome, RowNotice, Ticket, Work};
 
 /// After this many failures in a row the lane passes offers on for a while.
@@ -190,6 +193,7 @@ struct Inner {
     /// Rows under way as they were sent.
     singles: usize,
     crowd: Crowd,
+    pace: Pace,
     /// The batch would have left, if there had been a place for its flush.
     overdue: bool,
     /// Since when the batch waits for more while nothing is under way.
@@ -219,6 +223,7 @@ impl Inner {
             aloft: Vec::new(),
             singles: 0,
             crowd: Crowd::default(),
+            pace: Pace::default(),
             overdue: false,
             held: None,
             took: Duration::ZERO,
@@ -236,22 +241,41 @@ impl Inner {
         self.tickets.len() + self.flying + self.singles
     }
 
+    /// Is the whole crowd to leave together?
+    fn is_whole(&self) -> bool {
+        self.pace.is_whole() && !self.crowd.is_hurried()
+    }
+
+    /// Is it worth it that so many wait for those who were answered a moment ago?
+    fn is_coming(&self, waiting: usize) -> bool {
+        self.crowd.is_coming(waiting, self.is_whole())
+    }
+
+    /// Somebody is back, or new.
+    fn came(&mut self) {
+        if self.crowd.came() {
+            self.pace.all_are_back(Instant::now);
+        }
+    }
+
     /// Nothing is under way. Does the batch wait for those who were answered a moment ago? No longer than a flush takes: that is
-    /// what it would have waited if one were under way.
+    /// what it would have waited if one were under way. Where all leave together they have waited for that already.
     fn is_held(&mut self) -> bool {
-        if !self.crowd.is_coming(self.tickets.len()) {
+        if !self.is_coming(self.tickets.len()) {
             if self.held.is_some() {
                 self.crowd.kept_its_word();
             }
             return false;
         }
+        let whole = self.is_whole();
+        let limit = if whole { self.pace.longest_wait() } else { self.took };
         match self.held {
-            None if self.since.elapsed() >= HELD_MAX => false,
+            None if !whole && self.since.elapsed() >= HELD_MAX => false,
             None => {
                 self.held = Some(Instant::now());
                 true
             }
-            Some(begin) if begin.elapsed() < self.took => true,
+            Some(begin) if begin.elapsed() < limit => true,
             Some(_) => {
                 self.waited_in_vain();
                 false
@@ -540,12 +564,10 @@ impl Lane {
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
-        inner.crowd.came();
+        inner.came();
         let alone = if inner.crowd.is_few() { FEW } else { 1 };
-        let idle = inner.flights == 0
-            && inner.singles < alone
-            && inner.batch.is_empty()
-            && !inner.crowd.is_coming(1);
+        let idle =
+            inner.flights == 0 && inner.singles < alone && inner.batch.is_empty() && !inner.is_coming(1);
         let enough = statements > 1 && rows >= self.copy_min_rows();
         if idle && self.settings.linger.is_zero() && !enough {
             if inner.singles == 0 {
@@ -605,18 +627,34 @@ impl Lane {
         });
     }
 
-    /// A batch that waits for sessions leaves without them. False: it is gone.
+    /// A batch that waits for half of its sessions leaves without them. False: it is gone.
     fn waits_no_more(self: &Arc<Self>, batch: u64) -> bool {
-        let mut inner = lock(&self.inner);
+        let inner = lock(&self.inner);
         if inner.batches != batch {
             return false;
         }
-        let held = inner.held.is_some();
+        let held = inner.held.is_some() && !inner.is_whole();
         if held {
-            inner.waited_in_vain();
-            self.leave(inner);
+            self.leave_without_them(inner);
         }
         !held
+    }
+
+    fn leave_without_them(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        inner.waited_in_vain();
+        self.leave(inner);
+    }
+
+    /// The timer of a batch that waits for all of its sessions.
+    fn watch_hold(self: &Arc<Self>, batch: u64, limit: Duration) {
+        let lane = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(limit).await;
+            let inner = lock(&lane.inner);
+            if inner.batches == batch && inner.held.is_some() {
+                lane.leave_without_them(inner);
+            }
+        });
     }
 
     /// A batch leaves as soon as there is a place for it. False: it is gone.
@@ -709,6 +747,7 @@ impl Lane {
         }
         let (rows, bytes, waiting) = (inner.batch.rows(), inner.batch.bytes(), inner.tickets.len());
         let full = rows >= self.caps().rows / 2 || bytes >= self.settings.max_bytes / 2;
+        let was_held = inner.held.is_some();
         // With a linger only its timer and a full batch say so ([`Lane::watch`]).
         let due = inner.overdue
             || full
@@ -718,12 +757,16 @@ impl Lane {
                     (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
                     (_, _) if inner.along.is_awaited() && inner.may_follow() => true,
                     (_, _) => {
-                        inner.waits_for_disk()
+                        !inner.is_whole()
+                            && inner.waits_for_disk()
                             && inner.crowd.is_several()
                             && inner.crowd.is_complete(inner.here())
                     }
                 };
         if !due {
+            if inner.held.is_some() && !was_held && inner.is_whole() {
+                self.watch_hold(inner.batches, inner.pace.longest_wait());
+            }
             return;
         }
         let Some(berth) = Berth::take(self) else {
@@ -755,7 +798,9 @@ impl Lane {
         inner.held = None;
         inner.overdue = false;
         let here = inner.here();
-        inner.crowd.left(here);
+        if inner.crowd.left(here) {
+            inner.pace.all_are_back(Instant::now);
+        }
         let empty = inner.flown.pop().unwrap_or_else(|| self.empty());
         let batch = std::mem::replace(&mut inner.batch, empty);
         let as_many = Vec::with_capacity(inner.tickets.len());
@@ -783,6 +828,7 @@ impl Lane {
             failed: false,
             answers: Vec::new(),
             took: None,
+            commit: Duration::ZERO,
             way,
             values_rows: 0,
         };

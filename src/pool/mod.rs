@@ -592,7 +592,7 @@ impl Pool {
                 let why = ErrorFields::new(&error).field(b'M').unwrap_or_default();
                 events::connect_query_failed(&self.key.database, &String::from_utf8_lossy(why));
             }
-            Err(lost) => events::connect_query_failed(&self.key.database, &lost.0),
+            Err(lost) => events::connect_query_failed(&self.key.database, &lost.why),
         }
         let _ = server.simple("").await;
         if server.startup.is_some() {
@@ -609,7 +609,7 @@ impl Pool {
             }
             Err(lost) => {
                 server.broken = true;
-                events::connect_query_failed(&self.key.database, &lost.0);
+                events::connect_query_failed(&self.key.database, &lost.why);
             }
         }
     }

@@ -175,7 +175,7 @@ impl Proxy {
         let Reply { rows, error, .. } = server
             .prepared(&statement, &[Some(user.as_bytes())], 1)
             .await
-            .map_err(|lost| Failed::Unreachable(lost.0))?;
+            .map_err(|lost| Failed::Unreachable(lost.why))?;
         server.release(Instant::now());
         match error {
             None => Ok(rows),

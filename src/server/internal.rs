@@ -84,7 +84,25 @@ impl Reply {
 
 /// The connection can't be used any more.
 #[derive(Debug)]
-pub struct Lost(pub String);
+pub struct Lost {
+    /// What is wrong with it.
+    pub why: String,
+    /// The ErrorResponse body by which the server said that it ends it, if it did.
+    pub said: Option<Vec<u8>>,
+}
+
+impl Lost {
+    /// The server said nothing.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), said: None }
+    }
+
+    /// Behind what the server said.
+    pub fn behind(reply: &Reply, why: impl Into<String>) -> Self {
+        let said = reply.error.as_ref().filter(|body| b::ErrorFields::new(body).ends_connection());
+        Self { why: why.into(), said: said.cloned() }
+    }
+}
 
 impl ServerConn {
     /// Runs `text` as one Query of ours.
@@ -214,7 +232,7 @@ impl ServerConn {
     pub fn poll_unit(&mut self, cx: &mut Context<'_>, reply: &mut Reply) -> Poll<Result<(), Lost>> {
         self.poll_ready_for_query(cx, reply).map_err(|why| {
             self.broken = true;
-            Lost(why)
+            Lost::behind(reply, why)
         })
     }
 
@@ -332,7 +350,7 @@ impl ServerConn {
         self.shared.role_doubted.store(false, Ordering::Relaxed);
         let reply = self.simple(role::QUESTION).await?;
         let row: Vec<_> = reply.rows.first().into_iter().flatten().map(Option::as_deref).collect();
-        let role = Role::answered(&row).ok_or_else(|| Lost("the server does not say what it is".into()))?;
+        let role = Role::answered(&row).ok_or_else(|| Lost::new("the server does not say what it is"))?;
         Ok(role
             .unless_asked_for(self.startup.iter().flat_map(|set| set.iter()))
             .unfit_for(self.shared.target.attrs)
@@ -361,7 +379,7 @@ impl ServerConn {
             reply = self.probe_rows(names.as_bytes(), false, max).await?;
         }
         if let Some(error) = reply.error {
-            return Err(Lost(format!(
+            return Err(Lost::new(format!(
                 "session probe failed: {}",
                 String::from_utf8_lossy(b::ErrorFields::new(&error).field(b'M').unwrap_or_default())
             )));
@@ -370,7 +388,7 @@ impl ServerConn {
         let limit =
             if reply.rows.len() > 1 { reply.rows.remove(0).into_iter().next().flatten() } else { None };
         let mut probe =
-            Probe::decode(&reply.rows, &login).ok_or_else(|| Lost("session probe gave no row".into()))?;
+            Probe::decode(&reply.rows, &login).ok_or_else(|| Lost::new("session probe gave no row"))?;
         if let Some(limit) = limit {
             let limit = String::from_utf8_lossy(&limit).into_owned();
             probe
@@ -387,7 +405,7 @@ impl ServerConn {
         self.names.clear();
         match self.simple("DEALLOCATE ALL").await?.error {
             None => Ok(()),
-            Some(_) => Err(Lost("prepared statements are not what they were".into())),
+            Some(_) => Err(Lost::new("prepared statements are not what they were")),
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Owns: which names the server connection at hand has been lent. The text goes as it was sent.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
@@ -22,7 +22,7 @@ const MOVES: Effects = Effects::PREPARE.union(Effects::DEALLOCATE);
 /// Names that a server connection has been lent.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
-    names: Vec<Box<[u8]>>,
+    names: HashSet<Box<[u8]>>,
     query: Option<Waiting>,
     /// What the Query that is owed its answer does to names, one for each of its tags that says so.
     moves: VecDeque<Option<NameMove>>,
@@ -82,7 +82,7 @@ impl State {
                 self.counts.server_parses += 1;
                 server.pipeline.push(Kind::Close, Action::Skip, false);
                 server.pipeline.push(Kind::Parse, Action::Skip, false);
-                self.lent.names.push(told_apart(&name).into());
+                self.lent.names.insert(told_apart(&name).into());
             }
         }
         server.pipeline.len() > before
@@ -129,14 +129,16 @@ impl State {
     pub(super) fn recv_move(&mut self) {
         match self.lent.moves.pop_front().flatten() {
             Some(NameMove::Gone(name)) => self.names.forget(&name),
-            Some(NameMove::Made(name)) => self.lent.names.retain(|lent| **lent != *told_apart(&name)),
+            Some(NameMove::Made(name)) => {
+                self.lent.names.remove(told_apart(&name));
+            }
             None => {}
         }
     }
 
     /// The server connection at hand may have been lent this name.
     pub(super) fn is_lent(&self, name: &[u8]) -> bool {
-        self.lent.names.iter().any(|lent| **lent == *told_apart(name))
+        self.lent.names.contains(told_apart(name))
     }
 
     /// A Close of a name that was lent takes the loan away, too: SQL may make it anew behind that. Where nothing is owed it
@@ -146,7 +148,7 @@ impl State {
             self.await_answers(server);
             return Taken::Later;
         }
-        self.lent.names.retain(|lent| **lent != *told_apart(name));
+        self.lent.names.remove(told_apart(name));
         self.names.close(name);
         server.pipeline.push(Kind::Close, Action::Forward, true);
         Taken::Forward

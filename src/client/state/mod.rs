@@ -28,6 +28,7 @@ use crate::pool::{self, registry::Shared};
 use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::{ClientNames, Statement};
 use crate::proto::vars::VarSet;
+use crate::server::internal::Lost;
 use crate::server::{Reported, ServerConn};
 use crate::settings::{General, PoolMode, SessionState};
 use crate::sql::effects::Effects;
@@ -79,8 +80,14 @@ pub enum Fault {
     ServerLost(String),
     /// The server broke the protocol.
     ServerViolation(String),
-    /// Settings could not be carried to this server connection: the ErrorResponse body it answered.
-    Settings(Vec<u8>),
+    /// The server's own word on it, the body of its ErrorResponse: settings could not be carried to this connection, or it ends it.
+    Server(Vec<u8>),
+}
+
+impl From<Lost> for Fault {
+    fn from(Lost { why, said }: Lost) -> Self {
+        said.map_or(Self::ServerLost(why), Self::Server)
+    }
 }
 
 impl From<DecodeError> for Fault {

@@ -36,6 +36,8 @@ pub(super) struct Aboard {
     pub(super) prepares: bool,
     /// Flights before it, since the connection was had from the pool.
     pub(super) behind: usize,
+    /// Since when it waits for nothing but its COMMIT.
+    pub(super) committing: Option<Instant>,
 }
 
 /// A flight that left and has no place yet.
@@ -141,7 +143,7 @@ impl Follower {
     /// Its turn has come: the one before it is answered.
     pub(super) fn fly(mut self, server: Checkout, behind: usize) {
         self.next.flight.begins(Instant::now());
-        let aboard = Aboard { server, sent: self.sent, prepares: false, behind };
+        let aboard = Aboard { server, sent: self.sent, prepares: false, behind, committing: None };
         tokio::spawn(self.next.flight.fly(self.next.batch, Some(aboard)));
     }
 
@@ -165,6 +167,11 @@ impl Inner {
         self.took >= if small { SLOW_SMALL } else { SLOW }
     }
 
+    /// Could a flight behind the one under way gain by it?
+    fn is_quick(&self) -> bool {
+        self.took < SLOW && !self.is_whole()
+    }
+
     /// Is it time for the batch to go behind the flight that takes one along? Not before half of the crowd is in it: the others'
     /// turn is the next one.
     pub(super) fn may_follow(&self) -> bool {
@@ -180,12 +187,12 @@ impl Lane {
             && self.parts.is_empty()
             && self.settings.max_flushes_per_table > 1
             && aboard.behind < BEHIND_MAX
-            && lock(&self.inner).took < SLOW
+            && lock(&self.inner).is_quick()
             && !self.pool.wants_back(&aboard.server)
     }
 
-    /// The answer to the end of its transaction, for those who wait for it; and the flight that was taken along meanwhile. Where
-    /// nobody waits for either any more the connection is given up.
+    /// The answer to the end of its transaction, for those who wait for it; and the flight that was taken along meanwhile. With so
+    /// many `tags` only the COMMIT is left. Where nobody waits for either any more the connection is given up.
     ///
     /// Cancel safety: none; the connection is closed.
     pub(super) async fn answer(
@@ -193,6 +200,7 @@ impl Lane {
         aboard: &mut Aboard,
         tickets: &[Arc<Ticket>],
         reply: &mut Reply,
+        tags: usize,
     ) -> (Result<(), Lost>, Option<Follower>) {
         let (mut open, mut follower) = (None, None);
         let mut may = self.may_be_followed(aboard);
@@ -201,6 +209,9 @@ impl Lane {
             loop {
                 if let Poll::Ready(ended) = aboard.server.poll_unit(cx, reply) {
                     return Poll::Ready(ended);
+                }
+                if aboard.committing.is_none() && reply.tags.len() >= tags {
+                    aboard.committing = Some(Instant::now());
                 }
                 // Before all of it is out nobody could tell whose bytes were lost.
                 if !may || !aboard.server.conn.is_flushed() {
@@ -227,7 +238,7 @@ impl Lane {
                 return Poll::Pending;
             }
             aboard.server.cancel(self.pool.settings.load().server_connect_timeout);
-            Poll::Ready(Err(Lost("nobody waits for it any more".into())))
+            Poll::Ready(Err(Lost::new("nobody waits for it any more")))
         })
         .await;
         (answered, follower)

@@ -29,9 +29,10 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// Somebody is back, or new.
-    pub(super) fn came(&mut self) {
+    /// Somebody is back, or new. True: nobody is away.
+    pub(super) fn came(&mut self) -> bool {
         self.away = self.away.saturating_sub(1);
+        self.away == 0
     }
 
     /// So many have their answer.
@@ -45,11 +46,12 @@ impl Crowd {
     }
 
     /// A batch leaves; `here` are in it or under way. Slow to forget: a crowd once taken for small would leave in ever
-    /// smaller batches.
-    pub(super) fn left(&mut self, here: usize) {
+    /// smaller batches. True: nobody is away.
+    pub(super) fn left(&mut self, here: usize) -> bool {
         self.expected = (here + self.away).max(self.expected - self.expected.div_ceil(8));
         self.forget_some();
         self.hurried = self.hurried.saturating_sub(1);
+        self.away == 0
     }
 
     /// A batch waited for them until half were here.
@@ -79,9 +81,15 @@ impl Crowd {
         sessions * 2 >= self.expected
     }
 
-    /// Will so many become half of them soon, so that nothing is lost by a wait?
-    pub(super) fn is_coming(&self, waiting: usize) -> bool {
-        !self.is_few() && !self.is_half(waiting) && self.away > 0 && self.hurried == 0
+    /// Will so many become half of them soon, or all of them if the `whole` crowd is to leave together, so that nothing is lost by a wait?
+    pub(super) fn is_coming(&self, waiting: usize, whole: bool) -> bool {
+        let enough = if whole { self.is_complete(waiting) } else { self.is_half(waiting) };
+        !self.is_few() && !enough && self.away > 0 && !self.is_hurried()
+    }
+
+    /// Batches are not to wait for anybody.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.hurried > 0
     }
 
     /// Is nobody away, who was with `here`?
@@ -108,25 +116,36 @@ mod tests {
         let mut crowd = of(8);
         for waiting in 1..4 {
             crowd.came();
-            assert!(crowd.is_coming(waiting), "{waiting} of 8");
+            assert!(crowd.is_coming(waiting, false), "{waiting} of 8");
         }
         crowd.came();
-        assert!(!crowd.is_coming(4));
+        assert!(!crowd.is_coming(4, false));
         assert!(crowd.is_complete(8) && !crowd.is_complete(7));
     }
 
     #[test]
+    fn all_of_a_crowd_are_waited_for_where_they_leave_together() {
+        let mut crowd = of(8);
+        for waiting in 1..8 {
+            crowd.came();
+            assert!(crowd.is_coming(waiting, true), "{waiting} of 8");
+        }
+        assert!(crowd.came() && !crowd.is_coming(8, true));
+        assert!(!crowd.is_coming(7, true), "nobody is away");
+    }
+
+    #[test]
     fn one_client_or_two_are_no_crowd() {
-        assert!(!Crowd::default().is_coming(1));
-        assert!(!of(1).is_coming(1) && !of(2).is_coming(1));
-        assert!(of(3).is_coming(1));
+        assert!(!Crowd::default().is_coming(1, false));
+        assert!(!of(1).is_coming(1, false) && !of(2).is_coming(1, false));
+        assert!(of(3).is_coming(1, false));
     }
 
     #[test]
     fn nobody_is_waited_for_who_is_not_away() {
         let mut crowd = of(8);
         (0..8).for_each(|_| crowd.came());
-        assert!(!crowd.is_coming(1));
+        assert!(!crowd.is_coming(1, false));
     }
 
     #[test]
@@ -135,14 +154,14 @@ mod tests {
         for _ in 0..1000 {
             // All come once and never again.
             crowd.answered(8);
-            if crowd.is_coming(1) {
+            if crowd.is_coming(1, false) {
                 waits += 1;
                 crowd.stayed_away(1);
             }
             crowd.left(1);
         }
         assert!((5..40).contains(&waits), "{waits} waits");
-        while !crowd.is_coming(1) {
+        while !crowd.is_coming(1, false) {
             crowd.answered(8);
             crowd.left(1);
         }
@@ -157,7 +176,7 @@ mod tests {
             let mut crowd = of(n);
             (0..100).for_each(|_| crowd.left(here));
             prop_assert!(crowd.expected <= here.max(1) && crowd.away == 0);
-            prop_assert!(!crowd.is_coming(here));
+            prop_assert!(!crowd.is_coming(here, false));
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::futures::Notified;
 use super::behind::Aboard;
 use super::berths::Berth;
 use super::flush::{Guard, Sent, Way};
+use super::pace::lately;
 use super::ticket::{Outcome, RowNotice, Ticket, count_work};
 use super::{COPIES_ONLY, Lane, Owner, lock};
 use crate::coalesce::batch::{Cargo, copy_context};
@@ -128,6 +129,8 @@ pub(super) struct Flight {
     pub(super) left: Instant,
     /// How long the last of its COPYs took that committed, if one did; one failed.
     pub(super) took: Option<Duration>,
+    /// How long its COMMIT alone took.
+    pub(super) commit: Duration,
     pub(super) failed: bool,
     /// What the server answered to statements that are no COPY.
     pub(super) answers: Vec<u8>,
@@ -335,7 +338,7 @@ impl Flight {
     fn sit(&self, mut server: Checkout, batch: &Cargo) -> Aboard {
         let prepares = self.lane.prepares_answers(&server);
         let sent = self.lane.put_flush(&mut server, batch, self.way);
-        Aboard { server, sent, prepares, behind: 0 }
+        Aboard { server, sent, prepares, behind: 0, committing: None }
     }
 
     /// The batch goes without the units that were taken back. False: no other ones were in it.
@@ -372,10 +375,11 @@ impl Flight {
             let Some(mut place) = place else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() / lane.each() } else { 0 };
             let mut reply = Reply { raw_left: statements, ..Reply::default() };
+            let tags = lane.tags_before_commit(batch, place.sent.guard);
             let (finished, follower) =
-                lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply).await;
+                lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply, tags).await;
             self.note(&place, &mut reply, seen);
-            let Aboard { mut server, sent: Sent { guard, .. }, prepares, behind } = place;
+            let Aboard { mut server, sent: Sent { guard, .. }, prepares, behind, .. } = place;
             if finished.is_err() {
                 let is_out = server.conn.is_flushed();
                 // One behind it was let in when all of it was out.
@@ -408,6 +412,7 @@ impl Flight {
     fn note(&mut self, place: &Aboard, reply: &mut Reply, seen: &mut Seen) {
         let Sent { guard, values_rows } = place.sent;
         self.values_rows = values_rows;
+        self.commit = place.committing.map_or(Duration::ZERO, |since| since.elapsed());
         self.answers = std::mem::take(&mut reply.raw);
         seen.values_rows = values_rows;
         seen.server_pid = Some(place.server.shared.pid);
@@ -469,8 +474,7 @@ impl Flight {
         reply: &Reply,
         seen: &mut Seen,
     ) -> Landed {
-        let tags = self.lane.names_first() + self.lane.copies(batch) + guard.tags(self.lane.legs.len());
-        let guard_answered = reply.tags.len() >= tags;
+        let guard_answered = reply.tags.len() >= self.lane.tags_before_commit(batch, guard);
         if !was_out || (reply.error.is_some() && !guard_answered) {
             seen.outcome = FlushOutcome::Lost;
             return Landed::NotStored;
@@ -539,7 +543,8 @@ impl Flight {
         let mut inner = lock(&self.lane.inner);
         if let Some(took) = self.took {
             inner.failures = 0;
-            inner.took = (inner.took * 7 + took) / 8;
+            inner.took = lately(inner.took, took);
+            inner.pace.flew(took.saturating_sub(self.commit), self.commit);
         } else if self.failed {
             Lane::failed(&mut inner);
         }
@@ -547,6 +552,7 @@ impl Flight {
         inner.aloft.retain(|number| *number != self.number);
         inner.flying -= units;
         inner.crowd.answered(units);
+        inner.pace.answered(Instant::now());
         self.lane.landed.notify_waiters();
         self.lane.flush_if_due(inner);
     }

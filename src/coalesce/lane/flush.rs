@@ -186,6 +186,11 @@ impl Lane {
         if draws && !self.is_pipelined() { self.legs.len() } else { 0 }
     }
 
+    /// Tags of ours once everything is answered but the COMMIT.
+    pub(super) fn tags_before_commit(&self, batch: &Cargo, guard: Guard) -> usize {
+        self.names_first() + self.copies(batch) + guard.tags(self.legs.len())
+    }
+
     /// The INSERT of many VALUES that so many rows go as. Each number of rows is a statement of its own: there are many, and on a
     /// connection that is half full of statements none takes the place of another.
     fn values_of<'a>(

@@ -288,7 +288,7 @@ impl<'a> Asker<'a> {
 }
 
 fn lost(lost: Lost) -> Refusal {
-    Refusal::for_now(lost.0)
+    Refusal::for_now(lost.why)
 }
 
 /// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.

@@ -1,0 +1,126 @@
+//! What the time of a lane's flushes goes to, and whether its whole crowd is to leave together.
+//!
+//! ```text
+//!   Two halves take turns: while one waits for its COMMIT the other comes back, and its COMMIT waits for that of the first.
+//!   So each client is answered once in two COMMITs, and all else is done meanwhile.
+//!   All together: once in a COMMIT and all else, which nobody waits for twice.
+//! ```
+//! A COMMIT waits for a disk or for a standby; all else (rows that go to the server, clients that are answered and come back)
+//! mostly for a processor. Where the first takes longer than the second it is better to leave together.
+//!
+//! Owns: how long either lately took. Never: reads a clock, decides alone; the lane knows who is expected.
+
+use std::time::{Duration, Instant};
+
+/// Quicker COMMITs are not waited for by all: the runtime's timer could not end a wait that is in vain.
+const COMMIT_MIN: Duration = Duration::from_millis(1);
+
+/// Nobody waits longer for the others, however slow COMMITs are.
+const WAIT_MAX: Duration = Duration::from_millis(10);
+
+/// How a lane's flushes lately went.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// From the guard's answer to the end.
+    commit: Duration,
+    /// From a flush's leaving to the guard's answer.
+    rows: Duration,
+    /// From a flush's end until all who were answered are back.
+    turn: Duration,
+    /// Somebody was answered then, and not all are back.
+    answered: Option<Instant>,
+    whole: bool,
+}
+
+impl Pace {
+    /// A flush was committed.
+    pub(super) fn flew(&mut self, rows: Duration, commit: Duration) {
+        self.rows = lately(self.rows, rows);
+        self.commit = lately(self.commit, commit);
+        // Of a half only that half's way back is known.
+        let turn = if self.whole { self.turn } else { self.turn * 2 };
+        self.whole = self.commit >= COMMIT_MIN && self.commit > self.rows + turn;
+    }
+
+    /// Its clients are answered.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.answered.get_or_insert(now);
+    }
+
+    /// Nobody is away any more, be it that they are back or that they are not expected any more. The clock is read if that was
+    /// waited for.
+    pub(super) fn all_are_back(&mut self, now: impl FnOnce() -> Instant) {
+        if let Some(answered) = self.answered.take() {
+            // One who took a rest says little of the others.
+            let turn = now().duration_since(answered).min(self.commit * 4);
+            self.turn = lately(self.turn, turn);
+        }
+    }
+
+    /// Is the whole crowd to leave together?
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Those who are here wait for the others no longer than they would wait for a COMMIT.
+    pub(super) fn longest_wait(&self) -> Duration {
+        self.commit.min(WAIT_MAX)
+    }
+}
+
+/// An average that forgets.
+pub(super) fn lately(before: Duration, now: Duration) -> Duration {
+    (before * 7 + now) / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// So many rounds of a crowd: its rows, COMMITs of this length, and this long until it is back, whole and in halves.
+    fn is_whole_after(
+        rounds: usize,
+        pace: &mut Pace,
+        commit: Duration,
+        whole: Duration,
+        half: Duration,
+    ) -> bool {
+        let mut now = Instant::now();
+        for _ in 0..rounds {
+            pace.flew(MS / 10, commit);
+            pace.answered(now);
+            now += if pace.is_whole() { whole } else { half };
+            pace.all_are_back(|| now);
+        }
+        pace.is_whole()
+    }
+
+    #[test]
+    fn all_leave_together_where_commits_take_longer_than_all_else() {
+        let mut pace = Pace::default();
+        assert!(is_whole_after(100, &mut pace, 5 * MS, MS, MS / 2));
+        assert_eq!(pace.longest_wait().as_millis(), 4, "rounded down: an average that comes near");
+        assert!(!is_whole_after(100, &mut pace, MS / 10, MS, MS / 2), "a quick disk");
+        assert!(is_whole_after(100, &mut pace, 5 * MS, MS, MS / 2), "and a slow one again");
+        assert!(!is_whole_after(100, &mut pace, 5 * MS, 8 * MS, 4 * MS), "clients that think");
+        assert!(is_whole_after(200, &mut pace, 500 * MS, MS, MS));
+        assert_eq!(pace.longest_wait(), WAIT_MAX);
+    }
+
+    #[test]
+    fn one_who_rests_does_not_change_it_for_long() {
+        let mut pace = Pace::default();
+        assert!(is_whole_after(100, &mut pace, 5 * MS, MS, MS));
+        assert!(is_whole_after(1, &mut pace, 5 * MS, 60_000 * MS, MS));
+        assert!(is_whole_after(20, &mut pace, 5 * MS, MS, MS));
+    }
+
+    #[test]
+    fn what_nobody_waited_for_is_not_measured() {
+        let mut pace = Pace::default();
+        pace.all_are_back(|| unreachable!("the clock is not read"));
+        assert_eq!(pace.turn, Duration::ZERO);
+    }
+}
