@@ -1320,3 +1320,93 @@ fn what_a_client_reads_under_other_settings_is_nobody_elses() {
     Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
     assert_eq!(run(&mut changed), march);
 }
+
+/// What is prepared behind a SET or a new table of the same transaction means what it means there, and nobody else is given it.
+#[test]
+fn what_is_prepared_under_what_a_transaction_sets_is_its_own() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(
+        "CREATE SCHEMA one CREATE TABLE t (v int); CREATE SCHEMA two CREATE TABLE t (v text); CREATE TABLE d (v date)",
+    );
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let date = "SELECT '02/03/2024'::date::text, $1::text";
+    let ask_for = |raw: &mut Raw, name: &str, parse: Option<&str>| {
+        comparable(&ask(raw, |o| {
+            if let Some(text) = parse {
+                put_parse(o, name, text);
+            }
+            put_run(o, name, &["1"]);
+        }))
+    };
+    // Each: what the first client says before its Parse, in a block; how the block ends.
+    let dates = ["SET LOCAL DateStyle = 'ISO, DMY'", "SET DateStyle = 'ISO, DMY'"];
+    for (set, end) in dates.into_iter().flat_map(|set| ["COMMIT", "ROLLBACK"].map(|end| (set, end))) {
+        let [direct, through] = [server.port(), proxy.port()].map(|port| {
+            let mut own = Raw::login(port, &database);
+            let mut other = Raw::login(port, &database);
+            let text = format!("{date} /* {set} {end} */");
+            let mut seen = vec![ask_for(&mut own, "before", Some(&text))];
+            own.rows("BEGIN");
+            own.rows(set);
+            seen.push(ask_for(&mut own, "inside", Some(&text)));
+            own.rows(end);
+            seen.push(ask_for(&mut other, "theirs", Some(&text)));
+            seen.push(ask_for(&mut own, "before", None));
+            // First made inside.
+            let fresh = format!("{text} -- again");
+            own.rows("BEGIN");
+            own.rows(set);
+            seen.push(ask_for(&mut own, "first", Some(&fresh)));
+            own.rows(end);
+            seen.push(ask_for(&mut other, "second", Some(&fresh)));
+            seen
+        });
+        assert_eq!(through, direct, "{set}, {end}");
+    }
+    let insert = "INSERT INTO t VALUES ($1)";
+    let [direct, through] =
+        [server.port(), proxy.port()].map(|port| {
+            server.psql(&database, "TRUNCATE one.t, two.t");
+            let mut own = Raw::login(port, &database);
+            let mut other = Raw::login(port, &database);
+            [&mut own, &mut other].into_iter().for_each(|raw| drop(raw.rows("SET search_path = one")));
+            let run = |raw: &mut Raw, name: &str, before: &[&str], parse: bool| {
+                comparable(&ask(raw, |o| {
+                    for text in before {
+                        put_parse(o, "", text);
+                        put_run(o, "", &[]);
+                    }
+                    if parse {
+                        put_parse(o, name, insert);
+                        f::put_target(o, f::DESCRIBE, b'S', name.as_bytes());
+                    }
+                    put_run(o, name, &["007"]);
+                }))
+            };
+            let mut seen = vec![run(&mut own, "a", &[], true)];
+            own.rows("BEGIN");
+            own.rows("SET LOCAL search_path = two");
+            seen.push(run(&mut own, "b", &[], true));
+            own.rows("COMMIT");
+            seen.push(run(&mut other, "a", &[], true));
+            seen.push(run(&mut own, "c", &["SET search_path = two"], true));
+            own.rows("SET search_path = one");
+            let made = ["BEGIN", "CREATE TEMP TABLE t (v text) ON COMMIT DROP"];
+            seen.push(run(&mut own, "e", &made, true));
+            own.rows("COMMIT");
+            // What is undone with a savepoint.
+            own.rows("BEGIN");
+            own.rows("SAVEPOINT s");
+            own.rows("ALTER TABLE one.t ALTER v TYPE text");
+            seen.push(run(&mut own, "f", &[], true));
+            own.rows("ROLLBACK TO s");
+            seen.push(run(&mut own, "g", &[], true));
+            own.rows("COMMIT");
+            seen.push(server.psql(
+                &database,
+                "SELECT 1, v::text FROM one.t UNION ALL SELECT 2, v FROM two.t ORDER BY 1, 2",
+            ));
+            seen
+        });
+    assert_eq!(through, direct);
+}

@@ -15,6 +15,7 @@ pub mod database;
 pub mod effects;
 pub mod insert;
 pub mod meaning;
+pub mod moves;
 pub mod scan;
 pub mod verbs;
 

@@ -34,6 +34,7 @@ impl State {
         self.turns = self.turns.wrapping_add(1);
         if status == TransactionStatus::Idle {
             self.unjudged.portals = None;
+            self.meaning.open = false;
             if std::mem::take(&mut self.meaning.moved) {
                 self.shared.statements.catalog_moved();
             }
@@ -163,6 +164,10 @@ impl State {
     pub fn recv_end(&mut self, tag: &[u8]) {
         if matches!(tag, b"PREPARE\0" | b"DEALLOCATE\0") {
             self.recv_move();
+        }
+        if tag == b"ROLLBACK\0" && self.meaning.moved {
+            // Perhaps to a savepoint: what was made behind it is gone.
+            self.shared.statements.catalog_moved();
         }
         match Moved::by(tag, self.ties.taint.intersects(Effects::TEMP)) {
             Moved::Nothing => {}

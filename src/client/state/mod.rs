@@ -278,6 +278,9 @@ pub struct Meaning {
     pub own: u64,
     /// Its transaction changed a catalogue: texts may mean something else again when it ends.
     pub moved: bool,
+    /// Its transaction may have changed what texts mean until it ends, by its settings or its tables: what is prepared in it
+    /// is nobody else's.
+    pub open: bool,
 }
 
 /// What ties a session to one server connection, or may.
@@ -416,7 +419,7 @@ impl State {
             names: ClientNames::default(),
             forgetting: false,
             shapes: Shapes::default(),
-            meaning: Meaning { pool: catalog, own: 0, moved: false },
+            meaning: Meaning { pool: catalog, own: 0, moved: false, open: false },
             texts,
             vars: Vars {
                 want: Arc::clone(&base),

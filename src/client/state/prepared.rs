@@ -10,7 +10,7 @@ use crate::client::judge::Ruling;
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX};
 use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement};
+use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements};
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::{Effects, effects};
@@ -147,15 +147,19 @@ impl State {
 
     /// The statement of a Parse with a name, held once for all clients. `None`: a text more would be over the budget.
     fn kept(&self, parse: &f::Parse<'_>) -> Option<Arc<Statement>> {
+        // What only its transaction knows no class can name.
+        let apart = if self.meaning.open { Statements::own_catalog() } else { 0 };
         let statement = self.shared.statements.intern(
             parse.query,
             parse.types,
-            self.class_of_texts(),
+            self.class_of_texts() ^ apart,
             || effects(parse.query, self.std_strings()),
             self.bounds.prepared_bytes_max,
             &self.texts,
         )?;
-        statement.settings.get_or_init(|| self.settings_of_texts());
+        if !self.meaning.open {
+            statement.settings.get_or_init(|| self.settings_of_texts());
+        }
         Some(statement)
     }
 
@@ -168,6 +172,7 @@ impl State {
     ) -> Option<Arc<Statement>> {
         let free =
             self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
+        let free = free && !self.meaning.open;
         if free && self.names.len() + others < PREPARED_NAMES_MAX { self.kept(parse) } else { None }
     }
 
@@ -261,7 +266,7 @@ impl State {
     /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
     /// and stands for itself, so that nobody else who prepared that text under those of before is given it.
     fn under_settings_of_now(&mut self, statement: Arc<Statement>, server: &ServerConn) -> Arc<Statement> {
-        let now = self.settings_of_texts();
+        let now = self.settings_of_texts() ^ if self.meaning.open { Statements::own_catalog() } else { 0 };
         let Some(&before) = statement.settings.get().filter(|before| **before != now) else {
             return statement;
         };
@@ -273,7 +278,9 @@ impl State {
         let read = || effects(query, self.std_strings());
         let new = self.shared.statements.intern(query, types, class, read, max, &self.texts);
         let Some(new) = new.filter(|new| new.is_told_as(&statement)) else { return statement };
-        new.settings.get_or_init(|| now);
+        if !self.meaning.open {
+            new.settings.get_or_init(|| now);
+        }
         if self.shapes.was_told(statement.id) {
             self.tell_named(new.id);
         }

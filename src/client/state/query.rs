@@ -34,6 +34,8 @@ impl State {
             return Ok(self.refuse(Kind::Query, error, server));
         }
         self.tainted(found, text);
+        // Of several statements only the first was looked at.
+        self.meaning.open |= memchr::memchr(b';', without_its_end(text)).is_some();
         self.awaiting |= found.intersects(FORGETS_NAMES);
         self.note_custom_settings(text, found);
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() && self.deallocate(text, server) {
@@ -169,4 +171,10 @@ impl State {
         self.names.forget(&gone);
         true
     }
+}
+
+/// Without the semicolon behind the last statement.
+fn without_its_end(text: &[u8]) -> &[u8] {
+    let text = text.trim_ascii_end();
+    text.strip_suffix(b";").unwrap_or(text)
 }

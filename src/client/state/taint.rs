@@ -4,6 +4,7 @@ use super::{BOUND, State};
 use crate::error::Error;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, deallocated_name, effects};
+use crate::sql::moves::may_change_meaning;
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
 
@@ -30,6 +31,7 @@ impl State {
     /// Something is done that may change the session; `text` is where names of settings may stand.
     pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
         self.ties.taint = self.ties.taint.union(found);
+        self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
         }
