@@ -202,6 +202,28 @@ fn a_server_that_does_not_listen_any_more_is_heard() {
     }
 }
 
+/// What a client is told does not hang on who asked the server last.
+#[test]
+fn a_server_that_ends_while_it_is_asked_for_ourselves_is_heard() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut client, mut holder) = (Raw::login(proxy.port(), &db), Raw::login(pg.port(), &db));
+    client.rows("SELECT 1");
+    let waits = servers("pid", &db, "wait_event_type = 'Lock'");
+    holder.rows(&waits);
+    holder.rows("BEGIN");
+    holder.rows("LOCK TABLE pg_class IN ACCESS EXCLUSIVE MODE");
+    // What it set is asked for behind its answer.
+    client.rows("SET work_mem = '3MB'");
+    let asked = poll(PATIENCE, || holder.value(&waits)).expect("a server that waits for the lock");
+    holder.rows(&format!("SELECT pg_terminate_backend({asked})"));
+    client.send(&Step::query("SELECT 2").bytes);
+    let last = client.read_until_closed().pop().expect("a word");
+    assert_eq!(last.sqlstate(), "57P01", "{}", last.field(b'M'));
+    holder.rows("COMMIT");
+}
+
 #[test]
 fn a_server_that_does_not_wait_for_a_password_is_heard() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind");
