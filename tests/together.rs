@@ -778,8 +778,9 @@ const ALONE: &[(&str, &str)] = &[
 #[test]
 fn what_must_be_alone_is_alone() {
     let pg = Postgres::shared();
-    let proxy = Proxy::to(pg, "", "", "");
     for (setup, sql) in ALONE {
+        // One for each: the connections to its database go with it.
+        let proxy = Proxy::to(pg, "", "", "");
         let (through, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
         let mut clients = crowd_of(proxy.port(), &through, CLIENTS);
         let mut direct = crowd_of(pg.port(), &twin, CLIENTS);

@@ -347,7 +347,7 @@ fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> 
         let place = usize::from(number).checked_sub(1);
         place.and_then(|place| param_oids.get(place)).copied().ok_or(Reason::ParameterList)
     };
-    let mut types = Vec::new();
+    let mut types: Vec<Oid> = used.casts.iter().copied().map(Oid::from).collect();
     for name in &used.columns {
         let column = returned_column(table, name)?;
         takes_computed(column)?;
@@ -365,6 +365,12 @@ fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> 
             SetTo::Param(number) => is_set_unfailingly(oid(*number)?, column)?,
         }
     }
+    let columns = target_columns(table, target)?;
+    let computed = columns.iter().zip(&target.items).filter(|(_, class)| **class == Class::Computed);
+    types.extend(computed.map(|(column, _)| column.type_oid));
+    for &number in &used.params {
+        types.push(oid(number)?);
+    }
     let refused = |number: u16, oid: Oid| Reason::Used { number, oid };
     for &number in &used.params {
         let oid = oid(number)?;
@@ -374,7 +380,7 @@ fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> 
     }
     for &number in &used.lazy_params {
         let oid = oid(number)?;
-        if !is_used_unfailingly(oid, &types) {
+        if !is_used_unfailingly(oid, &types, used.source) {
             return Err(refused(number, oid));
         }
     }

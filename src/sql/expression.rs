@@ -30,6 +30,8 @@ pub struct Used {
     pub lazy_params: Vec<u16>,
     /// ... and those that are of a type, when they have to be of just that.
     pub typed: Vec<(u16, Cast)>,
+    /// Types that are cast to.
+    pub casts: Vec<u16>,
     /// Functions that take arguments, and operators: somebody may have others of these names.
     pub names: Vec<String>,
     /// Values go by casts from one type to another, perhaps, before they come to their columns.
@@ -373,6 +375,7 @@ impl Reader<'_> {
             return None;
         }
         self.used.time |= TIME_TYPES.contains(&oid);
+        self.used.casts.push(oid);
         let value = cast.arg.as_ref()?;
         let part = self.part(value, depth + 1)?;
         if let NodeEnum::ParamRef(param) = value.node.as_ref()? {
@@ -420,6 +423,7 @@ mod tests {
         let used = value("lower($1) || 'x' || round($2::numeric, 2)").expect("names");
         assert_eq!(used.names, ["||", "lower", "round"]);
         assert_eq!((used.params, used.lazy_params.len(), used.typed.len()), (vec![1, 2], 0, 1));
+        assert_eq!(used.casts, [1700]);
         assert!(used.converts && !used.time);
         for (expression, names) in [
             ("now() - interval '1 day'", &["-"][..]),

@@ -3,6 +3,7 @@
 use crate::coalesce::catalog::{Column, FIRST_USER_OID, Reason, TypeKind};
 use crate::coalesce::plan::ItemRule;
 use crate::sql::cast::{self, Cast};
+use crate::sql::expression::Source;
 use crate::sql::insert::{Class, Item, without_cast};
 use crate::sql::meaning::InsertTarget;
 use crate::wire::Oid;
@@ -296,13 +297,38 @@ pub(super) fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<P
     Ok(ParamRule { index, convert: None, elements: None, as_text: false, print, rounds: false, temporal })
 }
 
-/// May a parameter of this type stand in an expression? One of PostgreSQL's own; what users could make of it, the guard looks for.
+/// May a value of this type stand in an expression? One of PostgreSQL's own whose ways to others are known; what users could make of
+/// it, the guard looks for.
 pub(super) fn may_be_used(oid: Oid) -> bool {
-    let array = matches!(
+    matches!(
         oid,
-        oid::INT2_ARRAY | oid::INT4_ARRAY | oid::INT8_ARRAY | oid::TEXT_ARRAY | oid::VARCHAR_ARRAY
-    );
-    (scalar_is_proven(oid) && oid != oid::TIMETZ) || array
+        oid::INT2
+            | oid::INT4
+            | oid::INT8
+            | oid::NUMERIC
+            | oid::FLOAT4
+            | oid::FLOAT8
+            | oid::BOOL
+            | oid::TEXT
+            | oid::VARCHAR
+            | oid::BPCHAR
+            | oid::BYTEA
+            | oid::UUID
+            | oid::JSON
+            | oid::JSONB
+            | oid::INET
+            | oid::CIDR
+            | oid::DATE
+            | oid::TIME
+            | oid::TIMESTAMP
+            | oid::TIMESTAMPTZ
+            | oid::INTERVAL
+            | oid::INT2_ARRAY
+            | oid::INT4_ARRAY
+            | oid::INT8_ARRAY
+            | oid::TEXT_ARRAY
+            | oid::VARCHAR_ARRAY
+    )
 }
 
 /// Does a parameter's text mean the transaction's time, perhaps?
@@ -313,16 +339,24 @@ pub(super) fn means_time(oid: Oid) -> bool {
 /// May the column take part in an expression, or take its value? Not a type of users: somebody may have made casts and operators.
 pub(super) fn takes_computed(column: &Column) -> Result<(), Reason> {
     let own = column.type_oid == column.base_oid && column.type_oid < FIRST_USER_OID;
-    if own && type_is_proven(column) && column.base_oid != oid::TIMETZ {
+    if own && may_be_used(column.base_oid) {
         return Ok(());
     }
     Err(Reason::Type { column: column.name.clone(), base: column.base_name.clone() })
 }
 
 /// Is a parameter of this type taken to the types of its company without an error, whatever its value? Where its value is not needed,
-/// an INSERT of its own would fail by it, perhaps, and one whose plan is for any value would not.
-pub(super) fn is_used_unfailingly(oid: Oid, types: &[Oid]) -> bool {
-    matches!(oid, oid::BOOL | oid::TEXT | oid::VARCHAR) || IntWidth::of(oid).is_some() || types.contains(&oid)
+/// an INSERT of its own would fail by it, perhaps, and one whose plan is for any value would not. A day may be none of a `timestamp`'s, and
+/// so on, and a `numeric` be too large for a float; to no other types do others go by themselves, or they do so always.
+pub(super) fn is_used_unfailingly(oid: Oid, types: &[Oid], source: Option<Source>) -> bool {
+    let times = [oid::DATE, oid::TIMESTAMP, oid::TIMESTAMPTZ];
+    match oid {
+        oid::NUMERIC => !types.iter().any(|other| matches!(*other, oid::FLOAT4 | oid::FLOAT8)),
+        oid::DATE | oid::TIMESTAMP => {
+            source != Some(Source::Time) && !types.iter().any(|other| *other != oid && times.contains(other))
+        }
+        _ => true,
+    }
 }
 
 /// The same, of one that a column is set to.

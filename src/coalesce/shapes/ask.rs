@@ -106,16 +106,17 @@ impl Question {
     pub(super) async fn ask(&self, tables: &Tables, mut asker: Asker<'_>) -> Result<Answer, Refusal> {
         let pool = asker.pool;
         let mut lifted = Lifted::new();
-        lift(self.text(), &mut lifted).map_err(|why: NotPourable| {
+        let by_its_text = |why: NotPourable| {
             let table = table_named(self.text()).map(|table| String::from_utf8_lossy(table).into_owned());
             Refusal { table, ..why.to_string().into() }
-        })?;
+        };
+        lift(self.text(), &mut lifted).map_err(by_its_text)?;
         // A named statement with many rows: they are alike.
         let mut one_row = Vec::new();
         lifted.put_statement(self.text(), 0, &mut one_row);
         lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
-        let mut target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        let mut target = meaning::insert_target(text).map_err(by_its_text)?;
         if target.types != lifted.types {
             return Err(NotPourable::Disagreement.to_string().into());
         }

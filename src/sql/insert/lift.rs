@@ -237,7 +237,8 @@ impl<'a, 'o> Lift<'a, 'o> {
     }
 
     fn item(&mut self) -> Result<Item, NotPourable> {
-        let (tokens, read, strange, peeked) = (self.tokens.clone(), self.read, self.strange, self.peeked);
+        // Behind a parenthesis or comma, and nothing is read ahead.
+        let (read, strange) = (self.read, self.strange);
         let types = self.out.types.len();
         let item = self.literal().and_then(|item| {
             let next = self.peek();
@@ -252,7 +253,8 @@ impl<'a, 'o> Lift<'a, 'o> {
             return item;
         }
         // No literal: from its beginning again, as an expression.
-        (self.tokens, self.read, self.strange, self.peeked) = (tokens, read, strange, peeked);
+        self.tokens = scan::scan_from(self.text, read, true);
+        (self.read, self.strange, self.peeked) = (read, strange, None);
         self.out.types.truncate(types);
         let (start, end) = self.expression(false).map_err(|_| NotPourable::Expression)?;
         self.out.tail.computed = true;
