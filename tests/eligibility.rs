@@ -779,3 +779,43 @@ fn what_expressions_may_use_gives_the_same_to_everybody() {
     };
     assert_eq!(read_settings.iter().filter(known).collect::<Vec<_>>(), Vec::<&String>::new());
 }
+
+/// Which of the functions and operators of a name are meant, the server would decide by their arguments: those for types of users'
+/// alone are not, as long as nothing becomes such a type by itself.
+#[test]
+fn names_of_users_count_where_they_could_be_meant() {
+    let server = Postgres::shared();
+    let cast = "CREATE FUNCTION of(int) RETURNS mood LANGUAGE sql AS $$SELECT 'ok'::mood$$; CREATE CAST (int AS mood) WITH FUNCTION of(int)";
+    let lower = "CREATE FUNCTION lower(mood) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$";
+    let plus = "CREATE FUNCTION plus(mood, mood) RETURNS int LANGUAGE sql AS $$SELECT 1$$; CREATE OPERATOR + (FUNCTION = plus, LEFTARG = mood, RIGHTARG = mood)";
+    for (setup, others) in [
+        ("SELECT 1".to_owned(), false),
+        (lower.to_owned(), false),
+        (plus.to_owned(), false),
+        (format!("{plus}; {cast}"), false),
+        (format!("{plus}; {cast} AS IMPLICIT"), true),
+        (format!("{lower}; {cast} AS IMPLICIT"), true),
+        (lower.replace("(mood)", "(mood, int)"), true),
+        (lower.replace("(mood)", "(anyelement)"), true),
+        (lower.replace("lower(mood)", "upper(int)"), false),
+        (plus.replace("(mood, mood)", "(mood, int)").replace("RIGHTARG = mood", "RIGHTARG = int"), true),
+        (
+            "CREATE SCHEMA s; CREATE FUNCTION s.lower(int) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$"
+                .to_owned(),
+            true,
+        ),
+        ("CREATE CAST (date AS text) WITH INOUT AS IMPLICIT".to_owned(), true),
+        ("CREATE CAST (mood AS text) WITH INOUT AS IMPLICIT".to_owned(), false),
+    ] {
+        let database = server.fresh_database("CREATE TYPE mood AS ENUM ('ok')");
+        let mut raw = Raw::login(server.port(), &database);
+        raw.rows(&setup);
+        let mut asked = |names: &str| {
+            let messages = raw.extended(catalog::NAMES_SQL, &[Some(names)]);
+            let row = messages.iter().find(|m| m.tag == backend::DATA_ROW).expect("a row");
+            row.row()[0].clone().expect("a text")
+        };
+        assert_eq!(asked(r#"{"","lower","+"}"#), if others { " others" } else { "" }, "{setup}");
+        assert_eq!(asked("{}"), "", "{setup}");
+    }
+}

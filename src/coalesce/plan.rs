@@ -271,7 +271,7 @@ fn cast_param(
     rule(index, oid, column)
 }
 
-/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT), but as it is: one after another with
+/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT, expressions), but as it is: one after another with
 /// those of others in one transaction. Of literals: each becomes a parameter of its column's type.
 ///
 /// Errors: why it must have a transaction of its own.
