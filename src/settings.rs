@@ -838,7 +838,7 @@ pub struct Coalesce {
     pub pipeline: bool,
     /// T2: many clients, one row each.
     pub group: bool,
-    /// INSERTs that can't be a COPY (RETURNING, ON CONFLICT) share a transaction.
+    /// INSERTs that can't be a COPY (RETURNING, ON CONFLICT, expressions) share a transaction.
     pub share_transaction: bool,
     /// T3: deferral inside explicit blocks.
     pub deferred: bool,

@@ -219,6 +219,8 @@ enum Form {
     Nothing,
     Update,
     UpdateParams,
+    Computed,
+    UpdateComputed,
 }
 
 impl Form {
@@ -231,10 +233,11 @@ impl Form {
     fn is_together(self) -> bool {
         matches!(self, Self::Returning | Self::ReturningParams | Self::ReturningParsed)
             || matches!(self, Self::Nothing | Self::Update | Self::UpdateParams)
+            || matches!(self, Self::Computed | Self::UpdateComputed)
     }
 }
 
-const FORMS: [Form; 25] = [
+const FORMS: [Form; 27] = [
     Form::Simple,
     Form::NoColumns,
     Form::Spelled,
@@ -260,6 +263,8 @@ const FORMS: [Form; 25] = [
     Form::Nothing,
     Form::Update,
     Form::UpdateParams,
+    Form::Computed,
+    Form::UpdateComputed,
 ];
 
 /// What every other client has set; `@` stands for the table.
@@ -395,6 +400,11 @@ struct Case {
 }
 
 impl Case {
+    /// All clients' statements are alike: of several, one for each table.
+    fn turn(&self) -> usize {
+        self.table.bytes().map(usize::from).sum()
+    }
+
     /// What client `c` sends in round `r`.
     fn script(&self, c: usize, r: usize, good: usize) -> Vec<Step> {
         // What fails comes twice: it is learnt from first. In the other rounds there is more to pour.
@@ -541,6 +551,37 @@ impl Case {
             Form::UpdateParams => {
                 let tail = format!("ON CONFLICT (id) DO UPDATE SET v = excluded.v RETURNING {}", self.returned);
                 let sql = format!("{sql} {tail}");
+                let row = |i: usize, v: Option<&str>| {
+                    Step::extended(&sql, &[Some(&(c * 1000 + i % 5).to_string()), v])
+                };
+                with_param(&|i, _, v| row(i, v))
+            }
+            // Of one value the same value.
+            Form::Computed => {
+                let cast = &self.cast;
+                let values = match self.turn() % 6 {
+                    0 => format!("$1, COALESCE($2::{cast}, NULL)"),
+                    1 => format!("$1, CASE WHEN now() IS NULL THEN NULL ELSE CAST($2 AS {cast}) END"),
+                    2 => format!("$1, GREATEST($2::{cast}, $2::{cast})"),
+                    3 => "CASE WHEN clock_timestamp() > now() THEN $1::int ELSE $1 END, $2".to_owned(),
+                    4 => "-(-$1::int), $2".to_owned(),
+                    _ => "abs($1::int) + 0, $2".to_owned(),
+                };
+                let tail = if c.is_multiple_of(2) { "" } else { " ON CONFLICT DO NOTHING RETURNING id" };
+                let sql = format!("INSERT INTO {t} (id, v) VALUES ({values}){tail}");
+                with_param(&|_, id, v| Step::extended(&sql, &[Some(id), v]))
+            }
+            // Each client's rows of the rounds before.
+            Form::UpdateComputed => {
+                let set = match self.turn() % 6 {
+                    0 => format!("v = COALESCE({t}.v, EXCLUDED.v)"),
+                    1 => format!("v = GREATEST(EXCLUDED.v, {t}.v) WHERE {t}.id >= 0"),
+                    2 => format!("v = CASE WHEN {t}.id % 2 = 0 THEN EXCLUDED.v ELSE {t}.v END"),
+                    3 => format!("v = {t}.v WHERE {t}.v IS DISTINCT FROM EXCLUDED.v AND {t}.id < EXCLUDED.id + 1"),
+                    4 => "v = NULLIF(EXCLUDED.v, NULL)".to_owned(),
+                    _ => "v = $2".to_owned(),
+                };
+                let sql = format!("{sql} ON CONFLICT (id) DO UPDATE SET {set} RETURNING {}", self.returned);
                 let row = |i: usize, v: Option<&str>| {
                     Step::extended(&sql, &[Some(&(c * 1000 + i % 5).to_string()), v])
                 };
@@ -750,7 +791,9 @@ fn nobody_can_tell() {
         };
         let script = script.replace('@', &table);
         let script = match form {
-            Form::Update | Form::UpdateParams => format!("{script}; CREATE UNIQUE INDEX ON {table} (id)"),
+            Form::Update | Form::UpdateParams | Form::UpdateComputed => {
+                format!("{script}; CREATE UNIQUE INDEX ON {table} (id)")
+            }
             _ => script,
         };
         let mut was_poured = false;

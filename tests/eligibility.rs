@@ -7,8 +7,9 @@ use pgsluice::coalesce::catalog::{self, Reason, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_literals_together};
 use pgsluice::coalesce::rows::encode_literals;
 use pgsluice::sql::cast::OtherType;
+use pgsluice::sql::expression;
 use pgsluice::sql::insert::{Class, Item};
-use pgsluice::sql::meaning::InsertTarget;
+use pgsluice::sql::meaning::{InsertTarget, SetTo, Update};
 use pgsluice::wire::backend::{self, ErrorFields};
 use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend;
@@ -61,7 +62,7 @@ fn flush(raw: &mut Raw, plan: &InsertPlan, batch: &Batch) -> Vec<Message> {
     frontend::put_execute(&mut out, b"", 0);
     put_copy(CopyFormat::Text, batch.bytes(), &mut out);
     let relid = plan.relid.to_string();
-    let known = [&relid, &plan.name_as_written, &plan.fingerprint, &plan.types, &plan.functions];
+    let known = [&relid, &plan.name_as_written, &plan.fingerprint, &plan.types, &plan.functions, &plan.names];
     let known = known.map(|known| known.as_bytes());
     frontend::put_parse(&mut out, b"", catalog::guard_sql().as_bytes(), &[]);
     frontend::put_bind_text(&mut out, b"", &known.map(Some));
@@ -274,7 +275,7 @@ fn updates_of_keys_and_with_triggers_are_alone() {
         let facts = ask(&mut raw, None, "t").expect("t");
         let target = InsertTarget {
             conflict: true,
-            updates: vec![column.to_owned()],
+            updates: vec![Update { column: column.to_owned(), to: SetTo::Excluded }],
             ..target("t", &["a", "b"], &classes("is"))
         };
         let planned = plan_literals_together(&facts, &target, Context::Pooled);
@@ -740,4 +741,81 @@ fn a_crash_of_one_backend_is_another_incarnation() {
     assert!(after.is_some(), "the incarnation never changed");
     let again = Raw::login(server.port(), "postgres").value("SELECT pg_postmaster_start_time()");
     assert_eq!(again, started, "the postmaster itself lives on");
+}
+
+/// Of each function and operator that an expression may use all that are called so, and that take as many arguments, are PostgreSQL's own,
+/// and give the same whoever asks. Some read what clients of a batch agree on.
+#[test]
+fn what_expressions_may_use_gives_the_same_to_everybody() {
+    let pg = Postgres::shared();
+    let stable = |sql: &str, other: &str| -> Vec<String> {
+        let sql = format!(
+            "SELECT DISTINCT p.oid::regprocedure::text FROM ({sql}) x(f) JOIN pg_proc p ON p.oid = x.f
+              WHERE p.provolatile <> 'i' OR p.prokind <> 'f' OR p.proretset OR p.pronamespace <> 11 {other} ORDER BY 1"
+        );
+        pg.psql("postgres", &sql).lines().map(str::to_owned).collect()
+    };
+    let mut read_settings = Vec::new();
+    for (name, args) in expression::FUNCTIONS {
+        let (least, most) = (args.start(), args.end());
+        let all = format!(
+            "SELECT oid FROM pg_proc WHERE proname = '{name}' AND pronargs BETWEEN {least} AND {most}"
+        );
+        assert_ne!(pg.psql("postgres", &all), "", "there is no {name}");
+        read_settings.extend(stable(&all, "OR p.provariadic <> 0"));
+    }
+    for name in expression::OPERATORS {
+        let all = format!("SELECT oprcode FROM pg_operator WHERE oprname = '{name}'");
+        assert_ne!(pg.psql("postgres", &all), "", "there is no {name}");
+        read_settings.extend(stable(&all, ""));
+    }
+    read_settings.sort();
+    read_settings.dedup();
+    // The time zone, and how values are written.
+    let known = |function: &&String| {
+        let written = function.starts_with("textanycat(") || function.starts_with("anytextcat(");
+        let zone = function.contains("timestamp with time zone");
+        !(written || zone)
+    };
+    assert_eq!(read_settings.iter().filter(known).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// Which of the functions and operators of a name are meant, the server would decide by their arguments: those for types of users'
+/// alone are not, as long as nothing becomes such a type by itself.
+#[test]
+fn names_of_users_count_where_they_could_be_meant() {
+    let server = Postgres::shared();
+    let cast = "CREATE FUNCTION of(int) RETURNS mood LANGUAGE sql AS $$SELECT 'ok'::mood$$; CREATE CAST (int AS mood) WITH FUNCTION of(int)";
+    let lower = "CREATE FUNCTION lower(mood) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$";
+    let plus = "CREATE FUNCTION plus(mood, mood) RETURNS int LANGUAGE sql AS $$SELECT 1$$; CREATE OPERATOR + (FUNCTION = plus, LEFTARG = mood, RIGHTARG = mood)";
+    for (setup, others) in [
+        ("SELECT 1".to_owned(), false),
+        (lower.to_owned(), false),
+        (plus.to_owned(), false),
+        (format!("{plus}; {cast}"), false),
+        (format!("{plus}; {cast} AS IMPLICIT"), true),
+        (format!("{lower}; {cast} AS IMPLICIT"), true),
+        (lower.replace("(mood)", "(mood, int)"), true),
+        (lower.replace("(mood)", "(anyelement)"), true),
+        (lower.replace("lower(mood)", "upper(int)"), false),
+        (plus.replace("(mood, mood)", "(mood, int)").replace("RIGHTARG = mood", "RIGHTARG = int"), true),
+        (
+            "CREATE SCHEMA s; CREATE FUNCTION s.lower(int) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$"
+                .to_owned(),
+            true,
+        ),
+        ("CREATE CAST (date AS text) WITH INOUT AS IMPLICIT".to_owned(), true),
+        ("CREATE CAST (mood AS text) WITH INOUT AS IMPLICIT".to_owned(), false),
+    ] {
+        let database = server.fresh_database("CREATE TYPE mood AS ENUM ('ok')");
+        let mut raw = Raw::login(server.port(), &database);
+        raw.rows(&setup);
+        let mut asked = |names: &str| {
+            let messages = raw.extended(catalog::NAMES_SQL, &[Some(names)]);
+            let row = messages.iter().find(|m| m.tag == backend::DATA_ROW).expect("a row");
+            row.row()[0].clone().expect("a text")
+        };
+        assert_eq!(asked(r#"{"","lower","+"}"#), if others { " others" } else { "" }, "{setup}");
+        assert_eq!(asked("{}"), "", "{setup}");
+    }
 }

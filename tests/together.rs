@@ -719,7 +719,32 @@ const ALONE: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int, b float8 DEFAULT random())", "INSERT INTO t (a) VALUES (1) RETURNING a"),
     (
         "CREATE TABLE t (a int UNIQUE, b int DEFAULT 0)",
-        "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET b = t.b + 1",
+        "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET b = length(current_query())",
+    ),
+    (
+        "CREATE TABLE t (a int UNIQUE, b int DEFAULT 0)",
+        "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b + 1 WHERE t.b < (SELECT 100)",
+    ),
+    (
+        "CREATE TABLE t (a int UNIQUE, b int)",
+        "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = t.a + 0",
+    ),
+    (
+        "CREATE TABLE t (a int UNIQUE, b int)",
+        "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET b = DEFAULT",
+    ),
+    ("CREATE TABLE t (a int, b float8)", "INSERT INTO t VALUES (1, random()) RETURNING a"),
+    ("CREATE TABLE t (a int, b text)", "INSERT INTO t VALUES (1, current_user)"),
+    ("CREATE TABLE t (a int, b text)", "INSERT INTO t VALUES (1, current_setting('TimeZone'))"),
+    ("CREATE TABLE t (a int, b timestamptz)", "INSERT INTO t VALUES (1, statement_timestamp()) RETURNING a"),
+    ("CREATE TABLE t (a int, b bigint); CREATE SEQUENCE q", "INSERT INTO t VALUES (1, nextval('q') * 0)"),
+    ("CREATE TABLE t (a int, b bigint)", "INSERT INTO t VALUES (1, (SELECT count(*) * 0 FROM t))"),
+    ("CREATE TABLE t (a int, b bool)", "INSERT INTO t VALUES (1, txid_current() > 0)"),
+    ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (generate_series(1, 1))"),
+    ("CREATE DOMAIN d AS int; CREATE TABLE t (a int, b d)", "INSERT INTO t VALUES (1, - -1)"),
+    (
+        "CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1'; CREATE TABLE t (a int, b int)",
+        "INSERT INTO t VALUES (1, f(1))",
     ),
     ("CREATE TABLE t (a int UNIQUE)", "INSERT INTO t VALUES (1) ON CONFLICT (a) WHERE a > 0 DO NOTHING"),
     (
@@ -753,8 +778,9 @@ const ALONE: &[(&str, &str)] = &[
 #[test]
 fn what_must_be_alone_is_alone() {
     let pg = Postgres::shared();
-    let proxy = Proxy::to(pg, "", "", "");
     for (setup, sql) in ALONE {
+        // One for each: the connections to its database go with it.
+        let proxy = Proxy::to(pg, "", "", "");
         let (through, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
         let mut clients = crowd_of(proxy.port(), &through, CLIENTS);
         let mut direct = crowd_of(pg.port(), &twin, CLIENTS);
@@ -1113,4 +1139,388 @@ fn a_column_that_is_altered_takes_its_parameters_along() {
         }
     }
     panic!("nothing shared a transaction behind the change");
+}
+
+/// A statement's parameters: the number, and what is written for it.
+type Parameters = fn(usize) -> Vec<String>;
+
+const COMPUTED_TABLE: &str = "CREATE TABLE t (a int PRIMARY KEY, b text, n int DEFAULT 1, at timestamptz, d date, u uuid, x text[], j jsonb, v varchar(9))";
+
+/// What is computed, and what holds of each row then. `@` stands for the number, where there are no parameters.
+const COMPUTED: &[(&str, Option<Parameters>, &str)] = &[
+    (
+        "INSERT INTO t (a, at) VALUES ($1, now())",
+        Some(|a| vec![a.to_string()]),
+        "at > now() - interval '1 hour'",
+    ),
+    (
+        "INSERT INTO t (a, at, d) VALUES (@, CURRENT_TIMESTAMP, CURRENT_DATE) RETURNING a",
+        None,
+        "d - at::date = 0",
+    ),
+    (
+        "INSERT INTO t (a, b, at) VALUES (@, 'it''s', clock_timestamp())",
+        None,
+        "b = 'it''s' AND at IS NOT NULL",
+    ),
+    (
+        "INSERT INTO t (a, u, b) VALUES ($1, gen_random_uuid(), DEFAULT) RETURNING a",
+        Some(|a| vec![a.to_string()]),
+        "u IS NOT NULL",
+    ),
+    (
+        "INSERT INTO t (a, u, at) VALUES (@, gen_random_uuid(), now() - interval '1 day') ON CONFLICT DO NOTHING",
+        None,
+        "at < now() - interval '1 hour'",
+    ),
+    (
+        "INSERT INTO t (a, b) VALUES ($1, lower($2))",
+        Some(|a| vec![a.to_string(), format!("X{a}")]),
+        "b = 'x' || a",
+    ),
+    (
+        "INSERT INTO t (a, b, v) VALUES ($1, $2 || '.', upper(left($2, 3)))",
+        Some(|a| vec![a.to_string(), format!("ab{a}")]),
+        "b = 'ab' || a || '.' AND v = 'AB' || left(a::text, 1)",
+    ),
+    (
+        "INSERT INTO t (a, n) VALUES ($1, $2::int + 1) RETURNING n",
+        Some(|a| vec![a.to_string(), a.to_string()]),
+        "n = a + 1",
+    ),
+    (
+        "INSERT INTO t (a, at) VALUES ($1, to_timestamp($2))",
+        Some(|a| vec![a.to_string(), a.to_string()]),
+        "extract(epoch from at) = a",
+    ),
+    (
+        "INSERT INTO t (a, x) VALUES ($1, ARRAY['a', $2])",
+        Some(|a| vec![a.to_string(), "b".to_owned()]),
+        "x = '{a,b}'",
+    ),
+    (
+        "INSERT INTO t (a, b) VALUES ($1, COALESCE($2, 'none'))",
+        Some(|a| vec![a.to_string(), "some".to_owned()]),
+        "b = 'some'",
+    ),
+    (
+        "INSERT INTO t (a, b, j) VALUES ($1, NULLIF($2, ''), $3::jsonb || '{}')",
+        Some(|a| vec![a.to_string(), String::new(), "{\"k\": 1}".to_owned()]),
+        "b IS NULL AND j->>'k' = '1'",
+    ),
+    ("INSERT INTO t (a, at) VALUES (1@, now()), (-1@, now()) RETURNING a", None, "at IS NOT NULL"),
+];
+
+/// One statement of [`COMPUTED`].
+fn computed(sql: &str, params: Option<Parameters>, a: usize) -> Step {
+    match params {
+        None => Step::query(&sql.replace('@', &a.to_string())),
+        Some(params) => {
+            let params = params(a);
+            Step::extended(sql, &params.iter().map(|param| Some(param.as_str())).collect::<Vec<_>>())
+        }
+    }
+}
+
+/// What gives the same to everybody, whoever it is computed for, shares a transaction; answers are those that it gets directly.
+#[test]
+fn harmless_expressions_share() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    for (sql, params, holds) in COMPUTED {
+        let db = pg.fresh_database(COMPUTED_TABLE);
+        let twin = pg.fresh_database(COMPUTED_TABLE);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        let mut direct = Raw::login(pg.port(), &twin);
+        let rows = 1 + sql.matches("), (").count();
+        let mut together = false;
+        for r in 0..ROUNDS {
+            let script =
+                |c: usize| (0..4).map(|i| computed(sql, *params, number(c, r, i))).collect::<Vec<_>>();
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            let seen = crowd::run(&mut clients, &scripts, false);
+            for (c, seen) in seen.iter().enumerate() {
+                assert!(errors(seen).is_empty(), "{sql}: {}", comparable(seen));
+                assert_eq!(tags(seen), vec![format!("INSERT 0 {rows}"); 4], "{sql}");
+                if r == 0 {
+                    let expected = crowd::run(std::slice::from_mut(&mut direct), &[script(c)], true);
+                    assert_eq!(comparable(seen), comparable(&expected[0]), "{sql}");
+                }
+            }
+            together = shared(pg, &db, "t", rows);
+            if together {
+                break;
+            }
+        }
+        assert!(together, "{sql}: nothing shared a transaction");
+        let wrong = pg.psql(&db, &format!("SELECT * FROM t WHERE ({holds}) IS NOT TRUE LIMIT 3"));
+        assert_eq!(wrong, "", "{sql}");
+    }
+}
+
+/// Each statement finds the row as the one before it left it: nobody's count is lost, and each hears its own.
+#[test]
+fn counters_count_each_statement() {
+    const KEYS: usize = 3;
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let two: Parameters = |a| vec![a.to_string(), "1".to_owned()];
+    for (sql, params) in [
+        (
+            "INSERT INTO t (a) VALUES (@) ON CONFLICT (a) DO UPDATE SET n = t.n + 1, at = now() RETURNING a, n",
+            None,
+        ),
+        (
+            "INSERT INTO public.t AS c (a, n) VALUES ($1, $2) ON CONFLICT (a) DO UPDATE SET n = c.n + EXCLUDED.n RETURNING a, n",
+            Some(two),
+        ),
+        (
+            "INSERT INTO t (a, n) VALUES ($1, $2) ON CONFLICT (a) DO UPDATE SET n = COALESCE(t.n, 0) + $2, b = 'again' RETURNING a, n",
+            Some(two),
+        ),
+        (
+            "INSERT INTO t (a, n) VALUES ($1, $2) ON CONFLICT (a) DO UPDATE SET n = t.n + $3 WHERE t.n > 0 AND t.b IS NULL RETURNING a, n",
+            Some(|a| vec![a.to_string(), "1".to_owned(), "1".to_owned()]),
+        ),
+    ] {
+        let db = pg.fresh_database(COMPUTED_TABLE);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        let mut heard = vec![Vec::new(); KEYS];
+        for r in 0..ROUNDS {
+            let script = |c: usize| (0..4).map(|i| computed(sql, params, (c + i) % KEYS)).collect::<Vec<_>>();
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            for seen in crowd::run(&mut clients, &scripts, false) {
+                assert_eq!(tags(&seen), vec!["INSERT 0 1"; 4], "{sql}: {}", comparable(&seen));
+                for row in data(&seen) {
+                    let number =
+                        |at: usize| -> usize { row[at].as_deref().expect("n").parse().expect("a number") };
+                    heard[number(0)].push(number(1));
+                }
+            }
+            if r > 4 && pg.psql(&db, "SELECT count(*) > count(DISTINCT xmin::text) FROM t").trim() == "t" {
+                break;
+            }
+            assert!(r + 1 < ROUNDS, "{sql}: nothing shared a transaction");
+        }
+        for counts in &mut heard {
+            counts.sort_unstable();
+            assert_eq!(*counts, (1..=counts.len()).collect::<Vec<_>>(), "{sql}");
+        }
+    }
+}
+
+/// Columns are set to parameters, to constants, or not at all, and what is not stored has a tag that says so.
+#[test]
+fn updates_by_more_than_what_was_excluded() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let three: Parameters = |a| vec![a.to_string(), format!("b{a}"), format!("c{a}")];
+    for (sql, params, tag, holds) in [
+        (
+            "INSERT INTO t (a, b) VALUES ($1, $2) ON CONFLICT (a) DO UPDATE SET b = $3, at = CURRENT_TIMESTAMP",
+            Some(three),
+            "INSERT 0 1",
+            "b = 'c' || a AND at IS NOT NULL",
+        ),
+        (
+            "INSERT INTO t (a, b, v) VALUES ($1, $2, $3) ON CONFLICT (a) DO UPDATE SET v = $3, b = upper(EXCLUDED.b)",
+            Some(three),
+            "INSERT 0 1",
+            "b = 'B' || a AND v = 'c' || a",
+        ),
+        (
+            "INSERT INTO t (a, b) VALUES ($1, $2) ON CONFLICT (a) DO UPDATE SET b = COALESCE(t.b, EXCLUDED.b), x = $3::text[]",
+            Some(|a| vec![a.to_string(), format!("new{a}"), format!("{{{a}}}")]),
+            "INSERT 0 1",
+            "b = 'old' AND x = ARRAY[a::text]",
+        ),
+        (
+            "INSERT INTO t (a, b) VALUES ($1, $2) ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b || $3 WHERE t.n > EXCLUDED.n",
+            Some(three),
+            "INSERT 0 0",
+            "b = 'old'",
+        ),
+        (
+            "INSERT INTO t (a, b) VALUES (@, 'new') ON CONFLICT (a) DO UPDATE SET n = GREATEST(t.n, 5), b = CASE WHEN t.b = EXCLUDED.b THEN t.b ELSE '' END",
+            None,
+            "INSERT 0 1",
+            "b = '' AND n = 5",
+        ),
+        (
+            "INSERT INTO t (a, b) VALUES (@, 'new') ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b WHERE t.b IS DISTINCT FROM 'old' OR t.n IS NULL",
+            None,
+            "INSERT 0 1",
+            "b = 'old'",
+        ),
+    ] {
+        // The last one is refused: its constant is another value each time, perhaps.
+        let kept = sql.contains("'old'");
+        let db = pg.fresh_database(COMPUTED_TABLE);
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        let mut together = false;
+        for r in 0..ROUNDS {
+            let keys = |c: usize| (0..4).map(move |i| c * 10 + i);
+            pg.psql(&db, "TRUNCATE t; INSERT INTO t (a, b) SELECT c * 10 + i, 'old' FROM generate_series(0, 7) c, generate_series(0, 3) i");
+            let scripts: Vec<Vec<Step>> =
+                (0..CLIENTS).map(|c| keys(c).map(|a| computed(sql, params, a)).collect()).collect();
+            for seen in crowd::run(&mut clients, &scripts, false) {
+                let tag = if kept { "INSERT 0 0" } else { tag };
+                assert_eq!(tags(&seen), vec![tag; 4], "{sql}: {}", comparable(&seen));
+            }
+            assert_eq!(
+                pg.psql(&db, &format!("SELECT * FROM t WHERE ({holds}) IS NOT TRUE LIMIT 3")),
+                "",
+                "{sql}"
+            );
+            let flushes = Raw::login(proxy.port(), "pgsluice").query("SHOW COALESCE");
+            let of_db = |m: &&Message| m.tag == backend::DATA_ROW && m.row().contains(&Some(db.clone()));
+            together = flushes.iter().filter(of_db).any(|m| m.row().contains(&Some("pipelined".to_owned())));
+            if together || (kept && r > NEVER) {
+                break;
+            }
+        }
+        assert_eq!(together, !kept, "{sql}");
+    }
+}
+
+/// An error is its own statement's, with its own place in it.
+#[test]
+fn an_expression_that_fails_fails_alone() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let sql = "INSERT INTO t (a, n) VALUES ($1, 10 / $2::int) ON CONFLICT (a) DO UPDATE SET n = t.n / EXCLUDED.n, b = $3 RETURNING n";
+    let db = pg.fresh_database(COMPUTED_TABLE);
+    let twin = pg.fresh_database(COMPUTED_TABLE);
+    let insert = |a: usize, n: &str| Step::extended(sql, &[Some(&a.to_string()), Some(n), Some("x")]);
+    let mut direct = Raw::login(pg.port(), &twin);
+    direct.send(&insert(1, "0").bytes);
+    let expected = comparable(&direct.read_until_ready());
+    assert!(expected.contains("22012"), "{expected}");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    until_shared(
+        pg,
+        &mut clients,
+        &db,
+        |c, r| (0..4).map(|i| insert(number(c, r, i), if c == 3 && i == 1 { "0" } else { "2" })).collect(),
+        |c, _, seen| {
+            let all = comparable(seen);
+            assert_eq!(all.matches(&expected).count(), usize::from(c == 3), "{all}");
+            assert_eq!(data(seen), vec![vec![Some("5".to_owned())]; if c == 3 { 3 } else { 4 }], "{all}");
+        },
+    );
+}
+
+/// A client's statements have times of their own, one behind the other.
+#[test]
+fn times_that_are_computed_are_each_statements_own() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int, at timestamptz, c int)");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    // Four transactions in one write.
+    let script = |c: usize, r: usize| {
+        let insert = |i: usize| {
+            let (a, c) = (number(c, r, i).to_string(), c.to_string());
+            Step::extended("INSERT INTO t VALUES ($1, now(), $2)", &[Some(&a), Some(&c)]).bytes
+        };
+        vec![Step { bytes: (0..4).flat_map(insert).collect(), ready: 4 }]
+    };
+    until_shared(pg, &mut clients, &db, script, |_, _, seen| {
+        assert_eq!(tags(seen), vec!["INSERT 0 1"; 4], "{}", comparable(seen));
+    });
+    let sql = "SELECT count(*) FROM (SELECT at <= lag(at) OVER (PARTITION BY c ORDER BY a) AS late FROM t) x WHERE late";
+    assert_eq!(pg.psql(&db, sql).trim(), "0");
+}
+
+/// What somebody may have made is asked of the server: functions, operators and casts of other schemas than PostgreSQL's own.
+#[test]
+fn functions_operators_and_casts_of_users_are_each_sessions_own() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let body = "STABLE LANGUAGE sql AS $$SELECT current_setting('app.who', true)::text";
+    let path = |path: &str| {
+        format!(
+            "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = {path}', current_database()); END$$;"
+        )
+    };
+    for (setup, value) in [
+        (format!("CREATE FUNCTION lower(varchar) RETURNS text {body}$$"), "lower($2::varchar)"),
+        (
+            format!(
+                "CREATE SCHEMA s; CREATE FUNCTION s.lower(varchar) RETURNS text {body}$$; {}",
+                path("s, public")
+            ),
+            "lower($2::varchar)",
+        ),
+        (
+            format!(
+                "CREATE FUNCTION f(text, varchar) RETURNS text {body}$$; CREATE OPERATOR || (FUNCTION = f, LEFTARG = text, RIGHTARG = varchar)"
+            ),
+            "$2::text || $2::varchar",
+        ),
+        (
+            format!(
+                "CREATE SCHEMA s; CREATE FUNCTION s.now() RETURNS text {body}$$; {}",
+                path("s, pg_catalog, public")
+            ),
+            "now()",
+        ),
+        (
+            format!(
+                "CREATE FUNCTION w(timestamptz) RETURNS text {body}$$; CREATE CAST (timestamptz AS text) WITH FUNCTION w(timestamptz) AS ASSIGNMENT"
+            ),
+            "now()",
+        ),
+    ] {
+        let db = pg.fresh_database(&format!("{setup}; CREATE TABLE public.t (a int, b text)"));
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        for (c, client) in clients.iter_mut().enumerate() {
+            client.rows(&format!("SET app.who = 'client {c}'"));
+        }
+        let sql = format!("INSERT INTO public.t (a, b) VALUES ($1, {value}) RETURNING b");
+        for r in 0..NEVER {
+            let insert = |c: usize, i: usize| {
+                let a = number(c, r, i).to_string();
+                let params = [Some(a.as_str()), Some("X")];
+                Step::extended(&sql, &params[..if value.contains("$2") { 2 } else { 1 }])
+            };
+            let scripts: Vec<Vec<Step>> =
+                (0..CLIENTS).map(|c| (0..4).map(|i| insert(c, i)).collect()).collect();
+            for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+                let own = vec![Some(format!("client {c}"))];
+                assert_eq!(data(seen), vec![own; 4], "{setup}: {}", comparable(seen));
+            }
+        }
+        assert!(!shared(pg, &db, "t", 1), "{setup}");
+    }
+}
+
+/// One that is made later is meant from then on, also by who shared transactions before.
+#[test]
+fn a_function_that_is_made_later_is_the_one_that_is_called() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text, v varchar)");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let insert = |a: usize| {
+        Step::extended(
+            "INSERT INTO t (a, b) VALUES ($1, lower($2::varchar)) RETURNING b",
+            &[Some(&a.to_string()), Some("X")],
+        )
+    };
+    let script = |c: usize, r: usize| (0..4).map(|i| insert(number(c, r, i))).collect::<Vec<_>>();
+    until_shared(pg, &mut clients, &db, script, |_, _, seen| {
+        assert_eq!(data(seen), vec![vec![Some("x".to_owned())]; 4], "{}", comparable(seen));
+    });
+    pg.psql(
+        &db,
+        "CREATE FUNCTION lower(varchar) RETURNS text IMMUTABLE LANGUAGE sql AS $$SELECT 'mine'$$; TRUNCATE t",
+    );
+    for r in 0..NEVER {
+        let scripts: Vec<_> = (0..CLIENTS).map(|c| script(c, r)).collect();
+        for seen in crowd::run(&mut clients, &scripts, false) {
+            assert_eq!(data(&seen), vec![vec![Some("mine".to_owned())]; 4], "{}", comparable(&seen));
+        }
+    }
+    assert!(!shared(pg, &db, "t", 1));
 }

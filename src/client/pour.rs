@@ -4,7 +4,7 @@
 //! the answers when the rows are committed. Never: changes what the server would be asked otherwise: until the outcome is
 //! known the client's own messages stay in its read buffer, and if the rows are handed back, those messages go the ordinary way.
 //!
-//! What a COPY cannot do (RETURNING, ON CONFLICT) is offered as messages instead of rows: Bind and Execute of the
+//! What a COPY cannot do (RETURNING, ON CONFLICT, expressions) is offered as messages instead of rows: Bind and Execute of the
 //! client's own statement. What the server answers to them has its place among the answers that are known beforehand.
 //!
 //! ```text

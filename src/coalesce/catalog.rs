@@ -17,8 +17,9 @@ use serde::Deserialize;
 
 use crate::wire::Oid;
 pub use queries::{
-    ELIGIBILITY_SQL, INCARNATION_SQL, SAME_TABLE_SQL, SESSION_SQL, STATUS_SQL, TYPES_SQL, decode_guard,
-    decode_sentinel, decode_types, guard_sql, is_guard_error, lookup_name, put_identifier, sentinel_sql,
+    ELIGIBILITY_SQL, INCARNATION_SQL, NAMES_SQL, SAME_TABLE_SQL, SESSION_SQL, STATUS_SQL, TYPES_SQL,
+    decode_guard, decode_sentinel, decode_types, guard_sql, is_guard_error, lookup_name, put_identifier,
+    sentinel_sql,
 };
 
 /// Most columns a heap table can have (`MaxHeapAttributeNumber`).
@@ -241,7 +242,7 @@ pub enum Reason {
     ColumnTwice(String),
     /// Not as many values as columns.
     ValueCount,
-    /// A cast to a type without its schema, and `search_path` may hold another one of that name before pg_catalog.
+    /// A cast or a call without a schema, and `search_path` may hold another type or function of that name before pg_catalog.
     TypeNames,
     /// A cast to a type that the session does not know.
     NoSuchType,
@@ -291,6 +292,15 @@ pub enum Reason {
         /// The column's base type.
         base: String,
     },
+    /// A parameter of this type in an expression.
+    Used {
+        /// `$n`.
+        number: u16,
+        /// Its resolved type.
+        oid: Oid,
+    },
+    /// A function, an operator or a cast that an expression uses could be one that somebody made.
+    OtherMeaning,
     /// Parameters are not exactly `$1` to `$n`, each once.
     ParameterList,
     /// A session with a temporary schema.
@@ -327,7 +337,7 @@ impl Reason {
             Self::NoSuchColumn(_) => "no such column",
             Self::ColumnTwice(_) => "column named twice",
             Self::ValueCount => "number of values",
-            Self::TypeNames => "search_path names pg_catalog, and a cast no schema",
+            Self::TypeNames => "search_path names pg_catalog, and a cast or an expression no schema",
             Self::NoSuchType => "no such type",
             Self::NoColumns => "no column with a value",
             Self::ColumnPrivilege(_) => "no insert privilege on column",
@@ -340,6 +350,8 @@ impl Reason {
             Self::Literal { .. } => "literal for column type",
             Self::FrozenLiteral(_) => "literal read at parse",
             Self::Parameter { .. } => "parameter type for column type",
+            Self::Used { .. } => "parameter type in expression",
+            Self::OtherMeaning => "a function, operator or cast of a user's",
             Self::ParameterList => "parameter list",
             Self::TemporarySchema => "session has temporary objects",
             Self::Setting { .. } => "session setting",
@@ -390,6 +402,7 @@ impl std::fmt::Display for Reason {
             Self::Default { column, why } => write!(f, ": {column} {why}"),
             Self::Literal { column, class, base } => write!(f, ": {class} into {column} {base}"),
             Self::Parameter { column, oid, base } => write!(f, ": type {oid} into {column} {base}"),
+            Self::Used { number, oid } => write!(f, ": type {oid} of ${number}"),
             Self::Setting { name, value } => write!(f, ": {name} = {value}"),
             _ => Ok(()),
         }

@@ -13,13 +13,15 @@ use std::fmt::Write as _;
 use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, lookup_name};
 use crate::limits::VALUES_ROWS_MAX;
 use crate::sql::cast::{self, Cast, OtherType};
+use crate::sql::expression::Source;
 use crate::sql::insert::{Class, Item};
-use crate::sql::meaning::{self, InsertTarget, Returned};
+use crate::sql::meaning::{self, InsertTarget, Returned, SetTo, Update};
 use crate::wire::Oid;
 pub use rules::{ClassSet, IntWidth, Lasting, LiteralRule, ParamRule, Print, Temporal, oid};
 use rules::{
-    class_name, fixed_literal, literal_rule, modifier_changes_parameter, modifier_is_own, output_is_proven,
-    param_as_sent, param_rule, text_is_proven, type_is_proven,
+    class_name, fixed_literal, is_set_unfailingly, is_used_unfailingly, literal_rule, may_be_used,
+    means_time, modifier_changes_parameter, modifier_is_own, output_is_proven, param_as_sent, param_rule,
+    takes_computed, text_is_proven, type_is_proven,
 };
 
 /// Longest value of a plan that was given no other bound (bytes); the default of `coalesce.max_value_bytes`.
@@ -54,6 +56,8 @@ pub enum ItemRule {
     },
     /// A parameter.
     Param(ParamRule),
+    /// The server computes it.
+    Computed,
 }
 
 /// How a few rows of one table go as one INSERT: each value a parameter of its column's own type.
@@ -122,6 +126,9 @@ pub struct InsertPlan {
     pub types: String,
     /// The functions of users that an INSERT calls, for the guard: an array of oids.
     pub functions: String,
+    /// The functions and operators by whose names it computes, for the guard: an array of names. Empty where no cast, either, could be
+    /// another one.
+    pub names: String,
     /// For the guard. With what the types are.
     pub fingerprint: String,
     /// The cheap guard may stand in for the full one ([`super::catalog::sentinel_sql`]).
@@ -140,6 +147,8 @@ pub struct InsertPlan {
     pub items: Vec<ItemRule>,
     /// Fields of a COPY row: the items that are not left out.
     pub fields: u16,
+    /// Literals among them.
+    pub literals: u16,
     /// Parameters of the statement.
     pub params: usize,
     /// The parameters stand in the VALUES list in their order.
@@ -194,6 +203,9 @@ pub fn plan_params(
     param_oids: &[Oid],
     context: Context,
 ) -> Result<InsertPlan, Reason> {
+    if !each_once(&target.items, param_oids.len()) {
+        return Err(Reason::ParameterList);
+    }
     build_params(table, target, (text, items), param_oids, context, param_rule)
 }
 
@@ -208,11 +220,13 @@ fn build_params(
 ) -> Result<InsertPlan, Reason> {
     let classes_agree = items.len() == target.items.len()
         && items.iter().zip(&target.items).all(|(item, tree)| meaning::is_same(*tree, item.class));
-    if !classes_agree || !each_once(&target.items, param_oids.len()) {
+    let numbers = target.items.iter().filter_map(|class| class.param());
+    if !classes_agree || !numbers.chain(target.used_params()).all(|number| is_one_of(number, param_oids)) {
         return Err(Reason::ParameterList);
     }
     build(table, target, param_oids.len(), context, |at, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
+        Class::Computed => takes_computed(column).map(|()| ItemRule::Computed),
         Class::Param(number) => {
             let index = usize::from(number) - 1;
             rule(index, param_oids[index], column).map(ItemRule::Param)
@@ -223,6 +237,10 @@ fn build_params(
         }
         class => fixed_literal(class, text, items[at], target, column),
     })
+}
+
+fn is_one_of(number: u16, param_oids: &[Oid]) -> bool {
+    (1..=param_oids.len()).contains(&usize::from(number))
 }
 
 /// A parameter of type `oid` with a cast behind it.
@@ -253,7 +271,7 @@ fn cast_param(
     rule(index, oid, column)
 }
 
-/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT), but as it is: one after another with
+/// Plans an INSERT whose rows cannot leave as a COPY (RETURNING, ON CONFLICT, expressions), but as it is: one after another with
 /// those of others in one transaction. Of literals: each becomes a parameter of its column's type.
 ///
 /// Errors: why it must have a transaction of its own.
@@ -264,8 +282,10 @@ pub fn plan_literals_together(
 ) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
     may_be_updated(table, target)?;
+    may_be_computed(table, target, &[])?;
     build(table, target, 0, context, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
+        Class::Computed => takes_computed(column).map(|()| ItemRule::Computed),
         Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
         class if modifier_changes_parameter(column, column.type_oid) => Err(Reason::Literal {
             column: column.name.clone(),
@@ -289,7 +309,10 @@ pub fn plan_params_together(
 ) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
     may_be_updated(table, target)?;
-    build_params(table, target, (text, items), param_oids, context, param_as_sent)
+    may_be_computed(table, target, param_oids)?;
+    let plan = build_params(table, target, (text, items), param_oids, context, param_as_sent)?;
+    let own_time = target.used_params().any(|number| means_time(param_oids[usize::from(number) - 1]));
+    Ok(InsertPlan { one_row_per_client: plan.one_row_per_client || own_time, ..plan })
 }
 
 /// May RETURNING show these columns? Their output must depend on nothing but settings of the key, and be about as long as what
@@ -309,11 +332,83 @@ fn may_be_returned(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
 /// May DO UPDATE set these columns? Behind another's statement of the same transaction it must do what it would have done behind that
 /// one's COMMIT: nothing is looked at later than the statement itself.
 fn may_be_updated(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
-    target.updates.iter().try_for_each(|name| {
-        let column = returned_column(table, name)?;
+    target.updates.iter().try_for_each(|update| {
+        let column = returned_column(table, &update.column)?;
         let alone = table.updates_alone && !column.in_key && !column.generated;
-        if alone { Ok(()) } else { Err(Reason::Update(name.clone())) }
+        if alone { Ok(()) } else { Err(Reason::Update(update.column.clone())) }
     })
+}
+
+/// May this be computed? Of PostgreSQL's own types alone, so that its own functions, operators and casts are meant, and nothing may
+/// fail in a statement of its own that does not fail here.
+fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> Result<(), Reason> {
+    let used = &target.used;
+    let oid = |number: u16| {
+        let place = usize::from(number).checked_sub(1);
+        place.and_then(|place| param_oids.get(place)).copied().ok_or(Reason::ParameterList)
+    };
+    let mut types: Vec<Oid> = used.casts.iter().copied().map(Oid::from).collect();
+    for name in &used.columns {
+        let column = returned_column(table, name)?;
+        takes_computed(column)?;
+        types.push(column.type_oid);
+    }
+    for Update { column: name, to } in &target.updates {
+        let column = returned_column(table, name)?;
+        match to {
+            SetTo::Excluded => {}
+            SetTo::Computed => {
+                takes_computed(column)?;
+                types.push(column.type_oid);
+            }
+            SetTo::Param(number) if is_given(table, target, name, *number) => {}
+            SetTo::Param(number) => is_set_unfailingly(oid(*number)?, column)?,
+        }
+    }
+    let columns = target_columns(table, target)?;
+    let computed = columns.iter().zip(&target.items).filter(|(_, class)| **class == Class::Computed);
+    types.extend(computed.map(|(column, _)| column.type_oid));
+    for &number in &used.params {
+        types.push(oid(number)?);
+    }
+    let refused = |number: u16, oid: Oid| Reason::Used { number, oid };
+    for &number in &used.params {
+        let oid = oid(number)?;
+        if !may_be_used(oid) {
+            return Err(refused(number, oid));
+        }
+    }
+    for &number in &used.lazy_params {
+        let oid = oid(number)?;
+        if !is_used_unfailingly(oid, &types, used.source) {
+            return Err(refused(number, oid));
+        }
+    }
+    for &(number, cast) in &used.typed {
+        let oid = oid(number)?;
+        if target.type_oid(cast) != Some(oid) {
+            return Err(refused(number, oid));
+        }
+    }
+    Ok(())
+}
+
+/// Does the row that is to be inserted have this parameter in this column? Then it was taken there before.
+fn is_given(table: &Table, target: &InsertTarget, name: &str, number: u16) -> bool {
+    let columns = target_columns(table, target).unwrap_or_default();
+    let mut given = columns.iter().zip(&target.items);
+    given.any(|(column, class)| column.name == name && *class == Class::Param(number))
+}
+
+/// Could any name or cast that it computes with be another's than PostgreSQL's own, which has all casts between the types of times?
+fn relies_on_names(target: &InsertTarget, computed: &[&Column]) -> bool {
+    let times = [oid::DATE, oid::TIMESTAMP, oid::TIMESTAMPTZ];
+    let own = |column: &&Column| match target.used.source {
+        Some(Source::Time) => times.contains(&column.type_oid),
+        Some(Source::Uuid) => column.type_oid == oid::UUID,
+        None => false,
+    };
+    target.used.converts || !computed.iter().all(own)
 }
 
 fn returned_column<'a>(table: &'a Table, name: &str) -> Result<&'a Column, Reason> {
@@ -358,6 +453,12 @@ fn build(
         items.push(rule(at, class, column)?);
     }
     let left_out = LeftOut::of(table, &given, context)?;
+    let to_computed = |update: &Update| {
+        if update.to == SetTo::Computed { table.column(&update.column) } else { None }
+    };
+    let computed = items.iter().zip(&columns).filter(|(item, _)| **item == ItemRule::Computed);
+    let computed = computed.map(|(_, column)| *column).chain(target.updates.iter().filter_map(to_computed));
+    let relies_on_names = relies_on_names(target, &computed.collect::<Vec<_>>());
     Ok(InsertPlan {
         relid: table.relid,
         target: table.target.clone(),
@@ -365,18 +466,23 @@ fn build(
         name_as_written: table.name_as_written.clone(),
         types: text_array(&target.types),
         functions: oid_array(&table.functions),
+        names: if relies_on_names { name_array(&target.used.names) } else { "{}".to_owned() },
         fingerprint: with_types(&table.fingerprint, &target.type_oids),
-        has_sentinel: table.has_sentinel() && target.types.is_empty() && !reads_texts(&items),
+        has_sentinel: table.has_sentinel()
+            && target.types.is_empty()
+            && !reads_texts(&items)
+            && !relies_on_names,
         root: table.root,
         references: table.references.clone(),
         copy_text_sql: copy_sql(table, &given, ""),
         copy_binary_sql: all_can_be_binary(&items).then(|| copy_sql(table, &given, " (FORMAT binary)")),
         values: ManyValues::of(table, &given),
         fields: u16::try_from(given.len()).map_err(|_| Reason::ValueCount)?,
+        literals: items.iter().map(|item| u16::from(matches!(item, ItemRule::Literal(_)))).sum(),
         params,
         params_in_order: in_order(&items),
         items,
-        one_row_per_client: left_out.transaction_time,
+        one_row_per_client: left_out.transaction_time || target.used.time,
         draws_sequence: left_out.sequence,
         max_value_bytes: VALUE_BYTES_MAX,
     })
@@ -402,6 +508,11 @@ pub(super) fn text_array(types: &[OtherType]) -> String {
         format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
     };
     format!("{{{}}}", types.iter().map(name).collect::<Vec<_>>().join(","))
+}
+
+/// The names of functions and operators in an array, as its input function takes them, behind one that is nobody's.
+fn name_array(names: &[String]) -> String {
+    names.iter().fold("{\"\"".to_owned(), |all, name| format!("{all},\"{name}\"")) + "}"
 }
 
 /// In an array as its input function takes them.
@@ -507,7 +618,7 @@ fn all_can_be_binary(items: &[ItemRule]) -> bool {
         ItemRule::LeftOut => true,
         ItemRule::Param(rule) => !rule.as_text,
         ItemRule::Fixed { class, .. } => matches!(class, Class::Null | Class::CastNull(_)),
-        ItemRule::Literal(_) => false,
+        ItemRule::Literal(_) | ItemRule::Computed => false,
     })
 }
 

@@ -89,7 +89,7 @@ pub fn encode_literals(
 pub fn are_lasting(plan: &InsertPlan, text: &[u8], items: &[Item]) -> bool {
     items.iter().zip(&plan.items).all(|(item, rule)| match rule {
         ItemRule::Literal(rule) => rule.is_lasting(item.class, item.bytes(text)),
-        ItemRule::LeftOut => true,
+        ItemRule::LeftOut | ItemRule::Computed => true,
         ItemRule::Fixed { .. } | ItemRule::Param(_) => false,
     })
 }
@@ -231,7 +231,9 @@ fn put_literal(
             }
             put_number(bytes, out);
         }
-        Class::Default | Class::Param(_) | Class::CastParam(..) => return Err(NotPourable::Class),
+        Class::Default | Class::Param(_) | Class::CastParam(..) | Class::Computed => {
+            return Err(NotPourable::Class);
+        }
     }
     Ok(PUT)
 }
@@ -366,7 +368,7 @@ fn params_text(
 ) -> Result<RowInfo, NotPourable> {
     text_row(out, plan, plan.items.len(), |at, out| match &plan.items[at] {
         ItemRule::LeftOut => Ok(Field::LeftOut),
-        ItemRule::Literal(_) => Err(NotPourable::Class),
+        ItemRule::Literal(_) | ItemRule::Computed => Err(NotPourable::Class),
         ItemRule::Fixed { class, text, rule } => put_literal(*rule, *class, text, plan.max_value_bytes, out),
         ItemRule::Param(rule) => {
             let value = params.take(rule.index, plan.max_value_bytes)?;
@@ -479,7 +481,9 @@ fn params_binary(
         match item {
             ItemRule::LeftOut => {}
             ItemRule::Fixed { class: Class::Null | Class::CastNull(_), .. } => copy::put_binary(out, None),
-            ItemRule::Literal(_) | ItemRule::Fixed { .. } => return Err(NotPourable::Format),
+            ItemRule::Literal(_) | ItemRule::Fixed { .. } | ItemRule::Computed => {
+                return Err(NotPourable::Format);
+            }
             ItemRule::Param(rule) => {
                 let value = params.take(rule.index, plan.max_value_bytes)?;
                 if !params.is_binary(rule.index) {
@@ -523,7 +527,7 @@ pub fn put_literals_bound(
     if rows == 0 || items.len() != plan.items.len() * rows {
         return Err(NotPourable::Count);
     }
-    let params = u16::try_from(usize::from(plan.fields) * rows).map_err(|_| NotPourable::Count)?;
+    let params = u16::try_from(usize::from(plan.literals) * rows).map_err(|_| NotPourable::Count)?;
     let begin = out.len();
     let mut info = Ok(RowInfo::default());
     frame::put(out, frontend::BIND, |out| {
@@ -561,6 +565,8 @@ fn put_literal_bound(
 ) -> Result<bool, NotPourable> {
     let rule = match rule {
         ItemRule::LeftOut if item.class == Class::Default => return Ok(false),
+        // It is in the statement.
+        ItemRule::Computed if item.class == Class::Computed => return Ok(false),
         ItemRule::Literal(rule) if rule.takes(item.class) => *rule,
         _ => return Err(NotPourable::Class),
     };
@@ -613,7 +619,7 @@ pub fn put_bound(
     for _ in 0..rows {
         for item in &plan.items {
             match item {
-                ItemRule::LeftOut | ItemRule::Fixed { .. } => {}
+                ItemRule::LeftOut | ItemRule::Fixed { .. } | ItemRule::Computed => {}
                 ItemRule::Literal(_) => return Err(NotPourable::Class),
                 ItemRule::Param(rule) => {
                     let value = params.take(rule.index, plan.max_value_bytes)?;
@@ -643,6 +649,7 @@ mod tests {
     fn plan(items: Vec<ItemRule>) -> InsertPlan {
         let params = items.iter().filter(|i| matches!(i, ItemRule::Param(_))).count();
         let fields = items.iter().filter(|i| **i != ItemRule::LeftOut).count() as u16;
+        let literals = items.iter().filter(|i| matches!(i, ItemRule::Literal(_))).count() as u16;
         InsertPlan {
             relid: 1,
             target: "\"s\".\"t\"".into(),
@@ -650,6 +657,7 @@ mod tests {
             name_as_written: "\"t\"".into(),
             types: "{}".into(),
             functions: "{}".into(),
+            names: "{}".into(),
             fingerprint: "f".into(),
             has_sentinel: false,
             root: 1,
@@ -659,6 +667,7 @@ mod tests {
             values: None,
             items,
             fields,
+            literals,
             params,
             params_in_order: true,
             one_row_per_client: false,

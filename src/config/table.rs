@@ -413,7 +413,7 @@ table! {
     "", RELOAD, group = group: Flag,
         "pour the INSERTs of many clients, each outside a transaction block";
     "", RELOAD, share_transaction = share_transaction: Flag,
-        "run INSERTs of many clients that cannot be a COPY (RETURNING, ON CONFLICT) in one transaction";
+        "run INSERTs of many clients that cannot be a COPY (RETURNING, ON CONFLICT, expressions) in one transaction";
     "", RELOAD, deferred = deferred: Flag,
         "answer INSERTs inside a transaction block at once and pour them with the next other statement";
 }

@@ -7,7 +7,8 @@
 //!
 //! Taken: `INSERT INTO [schema.]table [AS alias] [(columns)] VALUES (items), ... [ON CONFLICT ... DO NOTHING | UPDATE] [RETURNING columns]
 //! [;]`, each item NULL, DEFAULT, a plain literal, `E'...'`, `$n`, `$n::type`, `$n::text::type`, `'...'::type`, the same type twice, or `NULL::type` ([`super::cast`]), also
-//! written as `CAST(... AS type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on.
+//! written as `CAST(... AS type)`, and each but DEFAULT in a pair of parentheses; with `standard_conforming_strings` on. Another item, and what
+//! DO UPDATE sets, is computed by the server: here no more is known of it than its tokens, and [`super::expression`] judges it.
 
 mod lift;
 #[cfg(test)]
@@ -65,6 +66,8 @@ pub enum Class {
     Param(u16),
     /// `$n::type` or `CAST($n AS type)`.
     CastParam(u16, Cast),
+    /// An expression, which stays in the statement as it is written.
+    Computed,
 }
 
 impl Class {
@@ -102,6 +105,7 @@ impl Class {
             Self::CastString(_) => 0x11,
             Self::CastNull(_) => 0x12,
             Self::Escaped => 0x13,
+            Self::Computed => 0x14,
         }
     }
 }
@@ -124,10 +128,12 @@ impl Item {
     }
 }
 
-/// What stands behind the rows.
+/// What keeps the rows from being a COPY's: what stands behind them, or is computed in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tail {
-    /// ON CONFLICT [(columns) | ON CONSTRAINT name] DO NOTHING, or DO UPDATE SET column = EXCLUDED.column, ....
+    /// A value is an expression.
+    pub computed: bool,
+    /// ON CONFLICT [(columns) | ON CONSTRAINT name] DO NOTHING, or DO UPDATE SET column = expression, ... [WHERE condition].
     pub conflict: bool,
     /// RETURNING, of names, `*` and NULL.
     pub returning: bool,
@@ -142,12 +148,13 @@ impl Tail {
     /// As [`Tail::is_plain`], with what it is if it is not.
     ///
     /// # Errors
-    /// ON CONFLICT or RETURNING.
+    /// ON CONFLICT, RETURNING or an expression.
     pub fn plain(self) -> Result<(), NotPourable> {
         match self {
             Self { conflict: true, .. } => Err(NotPourable::OnConflict),
             Self { returning: true, .. } => Err(NotPourable::Returning),
-            Self { conflict: false, returning: false } => Ok(()),
+            Self { computed: true, .. } => Err(NotPourable::Expression),
+            Self { conflict: false, returning: false, computed: false } => Ok(()),
         }
     }
 
@@ -175,6 +182,8 @@ pub struct Lifted {
     pub tail: Tail,
     /// The types that its casts name, beside PostgreSQL's own.
     pub types: Vec<OtherType>,
+    /// Highest parameter number in what is computed; 0: none.
+    computed_params: u16,
     /// Where the first row's items begin in the text: behind its parenthesis.
     pub(super) head: usize,
     /// Where they stand in the shape.
@@ -193,9 +202,10 @@ impl Lifted {
         self.items.get(row * width..(row + 1) * width).unwrap_or_default()
     }
 
-    /// Highest parameter number of the first row; 0: none.
+    /// Highest parameter number of the first row, and of what is computed; 0: none.
     pub fn params(&self) -> u16 {
-        self.row(0).iter().filter_map(|item| item.class.param()).max().unwrap_or(0)
+        let of_items = self.row(0).iter().filter_map(|item| item.class.param());
+        of_items.max().unwrap_or(0).max(self.computed_params)
     }
 
     /// Does it name types that are looked for in `search_path`?
@@ -214,10 +224,10 @@ impl Lifted {
         self.row(row).iter().zip(self.row(before)).all(|(a, b)| a.class == b.class)
     }
 
-    /// The shape of the statement with row `row` alone, into `out`. Only for rows without parameters.
-    pub fn put_shape(&self, row: usize, out: &mut Vec<u8>) {
+    /// The shape of the statement with row `row` alone, into `out`. Only for rows without parameters. `text` is what was lifted.
+    pub fn put_shape(&self, text: &[u8], row: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.shape[..self.row.start]);
-        put_markers(self.row(row), &self.types, out);
+        put_markers(text, self.row(row), &self.types, out);
         out.extend_from_slice(&self.shape[self.row.end..]);
     }
 
@@ -232,13 +242,13 @@ impl Lifted {
     }
 
     /// As [`Lifted::put_statement`] of so many rows, each like the first one, with a parameter in the place of each item that is
-    /// not DEFAULT.
-    pub fn put_with_parameters(&self, rows: usize, out: &mut Vec<u8>) {
+    /// a literal.
+    pub fn put_with_parameters(&self, text: &[u8], rows: usize, out: &mut Vec<u8>) {
         let mut number = 0;
-        self.put_rows(std::iter::repeat_n(0, rows), out, |item, out| {
-            if item.class == Class::Default {
-                out.extend_from_slice(b"DEFAULT");
-            } else {
+        self.put_rows(std::iter::repeat_n(0, rows), out, |item, out| match item.class {
+            Class::Default => out.extend_from_slice(b"DEFAULT"),
+            Class::Computed => out.extend_from_slice(item.bytes(text)),
+            _ => {
                 number += 1;
                 out.extend_from_slice(format!("${number}").as_bytes());
             }
@@ -263,10 +273,14 @@ impl Lifted {
     }
 }
 
-fn put_markers(row: &[Item], types: &[OtherType], out: &mut Vec<u8>) {
+/// What is computed is part of the shape as it is written: the lexer, which ends it at a comma, ends it in the same place each time.
+fn put_markers(text: &[u8], row: &[Item], types: &[OtherType], out: &mut Vec<u8>) {
     for (i, item) in row.iter().enumerate() {
         out.extend_from_slice(if i == 0 { b"" } else { b"," });
         out.push(item.class.marker());
+        if item.class == Class::Computed {
+            out.extend_from_slice(item.bytes(text));
+        }
         if let Some(n) = item.class.param() {
             out.extend_from_slice(&n.to_be_bytes());
         }
@@ -313,13 +327,13 @@ pub enum NotPourable {
     Name,
     /// Rows with parameters that are not alike, or too many rows.
     ManyRows,
-    /// ON CONFLICT with more than columns or a constraint's name, or DO UPDATE of more than `column = EXCLUDED.column`.
+    /// ON CONFLICT with more than columns or a constraint's name, or DO UPDATE with an expression that is not harmless.
     OnConflict,
     /// RETURNING of more than names.
     Returning,
     /// Something follows the `;`.
     SecondStatement,
-    /// A cast, operator, call, typed literal: not a plain literal.
+    /// Not a plain literal, and no expression that is harmless ([`super::expression`]), or one with constants that are others each time.
     Expression,
     /// `E''` with `\'`, a code or an unknown letter in it, `U&''`, `$$`, a bit or hex string, one continued on another line, a number with an exponent ...
     Literal,
@@ -420,6 +434,7 @@ pub fn lift(text: &[u8], out: &mut Lifted) -> Result<(), NotPourable> {
     out.items.clear();
     out.types.clear();
     (out.rows, out.tail, out.head, out.row) = (0, Tail::default(), 0, 0..0);
+    out.computed_params = 0;
     if quick_reject(text) {
         return Err(NotPourable::NotInsert);
     }

@@ -12,6 +12,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{self, a_const::Val};
 
 use super::cast::{Cast, OtherType, Type};
+use super::expression::{Reader, Used};
 use super::insert::{Class, Lifted, NotPourable};
 use super::scan;
 
@@ -30,8 +31,10 @@ pub struct InsertTarget {
     pub items: Vec<Class>,
     /// ON CONFLICT.
     pub conflict: bool,
-    /// The columns of its DO UPDATE, each of which takes the value that the row would have had. Empty: DO NOTHING.
-    pub updates: Vec<String>,
+    /// What its DO UPDATE sets. Empty: DO NOTHING.
+    pub updates: Vec<Update>,
+    /// What its expressions use, those of DO UPDATE and its WHERE, too.
+    pub used: Used,
     /// RETURNING, when there is one.
     pub returning: Option<Vec<Returned>>,
     /// The types that casts name, beside PostgreSQL's own ...
@@ -41,9 +44,24 @@ pub struct InsertTarget {
 }
 
 impl InsertTarget {
+    /// Is anything computed but a column's value by itself?
+    pub fn computes(&self) -> bool {
+        self.items.contains(&Class::Computed)
+            || self.updates.iter().any(|update| update.to != SetTo::Excluded)
+    }
+
     /// Does RETURNING name a type, which is looked for in `search_path`?
     pub fn returns_text(&self) -> bool {
         self.returning.iter().flatten().any(|returned| matches!(returned, Returned::Text(_)))
+    }
+
+    /// Parameters in what is computed, or set.
+    pub fn used_params(&self) -> impl Iterator<Item = u16> {
+        let set = self.updates.iter().filter_map(|update| match update.to {
+            SetTo::Param(number) => Some(number),
+            SetTo::Excluded | SetTo::Computed => None,
+        });
+        self.used.params.iter().copied().chain(set)
     }
 
     /// What a cast takes a value to. `None`: the server was not asked, or knows no such type.
@@ -53,6 +71,26 @@ impl InsertTarget {
             Type::Named(place) => self.type_oids.get(usize::from(place)).copied(),
         }
     }
+}
+
+/// One column that DO UPDATE sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    /// The column.
+    pub column: String,
+    /// What it is set to.
+    pub to: SetTo,
+}
+
+/// What a column is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTo {
+    /// The value that the row would have had.
+    Excluded,
+    /// A parameter.
+    Param(u16),
+    /// An expression.
+    Computed,
 }
 
 /// One entry of RETURNING.
@@ -308,7 +346,8 @@ pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourab
         && target.items.len() == lifted.row(0).len()
         && all.iter().zip(&lifted.items).all(|(tree, item)| is_same(*tree, item.class))
         && target.types == lifted.types
-        && (target.conflict, target.returning.is_some()) == (lifted.tail.conflict, lifted.tail.returning);
+        && (target.conflict, target.returning.is_some()) == (lifted.tail.conflict, lifted.tail.returning)
+        && target.items.contains(&Class::Computed) == lifted.tail.computed;
     if !same {
         return Err(NotPourable::Disagreement);
     }
@@ -355,7 +394,7 @@ fn stand_in(text: &[u8], lifted: &Lifted) -> Result<String, NotPourable> {
             Class::String => out.push_str("'x'"),
             Class::Escaped => out.push_str("E'x'"),
             Class::Param(n) => out.push_str(&format!("${n}")),
-            Class::CastParam(..) | Class::CastString(_) | Class::CastNull(_) => {
+            Class::CastParam(..) | Class::CastString(_) | Class::CastNull(_) | Class::Computed => {
                 return Err(NotPourable::Expression);
             }
         }
@@ -386,7 +425,6 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     };
     refuse_clauses(stmt)?;
     let conflict = stmt.on_conflict_clause.is_some();
-    let updates = updates(stmt)?;
     let relation = stmt.relation.as_ref().ok_or(NotPourable::Disagreement)?;
     if !relation.catalogname.is_empty() || !relation.inh || relation.relname.is_empty() {
         return Err(NotPourable::Name);
@@ -400,8 +438,8 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
         None => quote_ident(&relation.relname),
     };
     let columns: Vec<String> = stmt.cols.iter().map(column).collect::<Result<_, _>>()?;
-    let mut types = Vec::new();
-    let rows = rows(stmt, &mut types)?;
+    let (mut types, mut used) = (Vec::new(), Used::default());
+    let rows = rows(stmt, &mut types, &mut used)?;
     let items = rows.first().cloned().unwrap_or_default();
     if rows.iter().any(|row| row.len() != items.len()) {
         return Err(NotPourable::Count);
@@ -409,6 +447,7 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     if !columns.is_empty() && columns.len() != items.len() {
         return Err(NotPourable::Count);
     }
+    let updates = updates(stmt, relation, &mut used)?;
     let returning = returning(stmt, relation)?;
     let table = relation.relname.clone();
     let target = InsertTarget {
@@ -419,6 +458,7 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
         items,
         conflict,
         updates,
+        used,
         returning,
         types,
         type_oids: Vec::new(),
@@ -426,8 +466,12 @@ fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     Ok((target, rows.concat()))
 }
 
-/// ON CONFLICT by names alone: the columns of its DO UPDATE.
-fn updates(stmt: &protobuf::InsertStmt) -> Result<Vec<String>, NotPourable> {
+/// ON CONFLICT by names alone: what its DO UPDATE sets.
+fn updates(
+    stmt: &protobuf::InsertStmt,
+    relation: &protobuf::RangeVar,
+    used: &mut Used,
+) -> Result<Vec<Update>, NotPourable> {
     let Some(clause) = &stmt.on_conflict_clause else { return Ok(Vec::new()) };
     let plain = |node: &protobuf::Node| match node.node.as_ref() {
         Some(NodeEnum::IndexElem(element)) => {
@@ -439,25 +483,55 @@ fn updates(stmt: &protobuf::InsertStmt) -> Result<Vec<String>, NotPourable> {
         .infer
         .as_ref()
         .is_none_or(|infer| infer.where_clause.is_none() && infer.index_elems.iter().all(plain));
-    if !by_names || clause.where_clause.is_some() {
+    if !by_names {
         return Err(NotPourable::OnConflict);
     }
+    let (schema, table) = called(relation);
+    let mut reader = Reader { used, table: Some((schema, table)), lazy: true };
+    let where_clause = clause.where_clause.as_deref();
     match clause.action() {
-        protobuf::OnConflictAction::OnconflictNothing => Ok(Vec::new()),
+        protobuf::OnConflictAction::OnconflictNothing if where_clause.is_none() => Ok(Vec::new()),
         protobuf::OnConflictAction::OnconflictUpdate if !clause.target_list.is_empty() => {
-            clause.target_list.iter().map(updated).collect::<Option<_>>().ok_or(NotPourable::OnConflict)
+            let updates = clause.target_list.iter().map(|node| updated(node, &mut reader));
+            let updates = updates.collect::<Option<_>>().ok_or(NotPourable::OnConflict)?;
+            where_clause.map_or(Some(()), |node| reader.read(node)).ok_or(NotPourable::OnConflict)?;
+            Ok(updates)
         }
         _ => Err(NotPourable::OnConflict),
     }
 }
 
-/// `name = EXCLUDED.name`. `None`: something else.
-fn updated(node: &protobuf::Node) -> Option<String> {
+/// `name = expression`. `None`: something else, or not a harmless one.
+fn updated(node: &protobuf::Node, reader: &mut Reader<'_>) -> Option<Update> {
     let NodeEnum::ResTarget(target) = node.node.as_ref()? else { return None };
-    let NodeEnum::ColumnRef(value) = target.val.as_ref()?.node.as_ref()? else { return None };
-    let [row, column] = value.fields.as_slice() else { return None };
-    let same = target.indirection.is_empty() && is_name(row, "excluded") && is_name(column, &target.name);
-    same.then(|| target.name.clone())
+    let value = target.val.as_deref()?;
+    if !target.indirection.is_empty() {
+        return None;
+    }
+    let excluded = match value.node.as_ref()? {
+        NodeEnum::ColumnRef(value) => match value.fields.as_slice() {
+            [row, column] => is_name(row, "excluded") && is_name(column, &target.name),
+            _ => false,
+        },
+        _ => false,
+    };
+    let to = match value.node.as_ref()? {
+        _ if excluded => SetTo::Excluded,
+        NodeEnum::ParamRef(param) => SetTo::Param(param_number(param).ok()?),
+        _ => {
+            reader.read(value)?;
+            SetTo::Computed
+        }
+    };
+    Some(Update { column: target.name.clone(), to })
+}
+
+/// The schema and the name that its columns are called by. By its alias a table is called alone, and without its schema.
+fn called(relation: &protobuf::RangeVar) -> (&str, &str) {
+    match &relation.alias {
+        Some(alias) => ("", alias.aliasname.as_str()),
+        None => (relation.schemaname.as_str(), relation.relname.as_str()),
+    }
 }
 
 /// What RETURNING names: the table's columns, and nothing else.
@@ -466,11 +540,7 @@ fn returning(
     relation: &protobuf::RangeVar,
 ) -> Result<Option<Vec<Returned>>, NotPourable> {
     let Some(clause) = &stmt.returning_clause else { return Ok(None) };
-    // By its alias a table is called alone, and without its schema.
-    let (schema, table) = match &relation.alias {
-        Some(alias) => ("", alias.aliasname.as_str()),
-        None => (relation.schemaname.as_str(), relation.relname.as_str()),
-    };
+    let (schema, table) = called(relation);
     let hidden = hides(table);
     if !clause.options.is_empty() {
         return Err(NotPourable::Returning);
@@ -511,7 +581,7 @@ fn hides(name: &str) -> bool {
     ["old", "new", "excluded"].contains(&name)
 }
 
-fn is_name(node: &protobuf::Node, name: &str) -> bool {
+pub(super) fn is_name(node: &protobuf::Node, name: &str) -> bool {
     matches!(node.node.as_ref(), Some(NodeEnum::String(found)) if found.sval == name)
 }
 
@@ -535,7 +605,11 @@ fn column(node: &protobuf::Node) -> Result<String, NotPourable> {
 }
 
 /// The classes of each row of VALUES.
-fn rows(stmt: &protobuf::InsertStmt, types: &mut Vec<OtherType>) -> Result<Vec<Vec<Class>>, NotPourable> {
+fn rows(
+    stmt: &protobuf::InsertStmt,
+    types: &mut Vec<OtherType>,
+    used: &mut Used,
+) -> Result<Vec<Vec<Class>>, NotPourable> {
     let source = stmt.select_stmt.as_ref().ok_or(NotPourable::DefaultValues)?;
     let Some(NodeEnum::SelectStmt(select)) = source.node.as_ref() else {
         return Err(NotPourable::NotValues);
@@ -552,8 +626,15 @@ fn rows(stmt: &protobuf::InsertStmt, types: &mut Vec<OtherType>) -> Result<Vec<V
     if select.values_lists.is_empty() {
         return Err(NotPourable::NotValues);
     }
+    let mut item = |item: &protobuf::Node| match class(item, types) {
+        Err(NotPourable::Expression) => {
+            let read = Reader { used, table: None, lazy: false }.read(item);
+            read.map(|()| Class::Computed).ok_or(NotPourable::Expression)
+        }
+        class => class,
+    };
     let row = |node: &protobuf::Node| match node.node.as_ref() {
-        Some(NodeEnum::List(list)) => list.items.iter().map(|item| class(item, types)).collect(),
+        Some(NodeEnum::List(list)) => list.items.iter().map(&mut item).collect(),
         _ => Err(NotPourable::NotValues),
     };
     select.values_lists.iter().map(row).collect()
@@ -577,7 +658,7 @@ fn class(node: &protobuf::Node, types: &mut Vec<OtherType>) -> Result<Class, Not
     }
 }
 
-fn param_number(param: &protobuf::ParamRef) -> Result<u16, NotPourable> {
+pub(super) fn param_number(param: &protobuf::ParamRef) -> Result<u16, NotPourable> {
     u16::try_from(param.number).map_err(|_| NotPourable::Params)
 }
 
@@ -609,7 +690,7 @@ fn cast_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Resu
     }
 }
 
-fn type_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Cast> {
+pub(super) fn type_of(cast: &protobuf::TypeCast, types: &mut Vec<OtherType>) -> Option<Cast> {
     let name = cast.type_name.as_ref()?;
     let plain = name.typemod == -1 && !name.setof && !name.pct_type;
     let names: Vec<&str> = name
@@ -779,7 +860,20 @@ mod tests {
         );
         let updates =
             target("ON CONFLICT (a) DO UPDATE SET B = EXCLUDED.b, \"C\"=\"excluded\".\"C\" RETURNING b");
-        assert_eq!((updates.conflict, &updates.updates[..]), (true, &["b".to_owned(), "C".to_owned()][..]));
+        let update = |column: &str, to| Update { column: column.to_owned(), to };
+        let (excluded, computed) = (SetTo::Excluded, SetTo::Computed);
+        assert!(updates.conflict && !updates.computes());
+        assert_eq!(updates.updates, [update("b", excluded), update("C", excluded)]);
+        let others =
+            target("ON CONFLICT (a) DO UPDATE SET b = $2, c = \"T\".c + 1, d = EXCLUDED.c, e = 1 WHERE true");
+        let to = [
+            update("b", SetTo::Param(2)),
+            update("c", computed),
+            update("d", computed),
+            update("e", computed),
+        ];
+        assert_eq!((others.computes(), &others.updates[..]), (true, &to[..]));
+        assert_eq!(others.used.columns, ["c"]);
         assert!(target("ON CONFLICT ON CONSTRAINT c DO NOTHING").conflict);
         let texts = target("RETURNING a::text, \"T\".\"B\" :: TEXT AS c");
         assert!(texts.returns_text() && !all.returns_text());
@@ -818,7 +912,7 @@ mod tests {
             ("INSERT INTO t VALUES (1) UNION VALUES (2)", N::NotValues),
             ("INSERT INTO t VALUES (1) LIMIT 1", N::NotValues),
             ("INSERT INTO t VALUES (1), (2, 3)", N::Count),
-            ("INSERT INTO t VALUES (1), (now())", N::Expression),
+            ("INSERT INTO t VALUES (1), (random())", N::Expression),
             ("INSERT INTO t AS old VALUES (1)", N::Alias),
             ("INSERT INTO t AS EXCLUDED VALUES (1)", N::Alias),
             ("INSERT INTO t AS a VALUES (1) RETURNING t.a", N::Returning),
@@ -841,10 +935,6 @@ mod tests {
             ("INSERT INTO t VALUES (1) RETURNING (t).a", N::Returning),
             ("INSERT INTO old VALUES (1) RETURNING old.a", N::Returning),
             ("INSERT INTO t VALUES (1) RETURNING WITH (OLD AS o) a", N::Returning),
-            ("INSERT INTO t VALUES (1) ON CONFLICT DO UPDATE SET a = 1", N::OnConflict),
-            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 1", N::OnConflict),
-            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = EXCLUDED.b", N::OnConflict),
-            ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = t.a", N::OnConflict),
             ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = a", N::OnConflict),
             ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = s.excluded.a", N::OnConflict),
             ("INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a[1] = EXCLUDED.a", N::OnConflict),
@@ -854,7 +944,7 @@ mod tests {
                 N::OnConflict,
             ),
             (
-                "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = EXCLUDED.a WHERE true",
+                "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = EXCLUDED.a WHERE f(t.a)",
                 N::OnConflict,
             ),
             (

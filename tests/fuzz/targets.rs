@@ -289,7 +289,7 @@ pub(crate) fn sql_texts(data: &[u8]) {
             let bytes = item.bytes(data);
             let literal =
                 if matches!(item.class, Class::CastString(_)) { without_cast(bytes) } else { bytes };
-            if !matches!(item.class, Class::Param(_)) && literal.starts_with(b"'") {
+            if !matches!(item.class, Class::Param(_) | Class::Computed) && literal.starts_with(b"'") {
                 assert!(literal.len() >= 2 && literal.ends_with(b"'"));
                 let value: Vec<u8> = decode_string(literal).flatten().copied().collect();
                 assert!(value.len() <= literal.len() - 2);

@@ -151,7 +151,7 @@ impl Session {
                     &lifted.shape
                 } else {
                     shape.clear();
-                    lifted.put_shape(row, shape);
+                    lifted.put_shape(text, row, shape);
                     shape
                 };
                 let (pool, vars) = (&self.pool, &self.state.vars.want);

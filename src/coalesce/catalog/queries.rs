@@ -158,6 +158,35 @@ macro_rules! types_query {
     };
 }
 
+/// Could one of these functions and operators be somebody's own, or a cast between types of PostgreSQL's? Wherever it stands: which of
+/// equal names is meant, the types of the arguments decide before the path does. One that takes types of users' alone is not meant
+/// where there is none, unless PostgreSQL's become such by themselves. No names: nothing is asked.
+macro_rules! others_query {
+    ($names:literal) => {
+        concat!(
+            "CASE WHEN pg_catalog.cardinality(",
+            $names,
+            ") OPERATOR(pg_catalog.=) 0 THEN ''
+     WHEN EXISTS (SELECT 1 FROM (
+              SELECT p.proargtypes::pg_catalog.oid[] FROM pg_catalog.pg_proc p
+               WHERE p.proname OPERATOR(pg_catalog.=) ANY (",
+            $names,
+            ") AND p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
+              UNION ALL SELECT ARRAY[o.oprleft, o.oprright] FROM pg_catalog.pg_operator o
+               WHERE o.oprname OPERATOR(pg_catalog.=) ANY (",
+            $names,
+            ") AND o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) n(types), LATERAL pg_catalog.unnest(n.types) x(type)
+            WHERE x.type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND (x.type OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
+               OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.casttarget OPERATOR(pg_catalog.=) x.type
+                    AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid AND k.castcontext OPERATOR(pg_catalog.=) 'i')))
+       OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k
+            WHERE k.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
+              AND k.casttarget OPERATOR(pg_catalog.<) 16384::pg_catalog.oid)
+       THEN ' others' ELSE '' END"
+        )
+    };
+}
+
 /// Do the connection's texts mean what they meant when they were taken apart, and does a COPY look at their bytes as an INSERT does
 /// (`encoding_pours`)? Of who is only poured none would hear of a change.
 macro_rules! reads_as_an_insert {
@@ -179,6 +208,10 @@ pub fn decode_types(names: usize, columns: &[Option<&[u8]>]) -> Result<Vec<Oid>,
     let oids: Vec<Oid> = answer.split_ascii_whitespace().filter_map(|oid| oid.parse().ok()).collect();
     if oids.len() == names { Ok(oids) } else { Err(Reason::NoSuchType) }
 }
+
+/// Asks whether what an expression uses is PostgreSQL's own: `$1` an array of the names of its functions and operators. Answers one row
+/// of one text, which is empty then.
+pub const NAMES_SQL: &str = concat!("SELECT ", others_query!("$1::pg_catalog.name[]"));
 
 /// Asks for one table. `$1`: its name as [`lookup_name`] writes it, resolved by the session that asks. Answers one row
 /// of one text column, JSON; the relation is `null` there when the name resolves to nothing. Takes 5 to 10 ms.
@@ -331,7 +364,7 @@ SELECT pg_catalog.json_build_object(
 /// for: fingerprint and the meaning of the name. Prepared once for each server connection.
 ///
 /// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint, with what [`TYPES_SQL`] answered behind it,
-/// `$4` the names of types, `$5` the oids of [`Table::functions`]; all may be sent as text. Answers one
+/// `$4` the names of types, `$5` the oids of [`Table::functions`], `$6` the names of functions and operators, as [`NAMES_SQL`] has them; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
 /// transaction cannot commit. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a qualified name.
 ///
@@ -350,7 +383,9 @@ pub fn guard_sql() -> &'static str {
         fingerprint_query!("$5::pg_catalog.oid[]"),
         ") q) AS f) SELECT CASE WHEN pg_catalog.concat(found.f, (",
         types_query!("$4::pg_catalog.text[]"),
-        ")) OPERATOR(pg_catalog.=) $3::pg_catalog.text
+        "), ",
+        others_query!("$6::pg_catalog.name[]"),
+        ") OPERATOR(pg_catalog.=) $3::pg_catalog.text
    AND pg_catalog.to_regclass($2::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid
    AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
    AND NOT pg_catalog.row_security_active($1::pg_catalog.oid)

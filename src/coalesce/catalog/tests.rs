@@ -120,9 +120,16 @@ fn the_guard_answers_digits_or_is_an_error() {
 /// Everything that is looked up by a bare name is out of the queries.
 #[test]
 fn the_queries_name_every_schema() {
-    for sql in
-        [ELIGIBILITY_SQL, guard_sql(), TYPES_SQL, SESSION_SQL, INCARNATION_SQL, STATUS_SQL, SAME_TABLE_SQL]
-    {
+    for sql in [
+        ELIGIBILITY_SQL,
+        guard_sql(),
+        TYPES_SQL,
+        NAMES_SQL,
+        SESSION_SQL,
+        INCARNATION_SQL,
+        STATUS_SQL,
+        SAME_TABLE_SQL,
+    ] {
         for bare in [
             " = ",
             " <> ",

@@ -10,6 +10,7 @@ use super::{Lane, Leg};
 use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
+use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::shapes::guard_statement;
 use crate::pool::Checkout;
 use crate::proto::pipeline::{Action, Kind};
@@ -165,7 +166,8 @@ impl Lane {
         if guard != Guard::Sentinel {
             server.ensure_own(guard_statement(), max);
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
-                let params = [relid, &plan.name_as_written, &plan.fingerprint, &plan.types, &plan.functions];
+                let InsertPlan { name_as_written, fingerprint, types, functions, names, .. } = &**plan;
+                let params = [relid, name_as_written, fingerprint, types, functions, names];
                 put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
             }
         }

@@ -1,8 +1,9 @@
 //! Which literal and which parameter may go into which column.
 
-use crate::coalesce::catalog::{Column, Reason, TypeKind};
+use crate::coalesce::catalog::{Column, FIRST_USER_OID, Reason, TypeKind};
 use crate::coalesce::plan::ItemRule;
 use crate::sql::cast::{self, Cast};
+use crate::sql::expression::Source;
 use crate::sql::insert::{Class, Item, without_cast};
 use crate::sql::meaning::InsertTarget;
 use crate::wire::Oid;
@@ -103,6 +104,7 @@ impl ClassSet {
             Class::String | Class::CastString(_) => 256,
             Class::Param(_) | Class::CastParam(..) => 512,
             Class::Escaped => 1024,
+            Class::Computed => 2048,
         }
     }
 }
@@ -293,6 +295,80 @@ pub(super) fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<P
     let temporal = temporal(column);
     let print = Print::No;
     Ok(ParamRule { index, convert: None, elements: None, as_text: false, print, rounds: false, temporal })
+}
+
+/// May a value of this type stand in an expression? One of PostgreSQL's own whose ways to others are known; what users could make of
+/// it, the guard looks for.
+pub(super) fn may_be_used(oid: Oid) -> bool {
+    matches!(
+        oid,
+        oid::INT2
+            | oid::INT4
+            | oid::INT8
+            | oid::NUMERIC
+            | oid::FLOAT4
+            | oid::FLOAT8
+            | oid::BOOL
+            | oid::TEXT
+            | oid::VARCHAR
+            | oid::BPCHAR
+            | oid::BYTEA
+            | oid::UUID
+            | oid::JSON
+            | oid::JSONB
+            | oid::INET
+            | oid::CIDR
+            | oid::DATE
+            | oid::TIME
+            | oid::TIMESTAMP
+            | oid::TIMESTAMPTZ
+            | oid::INTERVAL
+            | oid::INT2_ARRAY
+            | oid::INT4_ARRAY
+            | oid::INT8_ARRAY
+            | oid::TEXT_ARRAY
+            | oid::VARCHAR_ARRAY
+    )
+}
+
+/// Does a parameter's text mean the transaction's time, perhaps?
+pub(super) fn means_time(oid: Oid) -> bool {
+    temporal_of(oid) != Temporal::No
+}
+
+/// May the column take part in an expression, or take its value? Not a type of users: somebody may have made casts and operators.
+pub(super) fn takes_computed(column: &Column) -> Result<(), Reason> {
+    let own = column.type_oid == column.base_oid && column.type_oid < FIRST_USER_OID;
+    if own && may_be_used(column.base_oid) {
+        return Ok(());
+    }
+    Err(Reason::Type { column: column.name.clone(), base: column.base_name.clone() })
+}
+
+/// Is a parameter of this type taken to the types of its company without an error, whatever its value? Where its value is not needed,
+/// an INSERT of its own would fail by it, perhaps, and one whose plan is for any value would not. A day may be none of a `timestamp`'s, and
+/// so on, and a `numeric` be too large for a float; to no other types do others go by themselves, or they do so always.
+pub(super) fn is_used_unfailingly(oid: Oid, types: &[Oid], source: Option<Source>) -> bool {
+    let times = [oid::DATE, oid::TIMESTAMP, oid::TIMESTAMPTZ];
+    match oid {
+        oid::NUMERIC => !types.iter().any(|other| matches!(*other, oid::FLOAT4 | oid::FLOAT8)),
+        oid::DATE | oid::TIMESTAMP => {
+            source != Some(Source::Time) && !types.iter().any(|other| *other != oid && times.contains(other))
+        }
+        _ => true,
+    }
+}
+
+/// The same, of one that a column is set to.
+pub(super) fn is_set_unfailingly(oid: Oid, column: &Column) -> Result<(), Reason> {
+    let rounded = matches!(column.base_oid, oid::TIMESTAMP | oid::TIMESTAMPTZ | oid::TIME);
+    let text_like = cast::is_text(oid) && cast::is_text(column.base_oid);
+    let widens = cast::is_plain(oid, column.base_oid);
+    let own = oid == column.type_oid || text_like || widens;
+    if may_be_used(oid) && takes_computed(column).is_ok() && own && (column.typmod < 0 || rounded) {
+        return Ok(());
+    }
+    Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() })
 }
 
 /// An enum's label is its text, where nobody made a function for that cast.
@@ -553,6 +629,7 @@ pub(super) fn class_name(class: Class) -> &'static str {
         Class::False => "FALSE",
         Class::String | Class::CastString(_) | Class::Escaped => "string",
         Class::Param(_) | Class::CastParam(..) => "parameter",
+        Class::Computed => "expression",
     }
 }
 

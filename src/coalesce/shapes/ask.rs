@@ -106,21 +106,21 @@ impl Question {
     pub(super) async fn ask(&self, tables: &Tables, mut asker: Asker<'_>) -> Result<Answer, Refusal> {
         let pool = asker.pool;
         let mut lifted = Lifted::new();
-        lift(self.text(), &mut lifted).map_err(|why: NotPourable| {
+        let by_its_text = |why: NotPourable| {
             let table = table_named(self.text()).map(|table| String::from_utf8_lossy(table).into_owned());
             Refusal { table, ..why.to_string().into() }
-        })?;
+        };
+        lift(self.text(), &mut lifted).map_err(by_its_text)?;
         // A named statement with many rows: they are alike.
         let mut one_row = Vec::new();
         lifted.put_statement(self.text(), 0, &mut one_row);
         lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
         let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
-        let mut target = meaning::insert_target(text).map_err(|why| why.to_string())?;
+        let mut target = meaning::insert_target(text).map_err(by_its_text)?;
         if target.types != lifted.types {
             return Err(NotPourable::Disagreement.to_string().into());
         }
-        if (target.conflict || target.returning.is_some()) && !pool.settings.load().coalesce.share_transaction
-        {
+        if !lifted.tail.is_plain() && !pool.settings.load().coalesce.share_transaction {
             let why = "coalesce.share_transaction is off".to_owned();
             return Err(Refusal::from(why).of(as_written(&target)));
         }
@@ -142,7 +142,7 @@ impl Question {
     ) -> Result<Answer, Refusal> {
         let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
         let seen = asker.table(tables, &name).await?;
-        if (lifted.looks_up_types() || target.returns_text()) && seen.names_catalog {
+        if (lifted.looks_up_types() || target.returns_text() || target.computes()) && seen.names_catalog {
             return Err(Reason::TypeNames.into());
         }
         let table = &seen.table;
@@ -157,11 +157,11 @@ impl Question {
             Self::Literals(_, rows) if together => {
                 let plan = plan::plan_literals_together(table, target, context)?;
                 let mut sql = Vec::with_capacity(text.len() * rows);
-                lifted.put_with_parameters(*rows, &mut sql);
+                lifted.put_with_parameters(text.as_bytes(), *rows, &mut sql);
                 let statement = Statement::new(&sql, &[], Effects::NONE);
                 let reply = asker.describe(&statement, false).await?;
                 let parameters = reply.param_types.unwrap_or_default().len();
-                if parameters != usize::from(plan.fields) * rows {
+                if parameters != usize::from(plan.literals) * rows {
                     return Err(Reason::ParameterList.into());
                 }
                 (plan, None, Some((statement, *rows, reply.row_description)))
@@ -193,6 +193,9 @@ impl Question {
                 (plan, reply.param_description, together)
             }
         };
+        if plan.names != "{}" && !asker.are_own(&plan.names).await? {
+            return Err(Reason::OtherMeaning.into());
+        }
         let plan = InsertPlan { has_sentinel: seen.has_sentinel && plan.has_sentinel, ..plan };
         Ok(Answer { plan, param_description, together, table: seen })
     }
@@ -277,6 +280,14 @@ impl<'a> Asker<'a> {
         Ok(catalog::decode_types(names.len(), &one_row(&reply)?)?)
     }
 
+    /// Are the functions and operators of these names PostgreSQL's own, and the casts between its types?
+    async fn are_own(&mut self, names: &str) -> Result<bool, Refusal> {
+        let max = self.max();
+        let server = self.server().await?;
+        let reply = server.prepared(names_statement(), &[Some(names.as_bytes())], max).await.map_err(lost)?;
+        Ok(one_row(&reply)?.first() == Some(&Some(&b""[..])))
+    }
+
     /// `kept`: the statement is one that clients have prepared.
     async fn describe(&mut self, statement: &Arc<Statement>, kept: bool) -> Result<Reply, Refusal> {
         let max = self.max();
@@ -355,6 +366,11 @@ fn eligibility_statement() -> &'static Arc<Statement> {
 fn types_statement() -> &'static Arc<Statement> {
     static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
     statement(&CELL, catalog::TYPES_SQL)
+}
+
+fn names_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::NAMES_SQL)
 }
 
 /// The check inside a flush's transaction.

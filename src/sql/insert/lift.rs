@@ -9,7 +9,11 @@ use super::{
     put_markers,
 };
 use crate::sql::cast::{Cast, TypeName};
+use crate::sql::expression;
 use crate::sql::scan::{self, Kind, Scanner, Token};
+
+/// Most tokens of an expression.
+const EXPRESSION_TOKENS_MAX: usize = 256;
 
 /// One lift.
 pub(super) struct Lift<'a, 'o> {
@@ -21,13 +25,15 @@ pub(super) struct Lift<'a, 'o> {
     strange: bool,
     peeked: Option<Option<Token>>,
     columns: usize,
+    /// An expression holds a constant that is another one each time.
+    varies: bool,
     out: &'o mut Lifted,
 }
 
 impl<'a, 'o> Lift<'a, 'o> {
     pub(super) fn new(text: &'a [u8], out: &'o mut Lifted) -> Self {
         let tokens = scan::scan(text, true);
-        Self { text, tokens, read: 0, strange: false, peeked: None, columns: 0, out }
+        Self { text, tokens, read: 0, strange: false, peeked: None, columns: 0, varies: false, out }
     }
 
     /// From its first word to its end.
@@ -189,7 +195,7 @@ impl<'a, 'o> Lift<'a, 'o> {
         self.out.rows = 1;
         self.out.shape.push(b'(');
         let start = self.out.shape.len();
-        put_markers(&self.out.items, &self.out.types, &mut self.out.shape);
+        put_markers(self.text, &self.out.items, &self.out.types, &mut self.out.shape);
         self.out.row = start..self.out.shape.len();
         self.out.shape.push(b')');
         loop {
@@ -223,16 +229,82 @@ impl<'a, 'o> Lift<'a, 'o> {
             if self.out.items.len() - begin > ITEMS_MAX {
                 return Err(NotPourable::Count);
             }
-            match self.next() {
-                t if self.is_byte(t, b',') => {}
-                t if self.is_byte(t, b')') => return Ok(()),
-                None => return Err(NotPourable::Syntax),
-                Some(t) => return Err(unlike_literal(t.kind)),
+            let next = self.next();
+            if !self.is_byte(next, b',') {
+                return if self.is_byte(next, b')') { Ok(()) } else { Err(NotPourable::Expression) };
             }
         }
     }
 
     fn item(&mut self) -> Result<Item, NotPourable> {
+        // Behind a parenthesis or comma, and nothing is read ahead.
+        let (read, strange) = (self.read, self.strange);
+        let types = self.out.types.len();
+        let item = self.literal().and_then(|item| {
+            let next = self.peek();
+            let ended = self.is_byte(next, b',') || self.is_byte(next, b')');
+            match next {
+                _ if ended => Ok(item),
+                None => Err(NotPourable::Syntax),
+                Some(next) => Err(unlike_literal(next.kind)),
+            }
+        });
+        if item != Err(NotPourable::Expression) {
+            return item;
+        }
+        // No literal: from its beginning again, as an expression.
+        self.tokens = scan::scan_from(self.text, read, true);
+        (self.read, self.strange, self.peeked) = (read, strange, None);
+        self.out.types.truncate(types);
+        let (start, end) = self.expression(false).map_err(|_| NotPourable::Expression)?;
+        self.out.tail.computed = true;
+        Ok(Item { class: Class::Computed, start, end })
+    }
+
+    /// The tokens of an expression, up to what ends it, and where it stands. With `into_shape` they go there, too, with a blank where
+    /// there is one, or a comment.
+    fn expression(&mut self, into_shape: bool) -> Result<(usize, usize), NotPourable> {
+        let (mut depth, mut range) = (0u32, None::<(usize, usize)>);
+        for _ in 0..EXPRESSION_TOKENS_MAX {
+            let Some(token) = self.peek().filter(|token| depth > 0 || !self.ends_expression(*token)) else {
+                return range.filter(|_| depth == 0).ok_or(NotPourable::Expression);
+            };
+            self.next();
+            let bytes = self.bytes(token);
+            match token.kind {
+                Kind::Param => {
+                    self.out.computed_params = self.out.computed_params.max(param(bytes)?);
+                }
+                Kind::Integer | Kind::Decimal | Kind::String => {
+                    self.varies |= !expression::is_habit(bytes);
+                }
+                Kind::Punctuation if matches!(bytes, b"(" | b"[") => depth += 1,
+                Kind::Punctuation if matches!(bytes, b")" | b"]") => {
+                    depth = depth.checked_sub(1).ok_or(NotPourable::Expression)?;
+                }
+                Kind::Punctuation if matches!(bytes, b"," | b".") => {}
+                // Another table: nothing that is looked at any further.
+                Kind::Word if bytes.eq_ignore_ascii_case(b"select") => return Err(NotPourable::Expression),
+                Kind::Word if !bytes.is_ascii() => return Err(NotPourable::Name),
+                Kind::Word | Kind::Quoted | Kind::Operator => {}
+                kind => return Err(unlike_literal(kind)),
+            }
+            let (start, end) = range.unwrap_or((token.start, token.start));
+            if into_shape {
+                self.out.shape.extend_from_slice(if token.start > end { b" " } else { b"" });
+                self.out.shape.extend_from_slice(bytes);
+            }
+            range = Some((start, token.end));
+        }
+        Err(NotPourable::Expression)
+    }
+
+    fn ends_expression(&self, token: Token) -> bool {
+        let ends = |word: &[u8]| self.is_word(Some(token), word);
+        matches!(self.bytes(token), b"," | b")" | b";") || ends(b"where") || ends(b"returning")
+    }
+
+    fn literal(&mut self) -> Result<Item, NotPourable> {
         let token = self.next().ok_or(NotPourable::Syntax)?;
         if !self.is_byte(Some(token), b'(') {
             return self.bare_item(token);
@@ -500,7 +572,7 @@ impl<'a, 'o> Lift<'a, 'o> {
         Ok(())
     }
 
-    /// `ON CONFLICT [(names) | ON CONSTRAINT name] DO NOTHING`, or `DO UPDATE SET name = EXCLUDED.name, ...`.
+    /// `ON CONFLICT [(names) | ON CONSTRAINT name] DO NOTHING`, or `DO UPDATE SET name = expression, ... [WHERE condition]`.
     fn on_conflict(&mut self) -> Result<(), NotPourable> {
         self.out.shape.push(b' ');
         self.keyword(b"on", NotPourable::OnConflict)?;
@@ -532,29 +604,32 @@ impl<'a, 'o> Lift<'a, 'o> {
         self.keyword(b"nothing", NotPourable::OnConflict)
     }
 
-    /// `UPDATE SET name = EXCLUDED.name, ...`: the parser judges whether the names are the same.
+    /// `UPDATE SET name = expression, ... [WHERE condition]`: the parser judges what they are.
     fn update(&mut self) -> Result<(), NotPourable> {
         self.keyword(b"update", NotPourable::OnConflict)?;
         self.keyword(b"set", NotPourable::OnConflict)?;
         loop {
-            for byte in [b'=', b'.'] {
-                self.name().map_err(|_| NotPourable::OnConflict)?;
-                let sign = self.next();
-                if sign.is_none_or(|sign| self.bytes(sign) != [byte]) {
-                    return Err(NotPourable::OnConflict);
-                }
-                self.out.shape.push(byte);
-            }
             self.name().map_err(|_| NotPourable::OnConflict)?;
-            match self.peek() {
-                None => return Ok(()),
-                end if self.is_byte(end, b';') || self.is_word(end, b"returning") => return Ok(()),
-                comma if self.is_byte(comma, b',') => {}
-                _ => return Err(NotPourable::OnConflict),
+            let sign = self.next();
+            if sign.is_none_or(|sign| self.bytes(sign) != b"=") {
+                return Err(NotPourable::OnConflict);
+            }
+            self.out.shape.extend_from_slice(b" = ");
+            self.expression(true).map_err(|_| NotPourable::OnConflict)?;
+            let comma = self.peek();
+            if !self.is_byte(comma, b',') {
+                break;
             }
             self.next();
             self.out.shape.push(b',');
         }
+        let word = self.peek();
+        if self.is_word(word, b"where") {
+            self.out.shape.push(b' ');
+            self.keyword(b"where", NotPourable::OnConflict)?;
+            self.expression(true).map_err(|_| NotPourable::OnConflict)?;
+        }
+        Ok(())
     }
 
     /// RETURNING with nothing but names, dots, stars, commas and `::text`: the parser judges what they mean.
@@ -581,17 +656,30 @@ impl<'a, 'o> Lift<'a, 'o> {
         if self.out.shape.len() == begin { Err(NotPourable::Syntax) } else { Ok(()) }
     }
 
-    /// `$1` to `$n`, each once, in any order; further rows are as the first one, with the numbers that follow.
+    /// `$1` to `$n`, each once, in any order, and perhaps again in what is computed; further rows are as the first one, with the
+    /// numbers that follow.
     fn check_params(&self) -> Result<(), NotPourable> {
         let highest = self.out.params();
+        let params = self.out.row(0).iter().filter_map(|item| item.class.param());
+        let alike =
+            |row: usize| self.out.row(row).iter().zip(self.out.row(0)).all(|(a, b)| self.follows(row, a, b));
         if highest == 0 {
             let param = |item: &Item| item.class.param().is_some();
-            return if self.out.items.iter().any(param) { Err(NotPourable::Params) } else { Ok(()) };
+            return match () {
+                // Each would be a statement of its own.
+                () if self.varies => Err(NotPourable::Expression),
+                () if self.out.items.iter().any(param) => Err(NotPourable::Params),
+                () if self.out.tail.computed
+                    && !(1..self.out.rows).all(|row| self.computes_as_first(row)) =>
+                {
+                    Err(NotPourable::ManyRows)
+                }
+                () => Ok(()),
+            };
         }
         let mut seen = [0u64; ITEMS_MAX.div_ceil(64) + 1];
         let mut count = 0;
-        for item in self.out.row(0) {
-            let Some(n) = item.class.param() else { continue };
+        for n in params {
             let word = seen.get_mut(usize::from(n / 64)).ok_or(NotPourable::Params)?;
             if *word >> (n % 64) & 1 == 1 {
                 return Err(NotPourable::Params);
@@ -599,12 +687,22 @@ impl<'a, 'o> Lift<'a, 'o> {
             *word |= 1 << (n % 64);
             count += 1;
         }
+        // Of those that are computed with, the server says whether there are any in between.
+        if self.out.computed_params > 0 {
+            return if self.out.rows == 1 { Ok(()) } else { Err(NotPourable::ManyRows) };
+        }
         if count != highest {
             return Err(NotPourable::Params);
         }
-        let alike =
-            |row: usize| self.out.row(row).iter().zip(self.out.row(0)).all(|(a, b)| self.follows(row, a, b));
         if (1..self.out.rows).all(alike) { Ok(()) } else { Err(NotPourable::ManyRows) }
+    }
+
+    /// Is what is computed in this row what is computed in the first one?
+    fn computes_as_first(&self, row: usize) -> bool {
+        self.out.row(row).iter().zip(self.out.row(0)).all(|(item, first)| {
+            let (is, was) = (item.class == Class::Computed, first.class == Class::Computed);
+            is == was && (!is || item.bytes(self.text) == first.bytes(self.text))
+        })
     }
 
     /// Is `item`, of row `row`, what `first` is in the first row?
