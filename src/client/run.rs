@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::pour::with_notices;
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
 use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk};
@@ -140,7 +141,8 @@ impl Session {
         };
         self.pouring().took_mark |= flown.took_mark();
         self.finish(server, &mut reply).await?;
-        if run.lane.run_succeeded(server, flown, &reply, self.me.id) {
+        if let Some(notices) = run.lane.run_succeeded(server, flown, &reply, self.me.id) {
+            let answers = if notices.is_empty() { answers } else { with_notices(&answers, &notices) };
             self.client.prepare_out();
             self.client.out.extend_from_slice(&answers);
             self.client.consume(run.bytes);

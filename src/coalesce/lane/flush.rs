@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::{Lane, Leg};
+use super::{Lane, Leg, RowNotice};
 use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
@@ -49,8 +49,14 @@ impl Lane {
         Some(Flown { batch, guard, values_rows, opening, left: Instant::now() })
     }
 
-    /// Did it store all of them? Counts it, and remembers it as that of `client`.
-    pub fn run_succeeded(&self, server: &mut Checkout, flown: Flown, reply: &Reply, client: u64) -> bool {
+    /// Did it store all of them? Counts it, and remembers it as that of `client`; what the server had to say of the rows, then.
+    pub fn run_succeeded(
+        &self,
+        server: &mut Checkout,
+        flown: Flown,
+        reply: &Reply,
+        client: u64,
+    ) -> Option<Vec<RowNotice>> {
         let Flown { batch, guard, values_rows, opening, left } = flown;
         self.take_mark(server, guard, reply);
         let took = left.elapsed();
@@ -88,7 +94,10 @@ impl Lane {
             self.stats.fell_back(Fallback::after(&seen), batch.rows());
         }
         self.remember(&batch, seen, Duration::ZERO, took, std::iter::once(client));
-        stored
+        stored.then(|| {
+            self.stats.notices.fetch_add(reply.notices.len() as u64, Ordering::Relaxed);
+            reply.notices.iter().map(|notice| self.row_notice(&batch, notice, before).1).collect()
+        })
     }
 
     /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
