@@ -23,14 +23,15 @@ impl Lane {
     /// Appends everything of one round trip that stores a client's rows in its own transaction on its own connection. `None`:
     /// the rows are not those of this lane, and nothing was appended.
     ///
-    /// `marks`: no mark was taken in this transaction yet ([`Flown::took_mark`]).
+    /// `marks`: no mark was taken in this transaction yet ([`Flown::took_mark`]). `portal`: the client's messages would leave an
+    /// unnamed portal.
     pub fn put_run(
         &self,
         server: &mut Checkout,
         encoded: &[u8],
         cuts: &[Cut],
         opening: Opening,
-        marks: bool,
+        (marks, portal): (bool, bool),
     ) -> Option<Flown> {
         let mut batch = self.empty();
         if !batch.push_unit(encoded, cuts) {
@@ -41,9 +42,13 @@ impl Lane {
         for text in opening.before() {
             put_plain(server, text, max);
         }
-        let Sent { guard, values_rows } = self.put_rows(server, &batch, Way::Cheapest, marks);
+        let Sent { guard, values_rows } =
+            self.put_rows(server, &batch, Way::Cheapest, marks, opening.guard_portal());
         for text in opening.after() {
             put_plain(server, text, max);
+        }
+        if !portal {
+            put_close(server, b"");
         }
         server.put_sync();
         Some(Flown { batch, guard, values_rows, opening, left: Instant::now() })
@@ -125,8 +130,15 @@ impl Lane {
     /// Appends COPY, its rows and its end, for each table, or one INSERT of many VALUES where that does less work, or the clients'
     /// own INSERTs; and a guard. Where the cheap guard has a mark from an
     /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark. Without
-    /// `marks` the full one goes alone.
-    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo, way: Way, marks: bool) -> Sent {
+    /// `marks` the full one goes alone. `portal` is the guard's.
+    pub(super) fn put_rows(
+        &self,
+        server: &mut Checkout,
+        batch: &Cargo,
+        way: Way,
+        marks: bool,
+        portal: &[u8],
+    ) -> Sent {
         let max = self.max_prepared();
         server.conn.prepare_out();
         let sentinel = self.sentinel.as_ref().filter(|_| marks);
@@ -175,7 +187,8 @@ impl Lane {
             server.ensure_own(guard_statement(), max);
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
                 let params = [relid, &plan.name_as_written, &plan.fingerprint, &plan.types, &plan.functions];
-                put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
+                let params = params.map(|param| Some(param.as_bytes()));
+                put_guard(server, portal, guard_statement(), &params);
             }
         }
         if let Some(sentinel) = sentinel {
@@ -184,7 +197,7 @@ impl Lane {
             for (leg, relid) in self.legs.iter().zip(&relids) {
                 params.extend([Some(leg.plan.name_as_written.as_bytes()), Some(relid.as_bytes())]);
             }
-            put_own(server, sentinel, &params);
+            put_guard(server, portal, sentinel, &params);
         }
         Sent { guard, values_rows }
     }
@@ -220,7 +233,7 @@ impl Lane {
 
     /// Everything of one round trip, in one write.
     pub(super) fn put_flush(&self, server: &mut Checkout, batch: &Cargo, way: Way) -> Sent {
-        let sent = self.put_rows(server, batch, way, true);
+        let sent = self.put_rows(server, batch, way, true, b"");
         // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
         // commit is then a question that the server can answer.
         f::put_empty(&mut server.conn.out, f::FLUSH);
@@ -255,6 +268,22 @@ fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>
     f::put_bind_text(&mut server.conn.out, statement.server_name.as_bytes(), params);
     f::put_execute(&mut server.conn.out, b"", 0);
     expect_own(server);
+}
+
+/// As [`put_own`], to this portal; none with a name stays.
+fn put_guard(server: &mut Checkout, portal: &[u8], statement: &Statement, params: &[Option<&[u8]>]) {
+    f::put_bind_text_to(&mut server.conn.out, portal, statement.server_name.as_bytes(), params);
+    f::put_execute(&mut server.conn.out, portal, 0);
+    expect_own(server);
+    if !portal.is_empty() {
+        put_close(server, portal);
+    }
+}
+
+/// Appends Close of a portal.
+fn put_close(server: &mut Checkout, portal: &[u8]) {
+    f::put_target(&mut server.conn.out, f::CLOSE, b'P', portal);
+    server.pipeline.push(Kind::Close, Action::Own, false);
 }
 
 /// The answers to Bind and Execute.
@@ -314,6 +343,15 @@ impl Opening {
         match self {
             Self::Begin => &[],
             Self::Savepoint => &RELEASE,
+        }
+    }
+
+    /// In a block that goes on, the unnamed portal stays behind the Sync. To Describe, Execute and Close an executed COPY or RELEASE in it is as
+    /// the client's executed INSERT would be; the guard returns rows, so it is in it only where something follows.
+    fn guard_portal(self) -> &'static [u8] {
+        match self {
+            Self::Begin => b"pgsluice_guard",
+            Self::Savepoint => b"",
         }
     }
 
