@@ -67,8 +67,10 @@ pub struct Reply {
     pub row_description: Option<Vec<u8>>,
     /// What was told of statements that were described by their ids.
     pub described: Vec<Described>,
-    /// The answers of so many statements to come are kept in `raw` and nowhere else.
+    /// The answers of so many statements to come are kept in `raw` and nowhere else ...
     pub raw_left: usize,
+    /// ... behind so many command tags of ours.
+    pub raw_behind: usize,
     /// DataRow, NoticeResponse and CommandComplete of those statements, whole and in order.
     pub raw: Vec<u8>,
     /// Bytes of all that came.
@@ -78,7 +80,9 @@ pub struct Reply {
 impl Reply {
     /// Keeps a message of a statement whose answer is a client's. True: it was one.
     fn keep_raw(&mut self, tag: u8, frame: &[u8]) -> bool {
-        let kept = self.raw_left > 0 && matches!(tag, b::DATA_ROW | b::NOTICE_RESPONSE | b::COMMAND_COMPLETE);
+        let kept = self.raw_left > 0
+            && self.tags.len() >= self.raw_behind
+            && matches!(tag, b::DATA_ROW | b::NOTICE_RESPONSE | b::COMMAND_COMPLETE);
         if kept {
             self.raw.extend_from_slice(frame);
             self.raw_left -= usize::from(tag == b::COMMAND_COMPLETE);

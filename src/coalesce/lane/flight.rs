@@ -390,7 +390,8 @@ impl Flight {
             };
             let Some(mut place) = place else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() / lane.each() } else { 0 };
-            let mut reply = Reply { raw_left: statements, ..Reply::default() };
+            let raw_behind = lane.names_first();
+            let mut reply = Reply { raw_left: statements, raw_behind, ..Reply::default() };
             let tags = lane.tags_before_commit(batch, place.sent.guard);
             let (finished, follower) =
                 lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply, tags).await;

@@ -205,7 +205,7 @@ impl Lane {
     /// How many tables are looked at by name before their rows go: each answers a row and a tag that stand before theirs.
     pub(super) fn names_first(&self) -> usize {
         let draws = self.legs.iter().any(|leg| leg.plan.draws_sequence);
-        if draws && !self.is_pipelined() { self.legs.len() } else { 0 }
+        if draws { self.legs.len() } else { 0 }
     }
 
     /// Tags of ours once everything is answered but the COMMIT.
