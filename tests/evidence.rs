@@ -514,6 +514,9 @@ fn a_notice_is_its_own_clients() {
     until(&mut console, "SHOW COALESCE_TABLES", &[("database", &db), ("table", "q"), ("eligible", "no")]);
 }
 
+/// The values of `b` in each row of each INSERT.
+type Inserts<'a> = &'a [&'a [&'a str]];
+
 /// The same where they are poured inside a block: in the places where the server says so of each INSERT.
 #[test]
 fn a_notice_inside_a_block_is_told_with_its_row() {
@@ -528,7 +531,7 @@ fn a_notice_inside_a_block_is_told_with_its_row() {
     let mut console = console(&proxy);
     let long = "w".repeat(3000);
     // A table with what each INSERT of a run says; several rows of a statement say it before its one tag.
-    let put = |out: &mut Vec<u8>, table: &str, values: &[&[&str]]| {
+    let put = |out: &mut Vec<u8>, table: &str, values: Inserts<'_>| {
         for rows in values {
             let places: Vec<String> =
                 (0..rows.len()).map(|row| format!("(${}, ${})", 2 * row + 1, 2 * row + 2)).collect();
@@ -540,7 +543,7 @@ fn a_notice_inside_a_block_is_told_with_its_row() {
         }
     };
     let (l, w) = (long.as_str(), "w");
-    let runs: [&[(&str, &[&[&str]])]; 4] = [
+    let runs: [&[(&str, Inserts<'_>)]; 4] = [
         &[("t", &[&[l], &[w], &[l]])],
         &[("t", &[&[w], &[w], &[l], &[l], &[w]])],
         &[("t", &[&[w, l], &[l, l], &[w, w]])],
