@@ -917,6 +917,55 @@ fn a_deferred_block_leaves_on_a_connection_that_knows_none_of_its_statements() {
     assert!(held.is_some(), "never deferred");
 }
 
+/// Those who were told of their statements' parameters are told the same wherever they are prepared again: that is asked first.
+#[test]
+fn a_deferred_block_of_described_statements_leaves_on_a_connection_that_knows_none_of_them() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", DEFERRED);
+    let mut console = console(&proxy);
+    let mut client = deferring(pg, &proxy, &db);
+    let mut bytes = Vec::new();
+    for table in ["a", "b"] {
+        let (name, sql) = (format!("s_{table}"), format!("INSERT INTO {table} (id, v) VALUES ($1, $2)"));
+        frontend::put_parse(&mut bytes, name.as_bytes(), sql.as_bytes(), &[]);
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', name.as_bytes());
+    }
+    put_sync(&mut bytes);
+    client.send(&bytes);
+    client.read_until_ready();
+    let block = |tables: &[&'static str]| {
+        let mut bytes = Vec::new();
+        for (id, table) in tables.iter().enumerate() {
+            Statement::Insert(table, id, "x").put_extended(&mut bytes, true);
+        }
+        put_sync(&mut bytes);
+        bytes
+    };
+    for tables in [&["a"][..], &["a", "b"], &["b", "a", "a", "b"]] {
+        for end in ["SELECT 1", "COMMIT", "BEGIN"] {
+            let held = poll(PATIENCE, || {
+                client.rows("BEGIN");
+                client.send(&block(tables));
+                assert_eq!(status(&client.read_until_ready()), 'T');
+                let held = nothing_is_open(pg, &db);
+                tell(&mut console, "RECONNECT");
+                let answers = client.query(end);
+                assert!(errors(&answers).is_empty(), "{tables:?}, {end}: {}", comparable(&answers));
+                if end != "COMMIT" {
+                    assert_eq!(status(&answers), 'T', "{tables:?}, {end}");
+                    client.query("COMMIT");
+                }
+                let sql = "SELECT (SELECT count(*) FROM a) + (SELECT count(*) FROM b)";
+                assert_eq!(client.value(sql), Some(tables.len().to_string()), "{tables:?}, {end}");
+                client.query("TRUNCATE a, b");
+                held.then_some(())
+            });
+            assert!(held.is_some(), "never deferred: {tables:?}, {end}");
+        }
+    }
+}
+
 /// Holds a block with one row for `a`, whose COMMIT waits for the only connection, which `busy` has.
 fn a_commit_that_waits(pg: &'static Postgres, commit: &Step) -> (String, Proxy, Raw, Raw) {
     let db = pg.fresh_database(TABLES);

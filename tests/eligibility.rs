@@ -239,8 +239,17 @@ fn updates_of_keys_and_with_triggers_are_alone() {
         ("CREATE TABLE u (a int REFERENCES t ON UPDATE CASCADE ON DELETE SET NULL)", "b", true),
         ("ALTER TABLE t ADD FOREIGN KEY (c) REFERENCES p DEFERRABLE", "b", true),
         ("TRIGGER AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION f()", "b", true),
+        ("ALTER TABLE t ADD k int GENERATED ALWAYS AS (length(c)) STORED UNIQUE", "b", true),
         ("", "a", false),
         ("", "g", false),
+        ("CREATE INDEX ON t (g)", "b", false),
+        ("ALTER TABLE t ADD UNIQUE (c, g)", "b", false),
+        ("ALTER TABLE t ADD FOREIGN KEY (g) REFERENCES q DEFERRABLE INITIALLY DEFERRED", "b", false),
+        (
+            "ALTER TABLE t ADD k text GENERATED ALWAYS AS (CASE WHEN a > 0 THEN upper(coalesce(c, b)) END) STORED UNIQUE",
+            "b",
+            false,
+        ),
         ("CREATE INDEX ON t (c, b)", "b", false),
         ("CREATE INDEX ON t (c) INCLUDE (b)", "b", false),
         ("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES p", "b", false),
@@ -263,6 +272,7 @@ fn updates_of_keys_and_with_triggers_are_alone() {
     for (change, column, together) in cases {
         let database = server.fresh_database(
             "CREATE TABLE p (b text PRIMARY KEY);
+             CREATE TABLE q (a int PRIMARY KEY);
              CREATE TABLE t (a int PRIMARY KEY, b text, c text UNIQUE, g int GENERATED ALWAYS AS (length(b)) STORED)",
         );
         let mut raw = Raw::login(server.port(), &database);

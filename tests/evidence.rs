@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use pgsluice::coalesce::batch::COPY_ROWS;
-use pgsluice::wire::backend;
+use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};
 use support::crowd::{self, comparable};
 use support::pouring::{
@@ -512,6 +512,75 @@ fn a_notice_is_its_own_clients() {
     // A type whose input function sends notices is not poured into.
     clients[0].rows("INSERT INTO q VALUES (1, '')");
     until(&mut console, "SHOW COALESCE_TABLES", &[("database", &db), ("table", "q"), ("eligible", "no")]);
+}
+
+/// The values of `b` in each row of each INSERT.
+type Inserts<'a> = &'a [&'a [&'a str]];
+
+/// The same where they are poured inside a block: in the places where the server says so of each INSERT.
+#[test]
+fn a_notice_inside_a_block_is_told_with_its_row() {
+    let pg = Postgres::shared();
+    let setup =
+        "CREATE TABLE t (a int, b text, c tsvector GENERATED ALWAYS AS (to_tsvector('simple', b)) STORED);
+        CREATE TABLE u (a int, b text, c tsvector GENERATED ALWAYS AS (to_tsvector('simple', b)) STORED)";
+    let (db, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    let mut direct = Raw::login(pg.port(), &twin);
+    let mut console = console(&proxy);
+    let long = "w".repeat(3000);
+    // A table with what each INSERT of a run says; several rows of a statement say it before its one tag.
+    let put = |out: &mut Vec<u8>, table: &str, values: Inserts<'_>| {
+        for rows in values {
+            let places: Vec<String> =
+                (0..rows.len()).map(|row| format!("(${}, ${})", 2 * row + 1, 2 * row + 2)).collect();
+            let sql = format!("INSERT INTO {table} (a, b) VALUES {}", places.join(", "));
+            frontend::put_parse(out, b"", sql.as_bytes(), &[]);
+            let params: Vec<_> = rows.iter().flat_map(|b| [Some(&b"1"[..]), Some(b.as_bytes())]).collect();
+            frontend::put_bind_text(out, b"", &params);
+            frontend::put_execute(out, b"", 0);
+        }
+    };
+    let (l, w) = (long.as_str(), "w");
+    let runs: [&[(&str, Inserts<'_>)]; 4] = [
+        &[("t", &[&[l], &[w], &[l]])],
+        &[("t", &[&[w], &[w], &[l], &[l], &[w]])],
+        &[("t", &[&[w, l], &[l, l], &[w, w]])],
+        &[("t", &[&[l], &[w], &[w]]), ("u", &[&[w], &[l], &[l]]), ("t", &[&[w], &[l]])],
+    ];
+    for piped in [false, true] {
+        for (at, run) in runs.iter().enumerate() {
+            let mut bytes = Vec::new();
+            if piped {
+                frontend::put_parse(&mut bytes, b"", b"BEGIN", &[]);
+                frontend::put_bind_text(&mut bytes, b"", &[]);
+                frontend::put_execute(&mut bytes, b"", 0);
+            }
+            run.iter().for_each(|(table, values)| put(&mut bytes, table, values));
+            frontend::put_empty(&mut bytes, frontend::SYNC);
+            let answers = |to: &mut Raw| {
+                if !piped {
+                    to.rows("BEGIN");
+                }
+                to.send(&bytes);
+                let answers = comparable(&to.read_until_ready());
+                to.query("ROLLBACK");
+                answers
+            };
+            let expected = answers(&mut direct);
+            assert!(expected.contains("S=\"NOTICE\""), "{expected}");
+            let told = |console: &mut Raw| -> u64 {
+                show(console, "SHOW COALESCE").iter().map(|lane| count(lane, "notices")).sum()
+            };
+            let before = told(&mut console);
+            let poured = poll(PATIENCE, || {
+                assert_eq!(answers(&mut client), expected, "piped {piped}, run {at}");
+                (told(&mut console) > before).then_some(())
+            });
+            assert!(poured.is_some(), "never poured: piped {piped}, run {at}");
+        }
+    }
 }
 
 /// Statements with a NULL here and a sign there are shapes of their own; the catalogue is asked about their table once, and once

@@ -442,3 +442,107 @@ fn a_unit_that_asks_for_its_parameters_first_is_poured() {
     pg.psql(&db, "TRUNCATE t");
     assert_eq!(through, conversation(&mut Raw::login(pg.port(), &db)));
 }
+
+/// The unnamed portal of a block lives until another one is bound: what describes, runs or closes it behind a run meets what the client's
+/// own last INSERT would have left.
+#[test]
+fn the_unnamed_portal_is_as_the_last_insert_left_it() {
+    const INSERT: &[u8] = b"INSERT INTO t (id, v) VALUES ($1, $2)";
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
+    // There a BEGIN leaves a portal that is not the client's.
+    let folds = "[policy]\nsimple_query = \"single\"";
+    let mut direct = Raw::login(pg.port(), &db);
+    let begin = |out: &mut Vec<u8>| {
+        f::put_parse(out, b"", b"BEGIN", &[]);
+        f::put_bind_text(out, b"", &[]);
+        f::put_execute(out, b"", 0);
+    };
+    let inserts = |out: &mut Vec<u8>, n: usize, closes: bool| {
+        f::put_parse(out, b"", INSERT, &[]);
+        for id in 0..n {
+            f::put_bind_text(out, b"", &[Some(id.to_string().as_bytes()), Some(b"x")]);
+            f::put_execute(out, b"", 0);
+            if closes {
+                f::put_target(out, f::CLOSE, b'P', b"");
+            }
+        }
+        f::put_empty(out, f::SYNC);
+    };
+    let queries = |out: &mut Vec<u8>| {
+        for id in 0..ROWS {
+            f::put_query(out, format!("INSERT INTO t (id, v) VALUES ({id}, 'x')").as_bytes());
+        }
+    };
+    type Puts<'a> = &'a dyn Fn(&mut Vec<u8>);
+    // Few rows are one INSERT, more a COPY.
+    let runs: [(&str, bool, usize, Puts<'_>); 8] = [
+        ("begun, few", false, 1, &|out| {
+            begin(out);
+            inserts(out, 2, false);
+        }),
+        ("begun, many", false, 1, &|out| {
+            begin(out);
+            inserts(out, 100, false);
+        }),
+        ("begun, closed", false, 1, &|out| {
+            begin(out);
+            inserts(out, ROWS, true);
+        }),
+        ("begun, queries", false, ROWS + 1, &|out| {
+            f::put_query(out, b"BEGIN");
+            queries(out);
+        }),
+        ("few", true, 1, &|out| inserts(out, 2, false)),
+        ("many", true, 1, &|out| inserts(out, 100, false)),
+        ("closed", true, 1, &|out| inserts(out, ROWS, true)),
+        ("queries", true, ROWS, &queries),
+    ];
+    let probes: [(&str, Puts<'_>); 5] = [
+        ("describe", &|out| f::put_target(out, f::DESCRIBE, b'P', b"")),
+        ("execute", &|out| f::put_execute(out, b"", 0)),
+        ("execute one", &|out| f::put_execute(out, b"", 1)),
+        ("close", &|out| {
+            f::put_target(out, f::CLOSE, b'P', b"");
+            f::put_target(out, f::DESCRIBE, b'P', b"");
+        }),
+        ("another statement", &|out| {
+            f::put_parse(out, b"", b"SELECT 1", &[]);
+            f::put_target(out, f::DESCRIBE, b'P', b"");
+        }),
+    ];
+    for (rules, (run, begun, ends, put)) in
+        runs.map(|run| ("", run)).into_iter().chain([(folds, runs[4]), (folds, runs[6])])
+    {
+        let proxy = Proxy::to(pg, "", "", rules);
+        let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+        for (probe, asks) in probes {
+            let conversation = |client: &mut Raw| {
+                let mut bytes = Vec::new();
+                if begun {
+                    client.rows("BEGIN");
+                }
+                put(&mut bytes);
+                client.send(&bytes);
+                let mut said: Vec<_> = (0..ends).flat_map(|_| client.read_until_ready()).collect();
+                bytes.clear();
+                asks(&mut bytes);
+                f::put_empty(&mut bytes, f::SYNC);
+                client.send(&bytes);
+                said.extend(client.read_until_ready());
+                if states(&said).is_empty() {
+                    said.extend(client.query("SELECT name FROM pg_cursors WHERE name <> ''"));
+                }
+                said.extend(client.query("ROLLBACK"));
+                outline(&said)
+            };
+            let expected = conversation(&mut direct);
+            let before = shown(&mut console, "rows");
+            let poured = poll(PATIENCE, || {
+                assert_eq!(conversation(&mut client), expected, "{run}: {probe}; {rules}");
+                (shown(&mut console, "rows") > before).then_some(())
+            });
+            assert!(poured.is_some(), "never poured: {run}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 mod support;
 
 use pgsluice::wire::{backend, frame, frontend};
+use support::console::show;
 use support::crowd::{self, comparable, to_portal};
 use support::pouring::{CLIENTS, ROUNDS, crowd_of, errors, number, tags};
 use support::{Message, Postgres, Proxy, Raw, Step};
@@ -188,6 +189,52 @@ fn each_client_gets_its_own_row() {
                 assert_eq!(answer, expected, "{form:?}, round {round}");
             }
         }
+    }
+}
+
+/// A batch that finds another table under the name draws nothing from that one's sequence.
+#[test]
+fn a_table_made_anew_begins_with_its_first_numbers() {
+    let pg = Postgres::shared();
+    let table = format!("CREATE TABLE t {TABLE}");
+    let db = pg.fresh_database(&table);
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    for (form, rows) in [(Form::Simple, 1), (Form::Unnamed, 1), (Form::Unnamed, 2)] {
+        let insert = |c, r, i| {
+            let n = number(c, r, i);
+            let values = [(n, "x"), (n, "y")];
+            vec![step_of(form, "t", &values[..rows], "RETURNING id", false)]
+        };
+        let mut seen_to_change = false;
+        for _ in 0..ROUNDS {
+            let shares = |r| {
+                let scripts: Vec<_> =
+                    (0..CLIENTS).map(|c| (0..4).flat_map(|i| insert(c, r, i)).collect()).collect();
+                crowd::run(&mut clients, &scripts, false);
+                shared(pg, &db, "t", rows)
+            };
+            assert!((0..ROUNDS).any(shares), "nothing shared a transaction");
+            pg.psql(&db, &format!("DROP TABLE t; {table}"));
+            let changed = |console: &mut Raw| {
+                let flushes = show(console, "SHOW COALESCE_FLUSHES");
+                flushes.iter().filter(|f| f["outcome"] == "table_changed").count()
+            };
+            let before = changed(&mut console);
+            let scripts: Vec<_> = (0..CLIENTS).map(|c| insert(c, 0, 0)).collect();
+            for seen in crowd::run(&mut clients, &scripts, false) {
+                assert_eq!(tags(&seen), [format!("INSERT 0 {rows}")], "{}", comparable(&seen));
+            }
+            let numbers = pg.psql(&db, "SELECT min(id) || ' ' || max(id) || ' ' || count(*) FROM t");
+            let all = CLIENTS * rows;
+            assert_eq!(numbers.trim(), format!("1 {all} {all}"), "{form:?}, {rows} rows");
+            seen_to_change = changed(&mut console) > before;
+            if seen_to_change {
+                break;
+            }
+        }
+        assert!(seen_to_change, "no batch met the other table: {form:?}, {rows} rows");
     }
 }
 

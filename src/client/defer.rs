@@ -29,12 +29,16 @@ use crate::coalesce::shapes::LEGS_MAX;
 use crate::coalesce::{Cut, Lanes};
 use crate::error::Error;
 use crate::pool::Checkout;
-use crate::server::internal::{Lost, Notice, Reply};
+use crate::proto::pipeline::Answer;
+use crate::server::internal::{Described, Lost, Notice, Reply};
 use crate::settings::PoolMode;
 use crate::sql::block::{self, Word};
 use crate::wire::backend as b;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, frontend as f};
+
+/// So often in a row a held message waits for an answer before it is sent, at most: for one about its name, one about how it looks.
+const WAITS_MAX: usize = 4;
 
 /// A block that no server knows of yet.
 #[derive(Debug)]
@@ -396,10 +400,12 @@ impl Session {
     /// Sends the client's messages, all of them, and reads their answers, which nobody is told. Of many a part is answered before
     /// the next one is sent.
     async fn replay(&mut self, server: &mut Checkout, messages: &[u8]) -> Result<Reply, Fault> {
-        let (mut all, mut at) = (Reply::default(), 0);
+        let (mut all, mut at, mut waits) = (Reply::default(), 0, 0);
         while at < messages.len() {
             let fed = self.feed_judged(&messages[at..], server)?;
-            if fed == 0 {
+            // A message may wait for the answer to something that is asked first.
+            waits = if fed == 0 { waits + 1 } else { 0 };
+            if waits > WAITS_MAX || (fed == 0 && server.pipeline.is_empty()) {
                 return Err(Fault::Client(Error::internal("a message that was held can't be sent")));
             }
             at += fed;
@@ -412,12 +418,25 @@ impl Session {
             let finished = self.finish(server, &mut reply).await;
             std::mem::swap(&mut server.own_names, &mut self.state.names);
             finished?;
+            self.are_described(&reply.described, server);
             all.error = all.error.or(reply.error);
             all.tags.append(&mut reply.tags);
             all.notices.append(&mut reply.notices);
         }
         self.state.shapes.described.clear();
         Ok(all)
+    }
+
+    /// What is asked about a statement before it is bound, because it is not known on this connection.
+    fn are_described(&mut self, described: &[Described], server: &mut Checkout) {
+        for Described { statement, tag, body } in described {
+            match *tag {
+                b::PARAMETER_DESCRIPTION => {
+                    self.state.recv_params(*statement, Some(body), Answer::Skip, &mut server.names);
+                }
+                _ => self.state.recv_shape(*statement, Some(body), Answer::Skip),
+            }
+        }
     }
 
     /// What was held was judged when it came, by the rules of that time.

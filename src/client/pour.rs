@@ -516,7 +516,7 @@ fn before_tag(answer: &[u8]) -> Option<&[u8]> {
 
 /// Answers to INSERTs, with the notices of each in front of its CommandComplete, where PostgreSQL sends them; what is nobody's
 /// stands in front of the last one.
-fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
+pub(super) fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
     let (mut tags, mut at) = (Vec::new(), 0);
     while let Ok(Some((head, body))) = frame::whole(&known[at..], usize::MAX) {
         if head.tag == b::COMMAND_COMPLETE {

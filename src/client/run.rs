@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::pour::with_notices;
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
 use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk};
@@ -39,9 +40,22 @@ enum Look {
 /// A run, and what it is answered.
 struct Run {
     lane: Arc<Lane>,
-    work: Work,
+    messages: Messages,
     bytes: usize,
+}
+
+/// What the messages of a run come to.
+struct Messages {
+    work: Work,
     names: Names,
+    /// They leave an unnamed portal.
+    portal: bool,
+}
+
+impl Messages {
+    fn of(walk: &Walk<'_>) -> Self {
+        Self { work: walk.work(0), names: walk.names.clone(), portal: walk.leaves_portal }
+    }
 }
 
 impl Session {
@@ -128,10 +142,11 @@ impl Session {
             return Ok(());
         };
         let mut reply = Reply::default();
+        let Messages { work, names, portal } = run.messages;
         let marks = !self.pouring().took_mark;
         let flown = SCRATCH.with(|scratch| {
             let scratch = &*scratch.borrow();
-            run.lane.put_run(server, &scratch.rows, &scratch.cuts, opening, marks)
+            run.lane.put_run(server, &scratch.rows, &scratch.cuts, opening, (marks, portal))
         });
         let answers = SCRATCH.with(|scratch| std::mem::take(&mut scratch.borrow_mut().answers));
         let Some(flown) = flown else {
@@ -140,12 +155,16 @@ impl Session {
         };
         self.pouring().took_mark |= flown.took_mark();
         self.finish(server, &mut reply).await?;
-        if run.lane.run_succeeded(server, flown, &reply, self.me.id) {
+        if let Some(notices) = run.lane.run_succeeded(server, flown, &reply, self.me.id) {
+            let answers = if notices.is_empty() { answers } else { with_notices(&answers, &notices) };
             self.client.prepare_out();
             self.client.out.extend_from_slice(&answers);
             self.client.consume(run.bytes);
-            self.names_are(run.names);
-            self.state.counts.take(Work { sent: answers.len() as u32, received: 0, ..run.work });
+            self.names_are(names);
+            // What an unnamed portal is now, the run has left.
+            (self.state.shapes.bound, self.state.fold.left) = (None, false);
+            self.state.note_no_deallocate(b"");
+            self.state.counts.take(Work { sent: answers.len() as u32, received: 0, ..work });
             self.state.turns = self.state.turns.wrapping_add(1);
             self.pouring().run_ended(true);
             return Ok(());
@@ -169,8 +188,8 @@ impl Session {
         let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
         scratch.lanes.clear();
         Ok(match (found, lane) {
-            (Some((work, names)), Some(lane)) => {
-                Look::Run(Run { lane, work, bytes: work.received as usize, names })
+            (Some(messages), Some(lane)) => {
+                Look::Run(Run { lane, bytes: messages.work.received as usize, messages })
             }
             _ => Look::No,
         })
@@ -184,7 +203,7 @@ impl Session {
 
     /// Of a unit that is too long to be held, or has something else in it: what stands before `end`. The server is sent nothing that
     /// the client's Sync would have to end, so the rest of the unit goes on as if it began there.
-    fn look_at_part(&self, opening: Opening, end: usize, scratch: &mut Scratch) -> Option<(Work, Names)> {
+    fn look_at_part(&self, opening: Opening, end: usize, scratch: &mut Scratch) -> Option<Messages> {
         scratch.clear();
         let mut walk = self.walk_run(opening).up_to(end);
         while walk.pos < walk.buf.len() {
@@ -194,7 +213,7 @@ impl Session {
                 _ => return None,
             }
         }
-        Some((walk.work(0), walk.names))
+        Some(Messages::of(&walk))
     }
 
     /// So many bytes go as they were sent.
@@ -256,7 +275,7 @@ impl Session {
 }
 
 /// The stretches at the front that are whole and stay inside the block: what they come to, and where the walk came to rest.
-fn whole_stretches(walk: &mut Walk<'_>, scratch: &mut Scratch) -> (Option<(Work, Names)>, Rest) {
+fn whole_stretches(walk: &mut Walk<'_>, scratch: &mut Scratch) -> (Option<Messages>, Rest) {
     let mut found = None;
     loop {
         let before = scratch.mark();
@@ -265,7 +284,7 @@ fn whole_stretches(walk: &mut Walk<'_>, scratch: &mut Scratch) -> (Option<(Work,
             scratch.back_to(&before);
             return (found, rest);
         }
-        found = Some((walk.work(0), walk.names.clone()));
+        found = Some(Messages::of(walk));
         if walk.pos == walk.buf.len() {
             return (found, rest);
         }

@@ -247,6 +247,8 @@ pub(super) struct Walk<'a> {
     parsed: Option<&'a [u8]>,
     named: Option<&'a [u8]>,
     own_time: OwnTime,
+    /// The last message that could leave an unnamed portal or take it away has left one.
+    pub(super) leaves_portal: bool,
     /// Where the last Bind stands that has whole statements of its unit before it, and no portal of theirs behind it.
     pub(super) border: usize,
 }
@@ -298,6 +300,7 @@ impl<'a> Walk<'a> {
             parsed: None,
             named: None,
             own_time: OwnTime::No,
+            leaves_portal: false,
             border: 0,
         }
     }
@@ -503,6 +506,7 @@ impl<'a> Walk<'a> {
         }
         self.queries += 1;
         self.names.unnamed = Unnamed::Gone;
+        self.leaves_portal = false;
         (self.parsed, self.named) = (None, None);
         Ok(self.rest(word.filter(|word| !word.opens()), scratch))
     }
@@ -593,6 +597,7 @@ impl<'a> Walk<'a> {
         };
         if stretch.open {
             stretch.named = !bind.portal.is_empty();
+            self.leaves_portal |= bind.portal.is_empty();
             self.binds += 1;
             b::put_empty(&mut scratch.answers, b::BIND_COMPLETE);
         }
@@ -607,7 +612,7 @@ impl<'a> Walk<'a> {
 
     /// Of the portal that was executed.
     fn close(
-        &self,
+        &mut self,
         body: &[u8],
         stretch: &mut Stretch<'a>,
         scratch: &mut Scratch,
@@ -617,6 +622,7 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         stretch.named = false;
+        self.leaves_portal &= !stretch.portal.is_empty();
         b::put_empty(&mut scratch.answers, b::CLOSE_COMPLETE);
         Ok(true)
     }

@@ -194,7 +194,7 @@ pub struct Column {
     pub cast_from_text: bool,
     /// There is one for the cast of its type to `text`.
     pub cast_to_text: bool,
-    /// It is part of an index or a foreign key.
+    /// It, or a generated column that is computed from it, is part of an index or a foreign key.
     pub in_key: bool,
     /// What it gets when left out.
     pub default: DefaultKind,

@@ -865,7 +865,8 @@ impl Lane {
     /// Whose row failed, if that can be told; `before` as in [`Lane::copied`].
     fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply, before: usize) -> Option<usize> {
         if self.is_pipelined() {
-            // The INSERT behind those that were answered; the guard's tag is behind all.
+            // The INSERT behind those that were answered; the guard's tag is behind all, that of the look by name before them.
+            reply.tags.len().checked_sub(self.names_first())?;
             let part = batch.parts().first()?;
             let answered = (part.rows() / self.each()).checked_sub(reply.raw_left)?;
             return part.line_owner((answered * self.each() + 1) as u64);

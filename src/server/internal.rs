@@ -37,6 +37,17 @@ pub struct Notice {
     pub body: Vec<u8>,
 }
 
+/// ParameterDescription, RowDescription or NoData.
+#[derive(Debug)]
+pub struct Described {
+    /// The statement, as [`crate::proto::pipeline::Owed`] has it.
+    pub statement: u32,
+    /// The message's type byte.
+    pub tag: u8,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
 /// What came back.
 #[derive(Debug, Default)]
 pub struct Reply {
@@ -54,8 +65,12 @@ pub struct Reply {
     pub param_description: Option<Vec<u8>>,
     /// RowDescription's body, likewise.
     pub row_description: Option<Vec<u8>>,
-    /// The answers of so many statements to come are kept in `raw` and nowhere else.
+    /// What was told of statements that were described by their ids.
+    pub described: Vec<Described>,
+    /// The answers of so many statements to come are kept in `raw` and nowhere else ...
     pub raw_left: usize,
+    /// ... behind so many command tags of ours.
+    pub raw_behind: usize,
     /// DataRow, NoticeResponse and CommandComplete of those statements, whole and in order.
     pub raw: Vec<u8>,
     /// Bytes of all that came.
@@ -65,7 +80,9 @@ pub struct Reply {
 impl Reply {
     /// Keeps a message of a statement whose answer is a client's. True: it was one.
     fn keep_raw(&mut self, tag: u8, frame: &[u8]) -> bool {
-        let kept = self.raw_left > 0 && matches!(tag, b::DATA_ROW | b::NOTICE_RESPONSE | b::COMMAND_COMPLETE);
+        let kept = self.raw_left > 0
+            && self.tags.len() >= self.raw_behind
+            && matches!(tag, b::DATA_ROW | b::NOTICE_RESPONSE | b::COMMAND_COMPLETE);
         if kept {
             self.raw.extend_from_slice(frame);
             self.raw_left -= usize::from(tag == b::COMMAND_COMPLETE);
@@ -287,6 +304,12 @@ impl ServerConn {
                     reply.notices.push(notice);
                 }
                 tag => {
+                    let statement = self.pipeline.front_statement();
+                    if statement != 0
+                        && matches!(tag, b::PARAMETER_DESCRIPTION | b::ROW_DESCRIPTION | b::NO_DATA)
+                    {
+                        reply.described.push(Described { statement, tag, body: body.to_vec() });
+                    }
                     if tag == b::ERROR_RESPONSE {
                         reply.error.get_or_insert_with(|| body.to_vec());
                     } else if raw {

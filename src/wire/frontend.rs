@@ -205,8 +205,13 @@ pub fn put_execute(out: &mut Vec<u8>, portal: &[u8], limit: i32) {
 
 /// Appends Bind with text parameters (`None`: NULL) and text results, to the unnamed portal.
 pub fn put_bind_text(out: &mut Vec<u8>, statement: &[u8], params: &[Option<&[u8]>]) {
+    put_bind_text_to(out, b"", statement, params);
+}
+
+/// As [`put_bind_text`], to the portal of this name.
+pub fn put_bind_text_to(out: &mut Vec<u8>, portal: &[u8], statement: &[u8], params: &[Option<&[u8]>]) {
     put(out, BIND, |out| {
-        out.push(0);
+        put_cstr(out, portal);
         put_cstr(out, statement);
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&(params.len() as u16).to_be_bytes());

@@ -168,7 +168,7 @@ impl State {
     }
 
     /// A portal of this name is bound, or none any more.
-    pub(super) fn note_no_deallocate(&mut self, portal: &[u8]) {
+    pub(in crate::client) fn note_no_deallocate(&mut self, portal: &[u8]) {
         self.lent.deallocating.retain(|bound| *bound.portal != *told_apart(portal));
     }
 

@@ -216,6 +216,8 @@ pub const NAMES_SQL: &str = concat!("SELECT ", others_query!("$1::pg_catalog.nam
 /// Asks for one table. `$1`: its name as [`lookup_name`] writes it, resolved by the session that asks. Answers one row
 /// of one text column, JSON; the relation is `null` there when the name resolves to nothing. Takes 5 to 10 ms.
 ///
+/// `moved`: the columns that have another value where one has, itself and the generated ones that are computed from it.
+///
 /// `to_regclass` itself fails for a schema that the role may not use; that error is a refusal too.
 pub const ELIGIBILITY_SQL: &str = concat!(
     "WITH RECURSIVE named AS MATERIALIZED (SELECT pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid AS relid), ",
@@ -285,6 +287,11 @@ pub const ELIGIBILITY_SQL: &str = concat!(
      k.confrelid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT l2.relid FROM rels l2))
      OR EXISTS (SELECT 1 FROM pg_catalog.pg_partition_ancestors(r.oid::pg_catalog.regclass) z WHERE z.relid OPERATOR(pg_catalog.=) k.confrelid)
      OR EXISTS (SELECT 1 FROM pg_catalog.pg_inherits h WHERE h.inhparent OPERATOR(pg_catalog.=) k.confrelid AND h.inhrelid OPERATOR(pg_catalog.=) r.oid))
+), moved AS (
+  SELECT a.attnum, a.attnum AS key FROM r JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) r.oid
+  UNION SELECT x.m[1]::pg_catalog.int2, e.attnum
+    FROM expr e, LATERAL pg_catalog.regexp_matches(e.node, ':varattno (-?[0-9]+)', 'g') x(m)
+   WHERE e.what OPERATOR(pg_catalog.=) 'generated'
 ), stops AS (
   SELECT 'kind' AS stop, NULL::pg_catalog.text AS detail FROM r WHERE r.relkind OPERATOR(pg_catalog.<>) ALL (ARRAY['r','p']::pg_catalog.\"char\"[])
   UNION ALL SELECT 'system', NULL FROM r WHERE r.oid OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
@@ -348,10 +355,10 @@ SELECT pg_catalog.json_build_object(
     ") AND k.casttarget OPERATOR(pg_catalog.=) b.typ),
       'cast_to_text', EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.castmethod OPERATOR(pg_catalog.<>) 'i'
          AND k.castsource OPERATOR(pg_catalog.=) b.typ AND k.casttarget OPERATOR(pg_catalog.=) 25::pg_catalog.oid),
-      'in_key', EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid OPERATOR(pg_catalog.=) r.oid
-           AND a.attnum OPERATOR(pg_catalog.=) ANY (i.indkey::pg_catalog.int2[]))
-         OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k WHERE k.conrelid OPERATOR(pg_catalog.=) r.oid
-           AND k.contype OPERATOR(pg_catalog.=) 'f' AND a.attnum OPERATOR(pg_catalog.=) ANY (k.conkey)),
+      'in_key', EXISTS (SELECT 1 FROM moved m JOIN pg_catalog.pg_index i ON m.key OPERATOR(pg_catalog.=) ANY (i.indkey::pg_catalog.int2[])
+           WHERE i.indrelid OPERATOR(pg_catalog.=) r.oid AND m.attnum OPERATOR(pg_catalog.=) a.attnum)
+         OR EXISTS (SELECT 1 FROM moved m JOIN pg_catalog.pg_constraint k ON m.key OPERATOR(pg_catalog.=) ANY (k.conkey)
+           WHERE k.conrelid OPERATOR(pg_catalog.=) r.oid AND k.contype OPERATOR(pg_catalog.=) 'f' AND m.attnum OPERATOR(pg_catalog.=) a.attnum),
       'has_default', EXISTS (SELECT 1 FROM expr e WHERE e.attnum OPERATOR(pg_catalog.=) a.attnum AND e.what OPERATOR(pg_catalog.=) 'default'),
       'default_whys', (SELECT COALESCE(pg_catalog.json_agg(x.why ORDER BY x.why), '[]') FROM bad x
          WHERE x.attnum OPERATOR(pg_catalog.=) a.attnum AND x.what OPERATOR(pg_catalog.=) 'default' AND x.why OPERATOR(pg_catalog.<>) 'SQLVALUEFUNCTION'))

@@ -64,6 +64,25 @@ impl Lane {
         ended()
     }
 
+    /// A notice as clients are given it, and whose unit's row it names, if it does; `before` as in [`Lane::copied`].
+    pub(super) fn row_notice(
+        &self,
+        batch: &Cargo,
+        notice: &Notice,
+        before: usize,
+    ) -> (Option<usize>, RowNotice) {
+        let fields = ErrorFields::new(&notice.body);
+        let owner =
+            notice.behind.checked_sub(before).and_then(|behind| self.owner_in(batch, behind, &fields));
+        let (unit, row, relname) = match owner {
+            Some(Owner { unit, row, relname }) => (Some(unit), Some(row), Some(relname)),
+            None => (None, None, None),
+        };
+        let mut message = Vec::new();
+        put_notice(&mut message, &fields, relname);
+        (unit, RowNotice { row, message })
+    }
+
     /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
     /// which server it is connected to. False: it can't be used, and is closed.
     async fn make_ready(&self, server: &mut Checkout) -> bool {
@@ -276,16 +295,13 @@ impl Flight {
     fn pass_on(&self, batch: &Cargo, notices: &[Notice]) {
         self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
         for notice in notices {
-            let fields = ErrorFields::new(&notice.body);
-            let owner = self.lane.owner_in(batch, notice.behind, &fields);
-            let (tickets, row, relname) = match owner {
-                Some(Owner { unit, row, relname }) => (&self.tickets[unit..=unit], Some(row), Some(relname)),
-                None => (&self.tickets[..batch.units()], None, None),
+            let (unit, notice) = self.lane.row_notice(batch, notice, 0);
+            let tickets = match unit {
+                Some(unit) => &self.tickets[unit..=unit],
+                None => &self.tickets[..batch.units()],
             };
             for ticket in tickets {
-                let mut message = Vec::new();
-                put_notice(&mut message, &fields, relname);
-                lock(&ticket.notices).push(RowNotice { row, message });
+                lock(&ticket.notices).push(notice.clone());
                 ticket.noticed.store(true, Ordering::Release);
             }
         }
@@ -374,7 +390,8 @@ impl Flight {
             };
             let Some(mut place) = place else { return Landed::NotStored };
             let statements = if lane.is_pipelined() { batch.rows() / lane.each() } else { 0 };
-            let mut reply = Reply { raw_left: statements, ..Reply::default() };
+            let raw_behind = lane.names_first();
+            let mut reply = Reply { raw_left: statements, raw_behind, ..Reply::default() };
             let tags = lane.tags_before_commit(batch, place.sent.guard);
             let (finished, follower) =
                 lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply, tags).await;

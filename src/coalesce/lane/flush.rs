@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::{Lane, Leg};
+use super::{Lane, Leg, RowNotice};
 use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
@@ -24,14 +24,15 @@ impl Lane {
     /// Appends everything of one round trip that stores a client's rows in its own transaction on its own connection. `None`:
     /// the rows are not those of this lane, and nothing was appended.
     ///
-    /// `marks`: no mark was taken in this transaction yet ([`Flown::took_mark`]).
+    /// `marks`: no mark was taken in this transaction yet ([`Flown::took_mark`]). `portal`: the client's messages would leave an
+    /// unnamed portal.
     pub fn put_run(
         &self,
         server: &mut Checkout,
         encoded: &[u8],
         cuts: &[Cut],
         opening: Opening,
-        marks: bool,
+        (marks, portal): (bool, bool),
     ) -> Option<Flown> {
         let mut batch = self.empty();
         if !batch.push_unit(encoded, cuts) {
@@ -42,16 +43,26 @@ impl Lane {
         for text in opening.before() {
             put_plain(server, text, max);
         }
-        let Sent { guard, values_rows } = self.put_rows(server, &batch, Way::Cheapest, marks);
+        let Sent { guard, values_rows } =
+            self.put_rows(server, &batch, Way::Cheapest, marks, opening.guard_portal());
         for text in opening.after() {
             put_plain(server, text, max);
+        }
+        if !portal {
+            put_close(server, b"");
         }
         server.put_sync();
         Some(Flown { batch, guard, values_rows, opening, left: Instant::now() })
     }
 
-    /// Did it store all of them? Counts it, and remembers it as that of `client`.
-    pub fn run_succeeded(&self, server: &mut Checkout, flown: Flown, reply: &Reply, client: u64) -> bool {
+    /// Did it store all of them? Counts it, and remembers it as that of `client`; what the server had to say of the rows, then.
+    pub fn run_succeeded(
+        &self,
+        server: &mut Checkout,
+        flown: Flown,
+        reply: &Reply,
+        client: u64,
+    ) -> Option<Vec<RowNotice>> {
         let Flown { batch, guard, values_rows, opening, left } = flown;
         self.take_mark(server, guard, reply);
         let took = left.elapsed();
@@ -89,7 +100,10 @@ impl Lane {
             self.stats.fell_back(Fallback::after(&seen), batch.rows());
         }
         self.remember(&batch, seen, Duration::ZERO, took, std::iter::once(client));
-        stored
+        stored.then(|| {
+            self.stats.notices.fetch_add(reply.notices.len() as u64, Ordering::Relaxed);
+            reply.notices.iter().map(|notice| self.row_notice(&batch, notice, before).1).collect()
+        })
     }
 
     /// Keeps the sentinel's mark for the next flush on this connection. True: it has moved, and the flush was undone.
@@ -117,8 +131,15 @@ impl Lane {
     /// Appends COPY, its rows and its end, for each table, or one INSERT of many VALUES where that does less work, or the clients'
     /// own INSERTs; and a guard. Where the cheap guard has a mark from an
     /// earlier flush on this connection it is enough; otherwise the full one goes, for each table, and takes the mark. Without
-    /// `marks` the full one goes alone.
-    pub(super) fn put_rows(&self, server: &mut Checkout, batch: &Cargo, way: Way, marks: bool) -> Sent {
+    /// `marks` the full one goes alone. `portal` is the guard's.
+    pub(super) fn put_rows(
+        &self,
+        server: &mut Checkout,
+        batch: &Cargo,
+        way: Way,
+        marks: bool,
+        portal: &[u8],
+    ) -> Sent {
         let max = self.max_prepared();
         server.conn.prepare_out();
         let sentinel = self.sentinel.as_ref().filter(|_| marks);
@@ -168,7 +189,8 @@ impl Lane {
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
                 let InsertPlan { name_as_written, fingerprint, types, functions, names, .. } = &**plan;
                 let params = [relid, name_as_written, fingerprint, types, functions, names];
-                put_own(server, guard_statement(), &params.map(|param| Some(param.as_bytes())));
+                let params = params.map(|param| Some(param.as_bytes()));
+                put_guard(server, portal, guard_statement(), &params);
             }
         }
         if let Some(sentinel) = sentinel {
@@ -177,7 +199,7 @@ impl Lane {
             for (leg, relid) in self.legs.iter().zip(&relids) {
                 params.extend([Some(leg.plan.name_as_written.as_bytes()), Some(relid.as_bytes())]);
             }
-            put_own(server, sentinel, &params);
+            put_guard(server, portal, sentinel, &params);
         }
         Sent { guard, values_rows }
     }
@@ -185,7 +207,7 @@ impl Lane {
     /// How many tables are looked at by name before their rows go: each answers a row and a tag that stand before theirs.
     pub(super) fn names_first(&self) -> usize {
         let draws = self.legs.iter().any(|leg| leg.plan.draws_sequence);
-        if draws && !self.is_pipelined() { self.legs.len() } else { 0 }
+        if draws { self.legs.len() } else { 0 }
     }
 
     /// Tags of ours once everything is answered but the COMMIT.
@@ -213,7 +235,7 @@ impl Lane {
 
     /// Everything of one round trip, in one write.
     pub(super) fn put_flush(&self, server: &mut Checkout, batch: &Cargo, way: Way) -> Sent {
-        let sent = self.put_rows(server, batch, way, true);
+        let sent = self.put_rows(server, batch, way, true, b"");
         // The guard's answer, and with it the transaction's id, sets out before the COMMIT: a connection that is lost at the
         // commit is then a question that the server can answer.
         f::put_empty(&mut server.conn.out, f::FLUSH);
@@ -248,6 +270,22 @@ fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>
     f::put_bind_text(&mut server.conn.out, statement.server_name.as_bytes(), params);
     f::put_execute(&mut server.conn.out, b"", 0);
     expect_own(server);
+}
+
+/// As [`put_own`], to this portal; none with a name stays.
+fn put_guard(server: &mut Checkout, portal: &[u8], statement: &Statement, params: &[Option<&[u8]>]) {
+    f::put_bind_text_to(&mut server.conn.out, portal, statement.server_name.as_bytes(), params);
+    f::put_execute(&mut server.conn.out, portal, 0);
+    expect_own(server);
+    if !portal.is_empty() {
+        put_close(server, portal);
+    }
+}
+
+/// Appends Close of a portal.
+fn put_close(server: &mut Checkout, portal: &[u8]) {
+    f::put_target(&mut server.conn.out, f::CLOSE, b'P', portal);
+    server.pipeline.push(Kind::Close, Action::Own, false);
 }
 
 /// The answers to Bind and Execute.
@@ -307,6 +345,15 @@ impl Opening {
         match self {
             Self::Begin => &[],
             Self::Savepoint => &RELEASE,
+        }
+    }
+
+    /// In a block that goes on, the unnamed portal stays behind the Sync. To Describe, Execute and Close an executed COPY or RELEASE in it is as
+    /// the client's executed INSERT would be; the guard returns rows, so it is in it only where something follows.
+    fn guard_portal(self) -> &'static [u8] {
+        match self {
+            Self::Begin => b"pgsluice_guard",
+            Self::Savepoint => b"",
         }
     }
 

@@ -21,7 +21,7 @@ pub enum Outcome {
 }
 
 /// What the server had to say of one row.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RowNotice {
     /// Which row of the unit, from 0; `None`: the COMMIT's own.
     pub row: Option<usize>,
