@@ -207,17 +207,17 @@ fn a_server_that_does_not_listen_any_more_is_heard() {
 fn a_server_that_ends_while_it_is_asked_for_ourselves_is_heard() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("");
-    let proxy = Proxy::to(pg, "", "", "");
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", "");
     let (mut client, mut holder) = (Raw::login(proxy.port(), &db), Raw::login(pg.port(), &db));
-    client.rows("SELECT 1");
-    let waits = servers("pid", &db, "wait_event_type = 'Lock'");
+    let pid = client.value("SELECT pg_backend_pid()").expect("a process");
+    let waits = servers("pid", &db, &format!("pid = {pid} AND wait_event_type = 'Lock'"));
     holder.rows(&waits);
     holder.rows("BEGIN");
     holder.rows("LOCK TABLE pg_class IN ACCESS EXCLUSIVE MODE");
     // What it set is asked for behind its answer.
     client.rows("SET work_mem = '3MB'");
-    let asked = poll(PATIENCE, || holder.value(&waits)).expect("a server that waits for the lock");
-    holder.rows(&format!("SELECT pg_terminate_backend({asked})"));
+    poll(PATIENCE, || holder.rows(&waits).pop()).expect("it waits for the lock");
+    holder.rows(&format!("SELECT pg_terminate_backend({pid})"));
     client.send(&Step::query("SELECT 2").bytes);
     let last = client.read_until_closed().pop().expect("a word");
     assert_eq!(last.sqlstate(), "57P01", "{}", last.field(b'M'));
