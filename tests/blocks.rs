@@ -964,6 +964,22 @@ fn a_deferred_block_of_described_statements_leaves_on_a_connection_that_knows_no
             assert!(held.is_some(), "never deferred: {tables:?}, {end}");
         }
     }
+    // They are others where it is prepared again: it goes on with what was told.
+    let altered = poll(PATIENCE, || {
+        client.rows("BEGIN");
+        client.send(&block(&["a", "b", "a"]));
+        client.read_until_ready();
+        let held = nothing_is_open(pg, &db);
+        if held {
+            pg.psql(&db, "ALTER TABLE a ALTER id TYPE text");
+        }
+        tell(&mut console, "RECONNECT");
+        assert_eq!(client.value("SELECT count(*) FROM a").as_deref(), Some("2"));
+        client.query("COMMIT");
+        client.query("TRUNCATE a, b");
+        held.then_some(())
+    });
+    assert!(altered.is_some(), "never deferred");
 }
 
 /// Holds a block with one row for `a`, whose COMMIT waits for the only connection, which `busy` has.
