@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use pgsluice::wire::{backend as b, frame};
+use support::console::until;
 use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 /// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
@@ -434,5 +435,60 @@ fn made_up_databases_cost_a_server_a_few_connections_at_a_time() {
         let mut asked: TcpStream = open.pop_front().expect("one is open");
         assert!(asked.read(&mut [0; 1024]).expect("a startup packet") > 0);
         asked.write_all(&refusal).expect("it listens");
+    }
+}
+
+/// One that asked for this, and has no answer yet.
+fn asked(port: u16, database: &str, more: &[(&str, &str)]) -> Raw {
+    let mut raw = Raw::connect(port);
+    raw.startup(3 << 16, &[&[("user", "postgres"), ("database", database)], more].concat());
+    raw
+}
+
+#[test]
+fn settings_that_a_login_is_refused_for_are_the_matter_of_who_asked_for_them() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"", "", "");
+    let enter = |port: u16, more: &[(&str, &str)]| {
+        asked(port, &database, more).authenticate("postgres", "").map_err(|error| error.outline())
+    };
+    Raw::login(proxy.port(), &database).terminate();
+    for refused in [("transaction_isolation", "serializable"), ("transaction_deferrable", "on")] {
+        let direct = enter(server.port(), &[refused]);
+        assert!(direct.as_ref().is_err_and(|told| told.contains("25001")), "{direct:?}");
+        assert_eq!(enter(proxy.port(), &[refused]), direct);
+        assert_eq!(enter(proxy.port(), &[]), Ok(()), "who fits an idle connection");
+        assert_eq!(enter(proxy.port(), &[("work_mem", "3MB")]), Ok(()), "who does not");
+    }
+    assert_eq!(proxy.log().matches("server login failed").count(), 2, "{}", proxy.log());
+}
+
+#[test]
+fn settings_that_logins_hang_for_hold_up_nobody_else() {
+    let server = Postgres::shared();
+    for size in [1, 3] {
+        let database = server.fresh_database("");
+        let general = format!(
+            "pool_mode = \"session\"\nserver_connect_timeout = 1\nquery_wait_timeout = 8\ndefault_pool_size = {size}"
+        );
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let hanging = |name| {
+            let more = [("post_auth_delay", "600"), ("application_name", name)];
+            asked(proxy.port(), &database, &more)
+        };
+        let mut crowd = [hanging("one"), hanging("two")];
+        until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "2")]);
+        proxy.wait_for_log("did not complete the login in time");
+        for more in [&[][..], &[("work_mem", "3MB")]] {
+            let mut raw = asked(proxy.port(), &database, more);
+            raw.authenticate("postgres", "").unwrap_or_else(|error| panic!("{size}: {}", error.outline()));
+            raw.terminate();
+        }
+        for raw in &mut crowd {
+            let error = raw.authenticate("postgres", "").expect_err("let in");
+            assert_eq!(error.sqlstate(), "08001", "{}", error.outline());
+        }
     }
 }
