@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use pgsluice::wire::{backend as b, frame};
-use support::console::until;
+use support::console::{find, tell, until};
 use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 /// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
@@ -491,4 +491,76 @@ fn settings_that_logins_hang_for_hold_up_nobody_else() {
             assert_eq!(error.sqlstate(), "08001", "{}", error.outline());
         }
     }
+}
+
+#[test]
+fn who_leaves_while_its_login_waits_for_a_server_keeps_no_place() {
+    let server = Postgres::shared();
+    let other = server.fresh_database("");
+    for mode in ["session", "transaction"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1\nmax_client_conn = 5");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let mut holder = Raw::login(proxy.port(), &database);
+        holder.rows("BEGIN");
+        let mut waits = |n: usize| {
+            until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", &n.to_string())]);
+        };
+        // Settings of their own: in transaction mode a server is asked for what they are greeted with.
+        let mut waiting: Vec<Raw> = Vec::new();
+        for name in ["1000kB", "1001kB", "1002kB", "1003kB"] {
+            waiting.push(asked(proxy.port(), &database, &[("work_mem", name)]));
+        }
+        waits(4);
+        let entering = || asked(proxy.port(), &other, &[]).authenticate("postgres", "");
+        assert!(entering().is_err_and(|error| error.field(b'M').contains("max_client_conn")), "{mode}");
+        // One says goodbye before it goes.
+        waiting[0].send(b"X\0\0\0\x04");
+        waiting.truncate(2);
+        waits(2);
+        assert!(poll(PATIENCE, || entering().ok()).is_some(), "{mode}: places are kept");
+        waiting.clear();
+        waits(0);
+    }
+}
+
+#[test]
+fn what_is_sent_while_a_login_waits_is_answered_behind_it() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        for closes in [false, true] {
+            tell(&mut console, &format!("PAUSE {database}"));
+            let mut early = asked(proxy.port(), &database, &[("work_mem", "1000kB")]);
+            early.send(&Step::query("SELECT current_setting('work_mem')").bytes);
+            if closes {
+                early.shutdown_write();
+            }
+            until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+            tell(&mut console, &format!("RESUME {database}"));
+            early.authenticate("postgres", "").unwrap_or_else(|error| panic!("{}", error.outline()));
+            let answer = early.read_until_ready();
+            assert_eq!(answer[1].row(), [Some("1000kB".to_owned())], "{mode} {closes}");
+        }
+    }
+}
+
+#[test]
+fn who_may_have_left_behind_its_first_query_keeps_no_place_for_good() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"\ndefault_pool_size = 1", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let _holder = Raw::login(proxy.port(), &database);
+    let mut early = asked(proxy.port(), &database, &[]);
+    early.send(&Step::query("SELECT 1").bytes);
+    let waiting = [("database", &*database), ("cl_waiting", "1")];
+    until(&mut console, "SHOW POOLS", &waiting);
+    early.shutdown_write();
+    let nobody = poll(PATIENCE, || find(&mut console, "SHOW POOLS", &waiting).is_none().then_some(()));
+    assert!(nobody.is_some(), "it keeps its place");
 }
