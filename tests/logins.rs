@@ -564,3 +564,38 @@ fn who_may_have_left_behind_its_first_query_keeps_no_place_for_good() {
     let nobody = poll(PATIENCE, || find(&mut console, "SHOW POOLS", &waiting).is_none().then_some(()));
     assert!(nobody.is_some(), "it keeps its place");
 }
+
+#[test]
+fn a_database_that_takes_no_connections_says_so_as_direct_and_those_it_has_go_on() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction", "statement"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", "");
+        let shut = |shut: bool| {
+            server.psql("postgres", &format!("ALTER DATABASE {database} ALLOW_CONNECTIONS {}", !shut));
+        };
+        shut(true);
+        for more in [&[][..], &[("work_mem", "3MB")]] {
+            let refusal =
+                |port| asked(port, &database, more).authenticate("postgres", "").map_err(|e| e.outline());
+            let direct = refusal(server.port());
+            assert!(direct.as_ref().is_err_and(|told| told.contains("55000")), "{direct:?}");
+            assert_eq!(refusal(proxy.port()), direct, "{mode}");
+        }
+        shut(false);
+        let mut inside = Raw::login(proxy.port(), &database);
+        let mut waiting = (mode == "transaction").then(|| Raw::login(proxy.port(), &database));
+        inside.rows("SELECT 1");
+        shut(true);
+        if let Some(waiting) = &mut waiting {
+            inside.rows("BEGIN");
+            let refused = proxy.log().matches("not currently accepting").count();
+            waiting.send(&Step::query("SELECT 2").bytes);
+            let again = || (proxy.log().matches("not currently accepting").count() > refused).then_some(());
+            assert!(poll(PATIENCE, again).is_some(), "no login was made: {}", proxy.log());
+            inside.rows("COMMIT");
+            assert_eq!(waiting.read_until_ready()[1].row(), [Some("2".to_owned())]);
+        }
+        assert_eq!(inside.value("SELECT 3").as_deref(), Some("3"), "{mode}");
+    }
+}
