@@ -599,3 +599,57 @@ fn a_database_that_takes_no_connections_says_so_as_direct_and_those_it_has_go_on
         assert_eq!(inside.value("SELECT 3").as_deref(), Some("3"), "{mode}");
     }
 }
+
+#[test]
+fn who_one_is_by_the_startup_packet_is_as_direct() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let names = ["group", "plain", "other"].map(|name| format!("{name}_{database}"));
+    let [group, plain, other] = names.each_ref().map(String::as_str);
+    server.psql(
+        &database,
+        &format!("CREATE ROLE {group}; CREATE ROLE {plain} LOGIN; CREATE ROLE {other} LOGIN; GRANT {group} TO {plain}"),
+    );
+    fn claim(name: &str) -> (&str, &str) {
+        ("session_authorization", name)
+    }
+    let who = "SELECT session_user, current_user, current_setting('session_authorization'), \
+               current_setting('role'), current_setting('is_superuser')";
+    let told = |port: u16, user: &str, more: &[(&str, &str)]| {
+        let parameters = [&[("user", user), ("database", &*database)], more].concat();
+        let mut raw = Raw::login_as(port, &parameters, "").map_err(|e| (e.sqlstate(), e.field(b'M')))?;
+        let mut greeted = raw.parameters.clone();
+        greeted.retain(|(name, _)| ["is_superuser", "session_authorization"].contains(&&**name));
+        greeted.sort();
+        let mut seen = vec![raw.rows(who)];
+        for change in ["RESET SESSION AUTHORIZATION", "RESET ROLE", "RESET ALL", "DISCARD ALL"] {
+            raw.rows(change);
+            seen.push(raw.rows(who));
+        }
+        Ok((greeted, seen))
+    };
+    for mode in ["session", "transaction", "statement"] {
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        for user in ["postgres", plain] {
+            for more in [
+                vec![claim(plain)],
+                vec![claim(other)],
+                vec![claim("nobody_has_this")],
+                vec![claim("default")],
+                vec![claim("")],
+                vec![claim(other), ("role", group)],
+                vec![("role", group), claim(plain)],
+                vec![("role", group)],
+                vec![("role", other)],
+                vec![("role", "none")],
+                vec![("options", "-c session_authorization=postgres")],
+            ] {
+                let direct: Result<_, (String, String)> = told(server.port(), user, &more);
+                assert_eq!(told(proxy.port(), user, &more), direct, "{mode} {user} {more:?}");
+                // Who comes next is who it is.
+                assert_eq!(told(proxy.port(), user, &[]), told(server.port(), user, &[]), "{mode} {user}");
+            }
+        }
+    }
+    server.psql("postgres", &format!("DROP ROLE {}", names.join(", ")));
+}

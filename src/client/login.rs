@@ -22,7 +22,7 @@ use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{Rules, judge_startup};
 use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
-use crate::proto::vars::{VarSet, moment};
+use crate::proto::vars::{SESSION_AUTHORIZATION, VarSet, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
@@ -294,7 +294,11 @@ async fn link(
 ) -> Result<Linked, Why> {
     let (pool, counted) = open_pool(cx, settings, who, credential)?;
     let mode = pool.settings.load().mode;
-    let base = begins_with(&pool, mode, asked_for(cx, settings, startup, peer), client).await?;
+    let mut own = asked_for(cx, settings, startup, peer);
+    if mode != PoolMode::Session {
+        own = without_claim(&pool, own, client).await?;
+    }
+    let base = begins_with(&pool, mode, own, client).await?;
     let since = base.since(moment());
     let (reported, server) = match mode {
         PoolMode::Session => {
@@ -482,18 +486,7 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>, client: &mut Conn) -> Res
     if let (Some(name), Some(known)) = (name, rest.as_ref().and_then(|rest| pool.known_welcome(rest))) {
         return Ok(with_application_name(&known, &name));
     }
-    let (max, began) = (pool.settings.load().max_prepared_statements, Instant::now());
-    let (server, settled) = loop {
-        let mut server = while_it_waits(client, pool.checkout_since(base, None, began)).await?;
-        if let Some(settled) = server.settle_in_time(base, max).await {
-            break (server, settled);
-        }
-    };
-    match settled {
-        Ok(None) => {}
-        Ok(Some(error)) => return Err(Why::RefusedByServer(error)),
-        Err(lost) => return Err(Error::server_lost(&lost.0).into()),
-    }
+    let server = server_with(pool, base, client).await?;
     let reported = Arc::clone(&server.reported);
     pool.remember_welcome(base, &reported);
     if let Some(rest) = rest {
@@ -501,6 +494,33 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>, client: &mut Conn) -> Res
     }
     server.release(Instant::now());
     Ok(reported)
+}
+
+/// A server that was given these settings, unless it refuses them.
+async fn server_with(pool: &Arc<Pool>, want: &Arc<VarSet>, client: &mut Conn) -> Result<Checkout, Why> {
+    let (max, began) = (pool.settings.load().max_prepared_statements, Instant::now());
+    loop {
+        let mut server = while_it_waits(client, pool.checkout_since(want, None, began)).await?;
+        match server.settle_in_time(want, max).await {
+            None => {}
+            Some(Ok(None)) => return Ok(server),
+            Some(Ok(Some(error))) => return Err(Why::RefusedByServer(error)),
+            Some(Err(lost)) => return Err(Error::server_lost(&lost.0).into()),
+        }
+    }
+}
+
+/// `session_authorization` in a startup packet has no effect in PostgreSQL: whoever logged in is the session's user. Only
+/// whether there is such a role, and whether the client might be it, is looked at; the server does that.
+async fn without_claim(pool: &Arc<Pool>, own: Arc<VarSet>, client: &mut Conn) -> Result<Arc<VarSet>, Why> {
+    let vars = &pool.shared().vars;
+    let (claim, rest): (Vec<_>, Vec<_>) = own.iter().partition(|(name, _)| *name == SESSION_AUTHORIZATION);
+    if claim.is_empty() {
+        return Ok(own);
+    }
+    let (claim, rest) = (vars.intern(claim), vars.intern(rest));
+    server_with(pool, &claim, client).await?.release(Instant::now());
+    Ok(rest)
 }
 
 /// Most clients differ by their name only: that need not be asked of a server, as long as it is plain.

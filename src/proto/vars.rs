@@ -10,8 +10,11 @@ use std::sync::{Arc, Mutex, Weak};
 use ahash::RandomState;
 use std::collections::HashMap;
 
+/// Says who logged in, or whom they became.
+pub const SESSION_AUTHORIZATION: &str = "session_authorization";
+
 /// Settings that say who one is.
-const IDENTITY: [&str; 2] = ["role", "session_authorization"];
+const IDENTITY: [&str; 2] = ["role", SESSION_AUTHORIZATION];
 
 /// Counts on with every client that may have taken on who it is.
 static MOMENTS: AtomicU64 = AtomicU64::new(1);
