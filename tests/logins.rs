@@ -653,3 +653,43 @@ fn who_one_is_by_the_startup_packet_is_as_direct() {
     }
     server.psql("postgres", &format!("DROP ROLE {}", names.join(", ")));
 }
+
+#[test]
+fn what_is_set_at_connection_start_only_is_refused_where_connections_are_shared_and_said_why() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let at_start = [
+        ("ignore_system_indexes", "on"),
+        ("jit_debugging_support", "on"),
+        ("jit_profiling_support", "on"),
+        ("log_connections", "on"),
+        ("log_disconnections", "on"),
+        ("post_auth_delay", "1"),
+    ];
+    let all = "SELECT string_agg(name, ' ' ORDER BY name COLLATE \"C\") FROM pg_settings WHERE context LIKE '%backend'";
+    let names: Vec<&str> = at_start.iter().map(|(name, _)| *name).collect();
+    assert_eq!(server.psql("postgres", all).trim(), names.join(" "), "they are all");
+    let told = |port: u16, setting: (&str, &str)| {
+        let mut raw = asked(port, &database, &[setting]);
+        raw.authenticate("postgres", "").map_err(|e| (e.sqlstate(), e.field(b'M'), e.field(b'H')))?;
+        Ok::<_, (String, String, String)>(raw.value(&format!("SHOW {}", setting.0)).unwrap_or_default())
+    };
+    let [session, transaction, ignoring] = [
+        "pool_mode = \"session\"".to_owned(),
+        String::new(),
+        format!("ignore_startup_parameters = {names:?}"),
+    ]
+    .map(|general| Proxy::to(server, &general, "", ""));
+    for setting in at_start {
+        let direct = told(server.port(), setting);
+        assert!(direct.is_ok(), "{direct:?}");
+        assert_eq!(told(session.port(), setting), direct, "{setting:?}");
+        let (code, message, hint) = told(transaction.port(), setting).expect_err("let in");
+        assert!(code == "55P02" && message.contains(setting.0), "{code} {message}");
+        assert!(hint.contains("ignore_startup_parameters") && hint.contains("pool_mode"), "{hint}");
+        assert!(told(ignoring.port(), setting).is_ok(), "{setting:?}");
+    }
+    // No pool_mode helps these, and nothing says so.
+    let fixed = ("shared_buffers", "1GB");
+    assert_eq!(told(transaction.port(), fixed), told(server.port(), fixed));
+}

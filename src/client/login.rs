@@ -504,10 +504,23 @@ async fn server_with(pool: &Arc<Pool>, want: &Arc<VarSet>, client: &mut Conn) ->
         match server.settle_in_time(want, max).await {
             None => {}
             Some(Ok(None)) => return Ok(server),
-            Some(Ok(Some(error))) => return Err(Why::RefusedByServer(error)),
+            Some(Ok(Some(error))) => return Err(Why::RefusedByServer(with_way_out(want, error))),
             Some(Err(lost)) => return Err(Error::server_lost(&lost.0).into()),
         }
     }
+}
+
+/// What PostgreSQL takes while a connection begins only, a connection that others had cannot be given: said is where it can.
+fn with_way_out(want: &VarSet, error: Vec<u8>) -> Vec<u8> {
+    let fields = b::ErrorFields::new(&error);
+    let told = fields.field(b'M').unwrap_or_default();
+    let names = |name: &str| memchr::memmem::find(told, name.as_bytes()).is_some();
+    if fields.sqlstate() != b"55P02" || !want.at_start().any(names) {
+        return error;
+    }
+    let hint = "Server connections are shared, and this one has begun before: leave the setting out \
+                (ignore_startup_parameters drops it), or use pool_mode = \"session\".";
+    b::with_hint(&error, hint)
 }
 
 /// `session_authorization` in a startup packet has no effect in PostgreSQL: whoever logged in is the session's user. Only
