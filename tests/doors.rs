@@ -13,7 +13,7 @@ use pgsluice::auth::{Auth, Credential};
 use pgsluice::client::handshake::{self, Authenticated, LoginError, Opened};
 use pgsluice::limits::{LOGIN_BYTES_MAX, SCRAM_ITERATIONS_MAX, STARTUP_BYTES_MAX};
 use pgsluice::net::{Acceptor, Connector, Keepalive, Peer, Stream};
-use pgsluice::server::connect::{self, Address, ConnectError, Login, Target};
+use pgsluice::server::connect::{self, Address, Concerns, ConnectError, Login, Target};
 use pgsluice::settings::{
     AuthType, HbaRule, HbaTransport, Secret, Settings, SslMode, TargetSessionAttrs, Tls, TlsProtocols,
 };
@@ -196,9 +196,10 @@ fn wrong_passwords_and_missing_secrets() {
             let tls = server_tls(SslMode::Prefer, false);
             let wrong = log_in(&target(user, Credential::plain("Secret"), &tls)).await.unwrap_err();
             assert_eq!(wrong.sqlstate(), Some(&b"28P01"[..]), "{user}: {wrong:?}");
-            assert!(wrong.is_final());
+            assert_eq!(wrong.concerns(), Concerns::Asked);
             let none = log_in(&target(user, Credential::None, &tls)).await.unwrap_err();
-            assert!(matches!(none, ConnectError::Auth(_)) && none.is_final(), "{user}: {none:?}");
+            assert!(matches!(none, ConnectError::Auth(_)), "{user}: {none:?}");
+            assert_eq!(none.concerns(), Concerns::Asked);
         }
     });
 }
@@ -280,7 +281,7 @@ fn hosts_are_tried_in_order_and_a_socket_directory_is_a_host() {
         target.hosts = vec!["localhost".into(), "/nowhere".into()];
         target.dbname = "no such database".into();
         let error = log_in(&target).await.unwrap_err();
-        assert!(error.sqlstate() == Some(b"3D000") && error.is_final(), "{error:?}");
+        assert!(error.sqlstate() == Some(b"3D000") && error.concerns() == Concerns::Asked, "{error:?}");
     });
 }
 

@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use pgsluice::wire::{backend as b, frame};
+use support::console::{find, tell, until};
 use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
 
 /// A server that asks for SCRAM over TCP, with roles of every kind, and a schema full of traps.
@@ -435,4 +436,260 @@ fn made_up_databases_cost_a_server_a_few_connections_at_a_time() {
         assert!(asked.read(&mut [0; 1024]).expect("a startup packet") > 0);
         asked.write_all(&refusal).expect("it listens");
     }
+}
+
+/// One that asked for this, and has no answer yet.
+fn asked(port: u16, database: &str, more: &[(&str, &str)]) -> Raw {
+    let mut raw = Raw::connect(port);
+    raw.startup(3 << 16, &[&[("user", "postgres"), ("database", database)], more].concat());
+    raw
+}
+
+#[test]
+fn settings_that_a_login_is_refused_for_are_the_matter_of_who_asked_for_them() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"", "", "");
+    let enter = |port: u16, more: &[(&str, &str)]| {
+        asked(port, &database, more).authenticate("postgres", "").map_err(|error| error.outline())
+    };
+    Raw::login(proxy.port(), &database).terminate();
+    for refused in [("transaction_isolation", "serializable"), ("transaction_deferrable", "on")] {
+        let direct = enter(server.port(), &[refused]);
+        assert!(direct.as_ref().is_err_and(|told| told.contains("25001")), "{direct:?}");
+        assert_eq!(enter(proxy.port(), &[refused]), direct);
+        assert_eq!(enter(proxy.port(), &[]), Ok(()), "who fits an idle connection");
+        assert_eq!(enter(proxy.port(), &[("work_mem", "3MB")]), Ok(()), "who does not");
+    }
+    assert_eq!(proxy.log().matches("server login failed").count(), 2, "{}", proxy.log());
+}
+
+#[test]
+fn settings_that_logins_hang_for_hold_up_nobody_else() {
+    let server = Postgres::shared();
+    for size in [1, 3] {
+        let database = server.fresh_database("");
+        let general = format!(
+            "pool_mode = \"session\"\nserver_connect_timeout = 1\nquery_wait_timeout = 8\ndefault_pool_size = {size}"
+        );
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let hanging = |name| {
+            let more = [("post_auth_delay", "600"), ("application_name", name)];
+            asked(proxy.port(), &database, &more)
+        };
+        let mut crowd = [hanging("one"), hanging("two")];
+        until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "2")]);
+        proxy.wait_for_log("did not complete the login in time");
+        for more in [&[][..], &[("work_mem", "3MB")]] {
+            let mut raw = asked(proxy.port(), &database, more);
+            raw.authenticate("postgres", "").unwrap_or_else(|error| panic!("{size}: {}", error.outline()));
+            raw.terminate();
+        }
+        for raw in &mut crowd {
+            let error = raw.authenticate("postgres", "").expect_err("let in");
+            assert_eq!(error.sqlstate(), "08001", "{}", error.outline());
+        }
+    }
+}
+
+#[test]
+fn who_leaves_while_its_login_waits_for_a_server_keeps_no_place() {
+    let server = Postgres::shared();
+    let other = server.fresh_database("");
+    for mode in ["session", "transaction"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1\nmax_client_conn = 5");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let mut holder = Raw::login(proxy.port(), &database);
+        holder.rows("BEGIN");
+        let mut waits = |n: usize| {
+            until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", &n.to_string())]);
+        };
+        // Settings of their own: in transaction mode a server is asked for what they are greeted with.
+        let mut waiting: Vec<Raw> = Vec::new();
+        for name in ["1000kB", "1001kB", "1002kB", "1003kB"] {
+            waiting.push(asked(proxy.port(), &database, &[("work_mem", name)]));
+        }
+        waits(4);
+        let entering = || asked(proxy.port(), &other, &[]).authenticate("postgres", "");
+        assert!(entering().is_err_and(|error| error.field(b'M').contains("max_client_conn")), "{mode}");
+        // One says goodbye before it goes.
+        waiting[0].send(b"X\0\0\0\x04");
+        waiting.truncate(2);
+        waits(2);
+        assert!(poll(PATIENCE, || entering().ok()).is_some(), "{mode}: places are kept");
+        waiting.clear();
+        waits(0);
+    }
+}
+
+#[test]
+fn what_is_sent_while_a_login_waits_is_answered_behind_it() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        for closes in [false, true] {
+            tell(&mut console, &format!("PAUSE {database}"));
+            let mut early = asked(proxy.port(), &database, &[("work_mem", "1000kB")]);
+            early.send(&Step::query("SELECT current_setting('work_mem')").bytes);
+            if closes {
+                early.shutdown_write();
+            }
+            until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+            tell(&mut console, &format!("RESUME {database}"));
+            early.authenticate("postgres", "").unwrap_or_else(|error| panic!("{}", error.outline()));
+            let answer = early.read_until_ready();
+            assert_eq!(answer[1].row(), [Some("1000kB".to_owned())], "{mode} {closes}");
+        }
+    }
+}
+
+#[test]
+fn who_may_have_left_behind_its_first_query_keeps_no_place_for_good() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"\ndefault_pool_size = 1", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let _holder = Raw::login(proxy.port(), &database);
+    let mut early = asked(proxy.port(), &database, &[]);
+    early.send(&Step::query("SELECT 1").bytes);
+    let waiting = [("database", &*database), ("cl_waiting", "1")];
+    until(&mut console, "SHOW POOLS", &waiting);
+    early.shutdown_write();
+    let nobody = poll(PATIENCE, || find(&mut console, "SHOW POOLS", &waiting).is_none().then_some(()));
+    assert!(nobody.is_some(), "it keeps its place");
+}
+
+#[test]
+fn a_database_that_takes_no_connections_says_so_as_direct_and_those_it_has_go_on() {
+    let server = Postgres::shared();
+    for mode in ["session", "transaction", "statement"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", "");
+        let shut = |shut: bool| {
+            server.psql("postgres", &format!("ALTER DATABASE {database} ALLOW_CONNECTIONS {}", !shut));
+        };
+        shut(true);
+        for more in [&[][..], &[("work_mem", "3MB")]] {
+            let refusal =
+                |port| asked(port, &database, more).authenticate("postgres", "").map_err(|e| e.outline());
+            let direct = refusal(server.port());
+            assert!(direct.as_ref().is_err_and(|told| told.contains("55000")), "{direct:?}");
+            assert_eq!(refusal(proxy.port()), direct, "{mode}");
+        }
+        shut(false);
+        let mut inside = Raw::login(proxy.port(), &database);
+        let mut waiting = (mode == "transaction").then(|| Raw::login(proxy.port(), &database));
+        inside.rows("SELECT 1");
+        shut(true);
+        if let Some(waiting) = &mut waiting {
+            inside.rows("BEGIN");
+            let refused = proxy.log().matches("not currently accepting").count();
+            waiting.send(&Step::query("SELECT 2").bytes);
+            let again = || (proxy.log().matches("not currently accepting").count() > refused).then_some(());
+            assert!(poll(PATIENCE, again).is_some(), "no login was made: {}", proxy.log());
+            inside.rows("COMMIT");
+            assert_eq!(waiting.read_until_ready()[1].row(), [Some("2".to_owned())]);
+        }
+        assert_eq!(inside.value("SELECT 3").as_deref(), Some("3"), "{mode}");
+    }
+}
+
+#[test]
+fn who_one_is_by_the_startup_packet_is_as_direct() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let names = ["group", "plain", "other"].map(|name| format!("{name}_{database}"));
+    let [group, plain, other] = names.each_ref().map(String::as_str);
+    server.psql(
+        &database,
+        &format!("CREATE ROLE {group}; CREATE ROLE {plain} LOGIN; CREATE ROLE {other} LOGIN; GRANT {group} TO {plain}"),
+    );
+    fn claim(name: &str) -> (&str, &str) {
+        ("session_authorization", name)
+    }
+    let who = "SELECT session_user, current_user, current_setting('session_authorization'), \
+               current_setting('role'), current_setting('is_superuser')";
+    let told = |port: u16, user: &str, more: &[(&str, &str)]| {
+        let parameters = [&[("user", user), ("database", &*database)], more].concat();
+        let mut raw = Raw::login_as(port, &parameters, "").map_err(|e| (e.sqlstate(), e.field(b'M')))?;
+        let mut greeted = raw.parameters.clone();
+        greeted.retain(|(name, _)| ["is_superuser", "session_authorization"].contains(&&**name));
+        greeted.sort();
+        let mut seen = vec![raw.rows(who)];
+        for change in ["RESET SESSION AUTHORIZATION", "RESET ROLE", "RESET ALL", "DISCARD ALL"] {
+            raw.rows(change);
+            seen.push(raw.rows(who));
+        }
+        Ok((greeted, seen))
+    };
+    for mode in ["session", "transaction", "statement"] {
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        for user in ["postgres", plain] {
+            for more in [
+                vec![claim(plain)],
+                vec![claim(other)],
+                vec![claim("nobody_has_this")],
+                vec![claim("default")],
+                vec![claim("")],
+                vec![claim(other), ("role", group)],
+                vec![("role", group), claim(plain)],
+                vec![("role", group)],
+                vec![("role", other)],
+                vec![("role", "none")],
+                vec![("options", "-c session_authorization=postgres")],
+            ] {
+                let direct: Result<_, (String, String)> = told(server.port(), user, &more);
+                assert_eq!(told(proxy.port(), user, &more), direct, "{mode} {user} {more:?}");
+                // Who comes next is who it is.
+                assert_eq!(told(proxy.port(), user, &[]), told(server.port(), user, &[]), "{mode} {user}");
+            }
+        }
+    }
+    server.psql("postgres", &format!("DROP ROLE {}", names.join(", ")));
+}
+
+#[test]
+fn what_is_set_at_connection_start_only_is_refused_where_connections_are_shared_and_said_why() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let at_start = [
+        ("ignore_system_indexes", "on"),
+        ("jit_debugging_support", "on"),
+        ("jit_profiling_support", "on"),
+        ("log_connections", "on"),
+        ("log_disconnections", "on"),
+        ("post_auth_delay", "1"),
+    ];
+    let all = "SELECT string_agg(name, ' ' ORDER BY name COLLATE \"C\") FROM pg_settings WHERE context LIKE '%backend'";
+    let names: Vec<&str> = at_start.iter().map(|(name, _)| *name).collect();
+    assert_eq!(server.psql("postgres", all).trim(), names.join(" "), "they are all");
+    let told = |port: u16, setting: (&str, &str)| {
+        let mut raw = asked(port, &database, &[setting]);
+        raw.authenticate("postgres", "").map_err(|e| (e.sqlstate(), e.field(b'M'), e.field(b'H')))?;
+        Ok::<_, (String, String, String)>(raw.value(&format!("SHOW {}", setting.0)).unwrap_or_default())
+    };
+    let [session, transaction, ignoring] = [
+        "pool_mode = \"session\"".to_owned(),
+        String::new(),
+        format!("ignore_startup_parameters = {names:?}"),
+    ]
+    .map(|general| Proxy::to(server, &general, "", ""));
+    for setting in at_start {
+        let direct = told(server.port(), setting);
+        assert!(direct.is_ok(), "{direct:?}");
+        assert_eq!(told(session.port(), setting), direct, "{setting:?}");
+        let (code, message, hint) = told(transaction.port(), setting).expect_err("let in");
+        assert!(code == "55P02" && message.contains(setting.0), "{code} {message}");
+        assert!(hint.contains("ignore_startup_parameters") && hint.contains("pool_mode"), "{hint}");
+        assert!(told(ignoring.port(), setting).is_ok(), "{setting:?}");
+    }
+    // No pool_mode helps these, and nothing says so.
+    let fixed = ("shared_buffers", "1GB");
+    assert_eq!(told(transaction.port(), fixed), told(server.port(), fixed));
 }

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Instant;
 
 use super::Context;
@@ -15,18 +16,19 @@ use super::state::{Own, State};
 use crate::auth::Credential;
 use crate::cancel::{ClientShared, NewClient};
 use crate::error::{Error, Kind};
+use crate::limits::{CLOSED_HALF_WAIT, READ_BUFFER_BYTES};
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{Rules, judge_startup};
 use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
-use crate::proto::vars::{VarSet, moment};
+use crate::proto::vars::{SESSION_AUTHORIZATION, VarSet, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
 use crate::telemetry::events;
 use crate::wire::startup::{Replication, Startup};
-use crate::wire::{TransactionStatus, backend as b};
+use crate::wire::{TransactionStatus, backend as b, frontend};
 
 /// Bytes of a cancel key, by the minor of the protocol: 3.0 knows four.
 pub fn cancel_key_bytes(minor: u16) -> usize {
@@ -47,28 +49,52 @@ pub struct Admitted {
 pub struct NotAdmitted {
     /// The connection.
     pub client: Conn,
-    /// What it is told: ours, or the server's own ErrorResponse body.
-    pub why: Box<Result<Error, Vec<u8>>>,
+    /// Why it ended.
+    pub why: Box<Why>,
+}
+
+/// Why a login ended after authentication.
+#[derive(Debug)]
+pub enum Why {
+    /// By us, who say so.
+    Refused(Error),
+    /// By the server: the body of its ErrorResponse.
+    RefusedByServer(Vec<u8>),
+    /// The client left while it waited for a server.
+    Left,
+}
+
+impl From<Error> for Why {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<CheckoutError> for Why {
+    fn from(error: CheckoutError) -> Self {
+        why_none(error).map_or_else(Self::RefusedByServer, Self::Refused)
+    }
 }
 
 impl NotAdmitted {
     /// A client that proved who it is, and is refused all the same.
     pub fn new(proven: Authenticated, why: Error) -> Self {
-        Self { client: Conn::new(proven.stream, &[]), why: Box::new(Ok(why)) }
+        Self { client: Conn::new(proven.stream, &[]), why: Box::new(why.into()) }
     }
 
     /// Tells the client why, and logs it.
     pub async fn tell(mut self, peer: &str) {
         match &*self.why {
-            Ok(error) => {
+            Why::Refused(error) => {
                 events::client_refused(&peer, error);
                 error.clone().fatal().put(&mut self.client.out);
             }
-            Err(body) => {
+            Why::RefusedByServer(body) => {
                 let message = b::ErrorFields::new(body).field(b'M').unwrap_or_default();
                 events::client_refused_by_server(&peer, &String::from_utf8_lossy(message));
                 b::put_as_fatal(&mut self.client.out, body);
             }
+            Why::Left => return,
         }
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
     }
@@ -226,7 +252,7 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
     let generation = cx.generation.load(Ordering::Acquire);
     let settings = cx.settings.load_full();
     let who = PoolKey::of(&startup);
-    let linked = match link(cx, &settings, &who, &startup, peer, credential).await {
+    let linked = match link(cx, &settings, &who, &startup, (&mut client, peer), credential).await {
         Ok(linked) => linked,
         Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
     };
@@ -263,19 +289,23 @@ async fn link(
     settings: &Settings,
     who: &PoolKey,
     startup: &Startup,
-    peer: Peer,
+    (client, peer): (&mut Conn, Peer),
     credential: Credential,
-) -> Result<Linked, Result<Error, Vec<u8>>> {
-    let (pool, counted) = open_pool(cx, settings, who, credential).map_err(Ok)?;
+) -> Result<Linked, Why> {
+    let (pool, counted) = open_pool(cx, settings, who, credential)?;
     let mode = pool.settings.load().mode;
-    let base = begins_with(&pool, mode, asked_for(cx, settings, startup, peer)).await?;
+    let mut own = asked_for(cx, settings, startup, peer);
+    if mode != PoolMode::Session {
+        own = without_claim(&pool, own, client).await?;
+    }
+    let base = begins_with(&pool, mode, own, client).await?;
     let since = base.since(moment());
     let (reported, server) = match mode {
         PoolMode::Session => {
-            let server = session_server(&pool, &base).await?;
+            let server = session_server(&pool, &base, client).await?;
             (Arc::clone(&server.reported), Some(server))
         }
-        PoolMode::Transaction | PoolMode::Statement => (welcome(&pool, &base).await?, None),
+        PoolMode::Transaction | PoolMode::Statement => (welcome(&pool, &base, client).await?, None),
     };
     Ok(Linked { pool, counted, mode, base, since, reported, server })
 }
@@ -397,22 +427,58 @@ async fn begins_with(
     pool: &Arc<Pool>,
     mode: PoolMode,
     own: Arc<VarSet>,
-) -> Result<Arc<VarSet>, Result<Error, Vec<u8>>> {
+    client: &mut Conn,
+) -> Result<Arc<VarSet>, Why> {
     if mode == PoolMode::Session {
         return Ok(own);
     }
-    let greeting = pool.greeting().await.map_err(why_none)?;
+    let greeting = while_it_waits(client, pool.greeting()).await?;
     Ok(if greeting.is_empty() { own } else { pool.shared().vars.overlay(&greeting, &own) })
 }
 
 /// Session mode: the server that is the client's own, logged in with its settings.
-async fn session_server(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Checkout, Result<Error, Vec<u8>>> {
-    pool.checkout(&pool.shared().none, Some(base)).await.map_err(why_none)
+async fn session_server(pool: &Arc<Pool>, base: &Arc<VarSet>, client: &mut Conn) -> Result<Checkout, Why> {
+    while_it_waits(client, pool.checkout(&pool.shared().none, Some(base))).await
+}
+
+/// Waits for a server as long as the client does: one that has left has no place in the queue. What it sends ahead is kept
+/// for its session, and who closed only its own half behind that listens still, and waits a little, as in the session.
+///
+/// Cancel safety: that of `work`.
+async fn while_it_waits<T>(
+    client: &mut Conn,
+    work: impl Future<Output = Result<T, CheckoutError>>,
+) -> Result<T, Why> {
+    let (mut work, mut closed) = (std::pin::pin!(work), None);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(got) = work.as_mut().poll(cx) {
+            return Poll::Ready(got.map_err(Why::from));
+        }
+        while closed.is_none() && client.bytes().len() < READ_BUFFER_BYTES {
+            match client.poll_fill(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) if asks_nothing(client.bytes()) => return Poll::Ready(Err(Why::Left)),
+                Poll::Ready(Ok(0)) => closed = Some(Box::pin(tokio::time::sleep(CLOSED_HALF_WAIT))),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Why::Left)),
+            }
+        }
+        match &mut closed {
+            Some(closed) => closed.as_mut().poll(cx).map(|()| Err(Why::Left)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Nothing was sent ahead, or a goodbye.
+fn asks_nothing(ahead: &[u8]) -> bool {
+    ahead.first().is_none_or(|tag| *tag == frontend::TERMINATE)
 }
 
 /// What the client is greeted with: known from an earlier login with the same settings, or asked of a server that
 /// is given them (so that a setting PostgreSQL refuses is refused at login, in its words).
-async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, Result<Error, Vec<u8>>> {
+async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>, client: &mut Conn) -> Result<Arc<Reported>, Why> {
     if let Some(known) = pool.known_welcome(base) {
         return Ok(known);
     }
@@ -420,18 +486,7 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     if let (Some(name), Some(known)) = (name, rest.as_ref().and_then(|rest| pool.known_welcome(rest))) {
         return Ok(with_application_name(&known, &name));
     }
-    let (max, began) = (pool.settings.load().max_prepared_statements, Instant::now());
-    let (server, settled) = loop {
-        let mut server = pool.checkout_since(base, None, began).await.map_err(why_none)?;
-        if let Some(settled) = server.settle_in_time(base, max).await {
-            break (server, settled);
-        }
-    };
-    match settled {
-        Ok(None) => {}
-        Ok(Some(error)) => return Err(Err(error)),
-        Err(lost) => return Err(lost.said.map_or_else(|| Ok(Error::server_lost(&lost.why)), Err)),
-    }
+    let server = server_with(pool, base, client).await?;
     let reported = Arc::clone(&server.reported);
     pool.remember_welcome(base, &reported);
     if let Some(rest) = rest {
@@ -439,6 +494,50 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>) -> Result<Arc<Reported>, 
     }
     server.release(Instant::now());
     Ok(reported)
+}
+
+/// A server that was given these settings, unless it refuses them.
+async fn server_with(pool: &Arc<Pool>, want: &Arc<VarSet>, client: &mut Conn) -> Result<Checkout, Why> {
+    let (max, began) = (pool.settings.load().max_prepared_statements, Instant::now());
+    loop {
+        let mut server = while_it_waits(client, pool.checkout_since(want, None, began)).await?;
+        match server.settle_in_time(want, max).await {
+            None => {}
+            Some(Ok(None)) => return Ok(server),
+            Some(Ok(Some(error))) => return Err(Why::RefusedByServer(with_way_out(want, error))),
+            Some(Err(lost)) => {
+                return Err(lost
+                    .said
+                    .map_or_else(|| Error::server_lost(&lost.why).into(), Why::RefusedByServer));
+            }
+        }
+    }
+}
+
+/// What PostgreSQL takes while a connection begins only, a connection that others had cannot be given: said is where it can.
+fn with_way_out(want: &VarSet, error: Vec<u8>) -> Vec<u8> {
+    let fields = b::ErrorFields::new(&error);
+    let told = fields.field(b'M').unwrap_or_default();
+    let names = |name: &str| memchr::memmem::find(told, name.as_bytes()).is_some();
+    if fields.sqlstate() != b"55P02" || !want.at_start().any(names) {
+        return error;
+    }
+    let hint = "Server connections are shared, and this one has begun before: leave the setting out \
+                (ignore_startup_parameters drops it), or use pool_mode = \"session\".";
+    b::with_hint(&error, hint)
+}
+
+/// `session_authorization` in a startup packet has no effect in PostgreSQL: whoever logged in is the session's user. Only
+/// whether there is such a role, and whether the client might be it, is looked at; the server does that.
+async fn without_claim(pool: &Arc<Pool>, own: Arc<VarSet>, client: &mut Conn) -> Result<Arc<VarSet>, Why> {
+    let vars = &pool.shared().vars;
+    let (claim, rest): (Vec<_>, Vec<_>) = own.iter().partition(|(name, _)| *name == SESSION_AUTHORIZATION);
+    if claim.is_empty() {
+        return Ok(own);
+    }
+    let (claim, rest) = (vars.intern(claim), vars.intern(rest));
+    server_with(pool, &claim, client).await?.release(Instant::now());
+    Ok(rest)
 }
 
 /// Most clients differ by their name only: that need not be asked of a server, as long as it is plain.

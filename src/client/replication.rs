@@ -52,7 +52,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Replicati
     let Some(server) = server else {
         // Such a pool is in session mode, whatever is configured.
         let why = format!("pool_mode is {}", pool.settings.load().mode.as_str());
-        return Err(NotAdmitted { client, why: Box::new(Ok(Error::new(Kind::NotSupported, why))) });
+        return Err(NotAdmitted { client, why: Box::new(Error::new(Kind::NotSupported, why).into()) });
     };
     let messages = || Messages { max: settings.general.max_packet_size, left: 0 };
     let (from_client, from_server) = (messages(), messages());

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{Pool, Waiter, registry::current_worker};
+use super::{Pool, registry::current_worker};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::connect::ConnectError;
 use crate::server::internal::Lost;
 use crate::server::{ServerConn, ServerShared};
-use crate::settings::PoolMode;
 
 /// As good as no limit.
 const FOREVER: Duration = Duration::from_secs(365 * 86400);
@@ -251,15 +250,14 @@ impl Pool {
         limit: Duration,
     ) -> Result<Option<Checkout>, CheckoutError> {
         let (tx, rx) = oneshot::channel();
-        let startup = startup.map(Arc::clone);
-        self.lock().waiters.push_back(Waiter { tx, since: Instant::now(), asks, startup });
+        self.lock().queue.push(tx, startup.map(Arc::clone), asks);
         let mut handed = Handed { rx: Some(rx), pool: self };
-        self.serve_waiters_from_idle();
+        self.serve_waiters_from_idle(startup);
         self.launch_if_needed();
         let answer = tokio::time::timeout(left, handed.wait()).await;
         let Ok(answer) = answer else {
             let pool = self.lock();
-            let timeout = || CheckoutError::Timeout(limit, pool.last_error.clone());
+            let timeout = || CheckoutError::Timeout(limit, pool.queue.why(startup));
             return Err(if pool.paused { CheckoutError::Paused(limit) } else { timeout() });
         };
         let server = answer?;
@@ -280,11 +278,11 @@ impl Pool {
     }
 
     /// A connection may have become idle between looking and queueing.
-    fn serve_waiters_from_idle(self: &Arc<Self>) {
+    fn serve_waiters_from_idle(self: &Arc<Self>, startup: Option<&Arc<VarSet>>) {
         let server = {
             let mut inner = self.lock();
-            let session = inner.settings.mode == PoolMode::Session;
-            if inner.paused || session { None } else { inner.idle.pop() }
+            let fits = inner.idle.iter().rposition(|server| server.is_for(startup));
+            fits.filter(|_| !inner.paused).map(|at| inner.idle.remove(at))
         };
         if let Some(server) = server {
             self.give(server, Instant::now());

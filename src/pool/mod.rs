@@ -1,6 +1,6 @@
 //! Which server connection, when: one logical pool for each (database, user), shared by all workers.
 //!
-//! Owns: idle connections, the queue of waiting clients, the counts and limits, logging in new connections.
+//! Owns: idle connections, the queue of waiting clients (`queue`), the counts and limits, logging in new connections.
 //! Never: reads or writes a connection that is checked out.
 //!
 //! ```text
@@ -12,15 +12,18 @@
 //! ```
 
 pub mod checkout;
+mod queue;
 pub mod registry;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
+
+use self::queue::{Failed, Queue, Underway};
 
 use crate::proto::vars::VarSet;
 use crate::server::connect::{Address, ConnectError, Target};
@@ -169,25 +172,12 @@ pub struct Stats {
     pub login_count: AtomicU64,
 }
 
-/// A client in the queue, or pgsluice itself.
-#[derive(Debug)]
-struct Waiter {
-    tx: oneshot::Sender<Result<Box<ServerConn>, CheckoutError>>,
-    since: Instant,
-    /// It asks the server something of our own: no client waits for that.
-    asks: bool,
-    /// See [`ServerConn::startup`].
-    startup: Option<Arc<VarSet>>,
-}
-
 #[derive(Debug)]
 struct Inner {
     // Boxed: a connection moves between sessions, tasks and this list.
     #[expect(clippy::vec_box, reason = "what moves through the queue and out again is the box")]
     idle: Vec<Box<ServerConn>>,
-    waiters: VecDeque<Waiter>,
-    /// Logging in now.
-    connecting: usize,
+    queue: Queue,
     /// All connections: idle, checked out, being reset.
     total: usize,
     /// Everything that is connected, for the console.
@@ -195,10 +185,6 @@ struct Inner {
     /// As the pool's: for those that hold the lock anyway.
     settings: Arc<Settings>,
     paused: bool,
-    /// Tries that failed in a row, and why the last one did.
-    failures: u32,
-    last_error: Option<Arc<ConnectError>>,
-    retry_at: Option<Instant>,
     /// Somebody waits until then for the database to be empty.
     vacate_until: Option<Instant>,
     /// When the addresses of host names are to be looked at; `None`: that is being done.
@@ -209,15 +195,11 @@ impl Inner {
     fn new(settings: Arc<Settings>, paused: bool) -> Self {
         Self {
             idle: Vec::new(),
-            waiters: VecDeque::new(),
-            connecting: 0,
+            queue: Queue::default(),
             total: 0,
             servers: Vec::new(),
             settings,
             paused,
-            failures: 0,
-            last_error: None,
-            retry_at: None,
             vacate_until: None,
             look_at_names: Some(Instant::now()),
         }
@@ -265,12 +247,6 @@ const WELCOMES_MAX: usize = 64;
 /// As long as PostgreSQL waits for others to leave a database.
 const VACATE: Duration = Duration::from_secs(5);
 
-/// The first pause after a failed login.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-
-/// The longest pause while somebody waits.
-const RETRY_WAITED_FOR: Duration = Duration::from_secs(1);
-
 /// What SHOW POOLS counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
@@ -291,7 +267,7 @@ impl Pool {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hot path. An idle connection if there is one and nobody waits: the most recently used one, of this worker and
+    /// Hot path. An idle connection if there is one and nobody waits for such: the most recently used one, of this worker and
     /// with the wanted settings if possible.
     fn take_idle(
         &self,
@@ -300,7 +276,7 @@ impl Pool {
         worker: usize,
     ) -> Option<Box<ServerConn>> {
         let mut inner = self.lock();
-        if inner.paused || !inner.waiters.is_empty() {
+        if inner.paused || inner.queue.waits_for(startup) {
             return None;
         }
         let round_robin = inner.settings.round_robin;
@@ -356,8 +332,7 @@ impl Pool {
         }
         server.idle_since = now;
         while !inner.paused {
-            let Some(at) = Self::first_waiter(&inner, &server) else { break };
-            let Some(waiter) = inner.waiters.remove(at) else { break };
+            let Some(waiter) = inner.queue.take_first(&server) else { break };
             let waited = now.duration_since(waiter.since).as_micros() as u64;
             self.stats.wait_time.fetch_add(waited, Ordering::Relaxed);
             self.stats.wait.record(waited);
@@ -383,11 +358,6 @@ impl Pool {
         }
     }
 
-    /// In session mode a connection logged in with other startup settings is of no use to a waiter.
-    fn first_waiter(inner: &Inner, server: &ServerConn) -> Option<usize> {
-        inner.waiters.iter().position(|waiter| server.is_for(waiter.startup.as_ref()))
-    }
-
     /// Closes a connection and opens another one if somebody waits.
     fn discard(self: &Arc<Self>, server: Box<ServerConn>) {
         self.close(server);
@@ -408,48 +378,44 @@ impl Pool {
     /// Opens connections while clients wait and limits allow it.
     fn launch_if_needed(self: &Arc<Self>) {
         loop {
-            let startup = {
+            let login = {
                 let mut inner = self.lock();
-                if inner.paused || inner.waiters.len() <= inner.connecting {
-                    return;
-                }
-                if inner.failures > 0
-                    && (inner.connecting > 0 || inner.retry_at.is_some_and(|at| Instant::now() < at))
-                {
+                if inner.paused || inner.queue.is_empty() {
                     return;
                 }
                 let settings = Arc::clone(&inner.settings);
-                let waited = inner.waiters.front().map_or(Duration::ZERO, |w| w.since.elapsed());
+                let waited = inner.queue.waiters().next().map_or(Duration::ZERO, |w| w.since.elapsed());
                 let reserve = if settings.reserve_size > 0 && waited >= settings.reserve_timeout {
                     settings.reserve_size
                 } else {
                     0
                 };
-                if inner.total + inner.connecting >= settings.most(reserve) {
-                    return self.evict_unfit(inner);
+                let full = inner.total + inner.queue.logins() >= settings.most(reserve);
+                if full && inner.idle.is_empty() {
+                    return;
                 }
-                if !self.take_slot(&settings) {
-                    drop(inner);
-                    if self.evict_sibling(&settings) {
+                let Some(startup) = inner.queue.next_login(Instant::now()) else { return };
+                if full || !self.take_slot(&settings) {
+                    if self.evict_unfit(inner) || (!full && self.evict_sibling(&settings)) {
                         continue;
                     }
                     return;
                 }
-                let at = inner.connecting;
-                inner.connecting += 1;
-                inner.waiters.get(at).and_then(|waiter| waiter.startup.clone())
+                inner.queue.begin(startup)
             };
-            tokio::spawn(Arc::clone(self).login(startup));
+            tokio::spawn(Arc::clone(self).login(login));
         }
     }
 
-    /// In session mode a full pool may hold only idle connections that fit nobody who waits: one of them goes.
-    fn evict_unfit(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        if inner.connecting == 0 && !inner.idle.is_empty() {
-            let server = inner.idle.remove(0);
-            drop(inner);
-            self.discard(server);
-        }
+    /// Of the idle connections that fit nobody who waits, the one that is idle for the longest time makes room.
+    fn evict_unfit(&self, mut inner: MutexGuard<'_, Inner>) -> bool {
+        let queue = &inner.queue;
+        let unfit = inner.idle.iter().position(|server| !queue.waits_for(server.startup.as_ref()));
+        let Some(at) = unfit else { return false };
+        let server = inner.idle.remove(at);
+        drop(inner);
+        self.close(server);
+        true
     }
 
     fn full(count: &AtomicUsize, max: usize) -> bool {
@@ -499,18 +465,12 @@ impl Pool {
 
     /// Closes the longest idle connection, for a sibling that may have none because of a common limit.
     fn evict_one_idle(&self) -> bool {
-        let mut inner = self.lock();
-        if inner.idle.is_empty() {
-            return false;
-        }
-        let server = inner.idle.remove(0);
-        drop(inner);
-        self.close(server);
-        true
+        self.evict_unfit(self.lock())
     }
 
     /// One login, as a task of the worker that asked for it.
-    async fn login(self: Arc<Self>, startup: Option<Arc<VarSet>>) {
+    async fn login(self: Arc<Self>, login: Underway) {
+        let startup = &login.startup;
         let target = self.target.load_full();
         let settings = self.settings.load_full();
         let mut asked = (*target).clone();
@@ -522,15 +482,15 @@ impl Pool {
         asked.hosts.rotate_left(first);
         let outcome = crate::server::connect::connect(&asked, settings.server_connect_timeout).await;
         match outcome {
-            Ok(login) => {
+            Ok(found) => {
                 if balance == LoadBalanceHosts::Disable {
-                    let at = target.hosts.iter().position(|host| *host == login.host);
+                    let at = target.hosts.iter().position(|host| *host == found.host);
                     self.next_host.store(at.unwrap_or_default(), Ordering::Relaxed);
                 }
-                self.abandon(&login.passed_over);
+                self.abandon(&found.passed_over);
                 let worker = registry::current_worker();
                 let mut server = Box::new(ServerConn::new(
-                    login,
+                    found,
                     target,
                     startup.clone(),
                     Arc::clone(&self.shared.none),
@@ -538,15 +498,15 @@ impl Pool {
                 ));
                 let greeted = within(settings.server_connect_timeout, self.greet(&mut server)).await;
                 match greeted {
-                    Some(()) => self.logged_in(server),
-                    None => self.login_failed(ConnectError::Timeout, startup.as_ref()),
+                    Some(()) => self.logged_in(server, &login),
+                    None => self.login_failed(ConnectError::Timeout, &login),
                 }
             }
             Err(error) => {
                 if let ConnectError::Unfit { passed_over, .. } = &error {
                     self.abandon(passed_over);
                 }
-                self.login_failed(error, startup.as_ref());
+                self.login_failed(error, &login);
             }
         }
     }
@@ -629,15 +589,12 @@ impl Pool {
         Ok(known().unwrap_or_else(|| Arc::clone(&self.shared.none)))
     }
 
-    fn logged_in(self: &Arc<Self>, server: Box<ServerConn>) {
+    fn logged_in(self: &Arc<Self>, server: Box<ServerConn>, login: &Underway) {
         events::server_connected(&self.key.database, &self.key.user, server.shared.pid, server.shared.tls);
         {
             let mut inner = self.lock();
-            inner.connecting -= 1;
+            inner.queue.succeeded(login);
             inner.total += 1;
-            inner.failures = 0;
-            inner.retry_at = None;
-            inner.last_error = None;
             inner.servers.push(Arc::clone(&server.shared));
         }
         self.remember_welcome(server.startup.as_ref().unwrap_or(&self.shared.none), &server.reported);
@@ -645,57 +602,41 @@ impl Pool {
         self.launch_if_needed();
     }
 
-    /// What the server refuses by an answer of its own (28…, 3D000, 42501) is told to all who wait; what may pass by
-    /// itself (the network, a server that starts) is tried again until their `query_wait_timeout`.
-    fn login_failed(self: &Arc<Self>, error: ConnectError, startup: Option<&Arc<VarSet>>) {
+    /// What the server answers to what was asked for is told to those who asked for it; what may pass by itself (the
+    /// network, a server that starts) is tried again until their `query_wait_timeout`.
+    fn login_failed(self: &Arc<Self>, error: ConnectError, login: &Underway) {
         events::server_login_failed(&self.key.database, &self.key.user, &error);
-        // What a login of no client in particular asks for stands in the configuration.
-        let final_answer = error.is_final() || error.refuses_settings();
         let error = Arc::new(error);
         self.db_count.fetch_sub(1, Ordering::Relaxed);
         self.user_count.fetch_sub(1, Ordering::Relaxed);
-        let mut inner = self.lock();
-        inner.connecting -= 1;
+        let failed = {
+            let mut inner = self.lock();
+            let (alive, longest) = (inner.total > 0, inner.settings.server_login_retry);
+            inner.queue.failed(login, &error, alive, longest)
+        };
         self.changed.notify_waiters();
-        if let Some(startup) = startup.filter(|_| error.refuses_settings()) {
-            drop(inner);
-            return self.refuse_all_with(startup, &error);
-        }
-        inner.last_error = Some(Arc::clone(&error));
-        if final_answer {
-            // With servers alive the queue goes on waiting for those (53300 is then no answer to give).
-            if inner.total == 0 {
-                for waiter in inner.waiters.drain(..) {
+        match failed {
+            Failed::Nothing => {}
+            Failed::Tell(waiters) => {
+                for waiter in waiters {
                     let _ = waiter.tx.send(Err(CheckoutError::Login(Arc::clone(&error))));
                 }
+                self.launch_if_needed();
             }
-            return;
+            Failed::TryAgain(pause) => {
+                self.launch_in(pause);
+                self.launch_if_needed();
+            }
+            Failed::Pause(pause) => self.launch_in(pause),
         }
-        inner.failures += 1;
-        let longest = self.settings.load().server_login_retry.min(RETRY_WAITED_FOR).max(RETRY_FIRST);
-        let pause = RETRY_FIRST.saturating_mul(1 << (inner.failures - 1).min(5)).min(longest);
-        inner.retry_at = Some(Instant::now() + pause);
-        drop(inner);
+    }
+
+    fn launch_in(self: &Arc<Self>, pause: Duration) {
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             pool.launch_if_needed();
         });
-    }
-
-    /// What the server refuses is what a client asked for, and no trouble of the server's: who asked for the same is told,
-    /// the others go on.
-    fn refuse_all_with(self: &Arc<Self>, startup: &Arc<VarSet>, error: &Arc<ConnectError>) {
-        let mut inner = self.lock();
-        let (same, others): (VecDeque<_>, _) = std::mem::take(&mut inner.waiters)
-            .into_iter()
-            .partition(|waiter| waiter.startup.as_ref().is_some_and(|own| Arc::ptr_eq(own, startup)));
-        inner.waiters = others;
-        drop(inner);
-        for waiter in same {
-            let _ = waiter.tx.send(Err(CheckoutError::Login(Arc::clone(error))));
-        }
-        self.launch_if_needed();
     }
 
     /// What a server reported right after login (or after the settings were applied), for later clients.
@@ -731,7 +672,7 @@ impl Pool {
 
     /// Somebody waits for a server.
     pub fn has_waiters(&self) -> bool {
-        !self.lock().waiters.is_empty()
+        !self.lock().queue.is_empty()
     }
 
     /// Is this connection to come back as soon as it is free, because somebody waits for one or because it is to be closed?
@@ -739,7 +680,7 @@ impl Pool {
         let shared = &server.shared;
         let inner = self.lock();
         inner.paused
-            || !inner.waiters.is_empty()
+            || !inner.queue.is_empty()
             || shared.close_needed.load(Ordering::Relaxed)
             || shared.role_doubted.load(Ordering::Relaxed)
             || shared.cancels.load(Ordering::Relaxed) > 0
@@ -748,12 +689,12 @@ impl Pool {
     /// For the console.
     pub fn counts(&self) -> Counts {
         let inner = self.lock();
-        let waiting = || inner.waiters.iter().filter(|w| !w.asks && !w.tx.is_closed());
+        let waiting = || inner.queue.waiters().filter(|w| !w.asks);
         Counts {
             waiting: waiting().count(),
             active: inner.total - inner.idle.len(),
             idle: inner.idle.len(),
-            login: inner.connecting,
+            login: inner.queue.logins(),
             maxwait: waiting().next().map_or(Duration::ZERO, |w| w.since.elapsed()),
         }
     }
@@ -780,7 +721,7 @@ impl Pool {
 
     /// Ready when no connection is open or being opened any more; used after [`Pool::pause`].
     pub async fn drained(&self) {
-        self.until(|inner| inner.total + inner.connecting == 0).await;
+        self.until(|inner| inner.total + inner.queue.logins() == 0).await;
     }
 
     /// Ready when no connection is left that is to be replaced; used after [`Pool::reconnect`].
@@ -810,8 +751,8 @@ impl Pool {
     /// No client, no connection, nobody who waits for one.
     pub fn is_unused(&self) -> bool {
         let inner = self.lock();
-        inner.total + inner.connecting == 0
-            && inner.waiters.is_empty()
+        inner.total + inner.queue.logins() == 0
+            && inner.queue.is_empty()
             && self.clients.load(Ordering::Relaxed) == 0
     }
 
@@ -896,7 +837,7 @@ impl Pool {
         self.look_at_names_if_due(&settings);
         let stale = {
             let mut inner = self.lock();
-            inner.waiters.retain(|w| !w.tx.is_closed());
+            inner.queue.forget_gone();
             let mut spare = inner.total.saturating_sub(settings.min_size);
             let now = Instant::now();
             let mut stale = Vec::new();
@@ -929,17 +870,16 @@ impl Pool {
         }
         let missing = {
             let mut inner = self.lock();
-            let have = inner.total + inner.connecting;
+            let have = inner.total + inner.queue.logins();
             let missing = settings.min_size.min(settings.most(0)).saturating_sub(have);
-            if inner.paused || inner.failures > 0 {
+            if inner.paused || inner.queue.is_in_trouble() {
                 return;
             }
-            let missing = (0..missing).take_while(|_| self.take_slot(settings)).count();
-            inner.connecting += missing;
-            missing
+            let granted = (0..missing).take_while(|_| self.take_slot(settings));
+            granted.map(|_| inner.queue.begin(None)).collect::<Vec<_>>()
         };
-        for _ in 0..missing {
-            tokio::spawn(Arc::clone(self).login(None));
+        for login in missing {
+            tokio::spawn(Arc::clone(self).login(login));
         }
     }
 }

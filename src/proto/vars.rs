@@ -10,8 +10,21 @@ use std::sync::{Arc, Mutex, Weak};
 use ahash::RandomState;
 use std::collections::HashMap;
 
+/// Says who logged in, or whom they became.
+pub const SESSION_AUTHORIZATION: &str = "session_authorization";
+
+/// Settings that PostgreSQL takes while a connection begins, and never later.
+const AT_START: [&str; 6] = [
+    "ignore_system_indexes",
+    "jit_debugging_support",
+    "jit_profiling_support",
+    "log_connections",
+    "log_disconnections",
+    "post_auth_delay",
+];
+
 /// Settings that say who one is.
-const IDENTITY: [&str; 2] = ["role", "session_authorization"];
+const IDENTITY: [&str; 2] = ["role", SESSION_AUTHORIZATION];
 
 /// Counts on with every client that may have taken on who it is.
 static MOMENTS: AtomicU64 = AtomicU64::new(1);
@@ -73,6 +86,11 @@ impl VarSet {
     /// The values that may matter to what an INSERT stores, or to the rows that it answers.
     pub fn answering(&self) -> impl Iterator<Item = (&str, &str)> {
         self.iter().filter(|(name, _)| matters_to_answer(name))
+    }
+
+    /// Those that a connection that is there cannot be given any more.
+    pub fn at_start(&self) -> impl Iterator<Item = &str> {
+        AT_START.into_iter().filter(|name| self.get(name).is_some())
     }
 
     /// `role` and `session_authorization`: who one is.

@@ -112,11 +112,27 @@ pub struct Login {
     pub params: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// Whom a failed login concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concerns {
+    /// Who asks for the same: the answer stays the same until someone changes something. So it is with a server that knows
+    /// us not (class 28) or the database not (3D000), lets us not in (42501) or nobody (55000), with secrets that don't fit,
+    /// and with a setting that is not there, not allowed at login, or has no such value, or a library that is not there.
+    Asked,
+    /// Everybody, whatever is asked for: the server can't be reached, starts or stops (57P03 ...), or is full (53300). It
+    /// may pass by itself.
+    Server,
+    /// Nobody can say: what was asked for, or the server's state. Some settings make a login hang, or its process fail.
+    Unknown,
+}
+
 /// Why there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectError {
-    /// The network.
+    /// The network: the server was not reached.
     Network(String),
+    /// The network, or the server's end, while it had the login in hand.
+    Lost(String),
     /// The TLS handshake.
     Tls(String),
     /// The server's own ErrorResponse: its body, for [`ErrorFields`].
@@ -153,30 +169,30 @@ impl ConnectError {
         }
     }
 
-    /// Will trying again give the same answer, until someone changes something? So it is with a server
-    /// that knows us not (class 28) or the database not (3D000) or lets us not in (42501), and with secrets that don't fit.
-    pub fn is_final(&self) -> bool {
+    /// Whom it concerns.
+    pub fn concerns(&self) -> Concerns {
         match self {
-            Self::Server(_) => self
-                .sqlstate()
-                .is_some_and(|code| code.starts_with(b"28") || code == b"3D000" || code == b"42501"),
-            Self::Auth(_) => true,
-            Self::Network(_) | Self::Tls(_) | Self::Protocol(_) | Self::Unfit { .. } | Self::Timeout => false,
+            Self::Server(_) => match self.sqlstate().unwrap_or_default() {
+                b"57P01" | b"57P02" | b"57P03" | b"53300" => Concerns::Server,
+                b"3D000" | b"55000" | b"55P02" | b"58P01" => Concerns::Asked,
+                code if [b"28", b"0A", b"22", b"42"].iter().any(|class| code.starts_with(*class)) => {
+                    Concerns::Asked
+                }
+                _ => Concerns::Unknown,
+            },
+            Self::Auth(_) => Concerns::Asked,
+            Self::Network(_) | Self::Tls(_) | Self::Unfit { .. } => Concerns::Server,
+            Self::Lost(_) | Self::Protocol(_) | Self::Timeout => Concerns::Unknown,
         }
-    }
-
-    /// Does the server refuse what this one login asked for: a setting that is not there, not allowed at login, or has
-    /// no such value, or a library that is not there?
-    pub fn refuses_settings(&self) -> bool {
-        let told = self.sqlstate().unwrap_or_default();
-        [&b"0A"[..], b"22", b"42", b"55P02", b"58P01"].iter().any(|refusal| told.starts_with(refusal))
     }
 }
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Network(what) | Self::Tls(what) => write!(f, "cannot connect to the server: {what}"),
+            Self::Network(what) | Self::Lost(what) | Self::Tls(what) => {
+                write!(f, "cannot connect to the server: {what}")
+            }
             Self::Server(body) => {
                 let message = ErrorFields::new(body).field(b'M').unwrap_or(b"(no message)");
                 write!(f, "the server refused the login: {}", String::from_utf8_lossy(message))
@@ -379,6 +395,7 @@ fn share(deadline: Instant, among: usize) -> Instant {
 fn tries_next(error: &ConnectError) -> bool {
     match error {
         ConnectError::Network(_)
+        | ConnectError::Lost(_)
         | ConnectError::Tls(_)
         | ConnectError::Unfit { .. }
         | ConnectError::Timeout => true,
@@ -533,6 +550,10 @@ struct Talk {
     seen: usize,
 }
 
+fn lost(error: &io::Error) -> ConnectError {
+    ConnectError::Lost(error.to_string())
+}
+
 /// One message; its body lies in the [`Talk`]'s buffer.
 #[derive(Clone, Copy)]
 struct Message {
@@ -549,7 +570,7 @@ impl Talk {
             match self.next().await {
                 Ok(_) => {}
                 Err(said @ ConnectError::Server(_)) => return Err(said),
-                Err(_) => return Err(error.into()),
+                Err(_) => return Err(lost(&error)),
             }
         }
     }
@@ -597,11 +618,11 @@ impl Talk {
         }
         let len = self.buf.len();
         self.buf.resize(len + room, 0);
-        let read = self.stream.read(&mut self.buf[len..]).await?;
+        let read = self.stream.read(&mut self.buf[len..]).await.map_err(|error| lost(&error))?;
         self.buf.truncate(len + read);
         self.seen += read;
         if read == 0 {
-            return Err(ConnectError::Network("the server closed the connection during login".into()));
+            return Err(ConnectError::Lost("the server closed the connection during login".into()));
         }
         Ok(())
     }

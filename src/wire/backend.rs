@@ -204,6 +204,18 @@ pub fn put_as_fatal(out: &mut Vec<u8>, body: &[u8]) {
     });
 }
 
+/// The body of a server's ErrorResponse, all fields kept, with a hint where it has none.
+pub fn with_hint(body: &[u8], hint: &str) -> Vec<u8> {
+    let own = ErrorFields::new(body).field(b'H').is_none().then_some((b'H', hint.as_bytes()));
+    let mut hinted = Vec::with_capacity(body.len() + hint.len() + 2);
+    for (kind, text) in ErrorFields::new(body).chain(own) {
+        hinted.push(kind);
+        put_cstr(&mut hinted, text);
+    }
+    hinted.push(0);
+    hinted
+}
+
 impl crate::error::Error {
     /// Appends the ErrorResponse.
     pub fn put(&self, out: &mut Vec<u8>) {

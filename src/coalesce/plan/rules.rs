@@ -300,35 +300,20 @@ pub(super) fn param_as_sent(index: usize, oid: Oid, column: &Column) -> Result<P
 /// May a value of this type stand in an expression? One of PostgreSQL's own whose ways to others are known; what users could make of
 /// it, the guard looks for.
 pub(super) fn may_be_used(oid: Oid) -> bool {
-    matches!(
-        oid,
-        oid::INT2
-            | oid::INT4
-            | oid::INT8
-            | oid::NUMERIC
-            | oid::FLOAT4
-            | oid::FLOAT8
-            | oid::BOOL
-            | oid::TEXT
-            | oid::VARCHAR
-            | oid::BPCHAR
-            | oid::BYTEA
-            | oid::UUID
-            | oid::JSON
-            | oid::JSONB
-            | oid::INET
-            | oid::CIDR
-            | oid::DATE
-            | oid::TIME
-            | oid::TIMESTAMP
-            | oid::TIMESTAMPTZ
-            | oid::INTERVAL
-            | oid::INT2_ARRAY
-            | oid::INT4_ARRAY
-            | oid::INT8_ARRAY
-            | oid::TEXT_ARRAY
-            | oid::VARCHAR_ARRAY
-    )
+    is_plain(oid)
+        || matches!(
+            oid,
+            oid::DATE
+                | oid::TIME
+                | oid::TIMESTAMP
+                | oid::TIMESTAMPTZ
+                | oid::INTERVAL
+                | oid::INT2_ARRAY
+                | oid::INT4_ARRAY
+                | oid::INT8_ARRAY
+                | oid::TEXT_ARRAY
+                | oid::VARCHAR_ARRAY
+        )
 }
 
 /// Does a parameter's text mean the transaction's time, perhaps?
@@ -446,8 +431,8 @@ fn has_shape(text: &[u8], shape: &[u8]) -> bool {
     text.iter().zip(shape).all(alike)
 }
 
-/// Types whose input function depends on nothing: a literal of them may stand in a prepared statement.
-fn immutable_input(oid: Oid) -> bool {
+/// A scalar type of PostgreSQL's whose input function depends on nothing, and that goes to few others by itself.
+fn is_plain(oid: Oid) -> bool {
     matches!(
         oid,
         oid::INT2
@@ -466,18 +451,26 @@ fn immutable_input(oid: Oid) -> bool {
             | oid::JSONB
             | oid::INET
             | oid::CIDR
-            | oid::MACADDR
-            | oid::BIT
-            | oid::VARBIT
-            | oid::PG_LSN
-            | oid::POINT
-            | oid::LSEG
-            | oid::PATH
-            | oid::BOX
-            | oid::POLYGON
-            | oid::LINE
-            | oid::CIRCLE
     )
+}
+
+/// Types whose input function depends on nothing: a literal of them may stand in a prepared statement.
+fn immutable_input(oid: Oid) -> bool {
+    is_plain(oid)
+        || matches!(
+            oid,
+            oid::MACADDR
+                | oid::BIT
+                | oid::VARBIT
+                | oid::PG_LSN
+                | oid::POINT
+                | oid::LSEG
+                | oid::PATH
+                | oid::BOX
+                | oid::POLYGON
+                | oid::LINE
+                | oid::CIRCLE
+        )
 }
 
 /// The other proven types that are neither dates nor times. Not `xml` and `tsquery`: their input functions send notices, and
