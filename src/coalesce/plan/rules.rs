@@ -431,7 +431,7 @@ fn has_shape(text: &[u8], shape: &[u8]) -> bool {
     text.iter().zip(shape).all(alike)
 }
 
-/// A scalar type of PostgreSQL's whose input function depends on nothing, and that goes to few others by itself.
+/// A plain scalar type of PostgreSQL's, whose input function depends on nothing.
 fn is_plain(oid: Oid) -> bool {
     matches!(
         oid,
