@@ -291,6 +291,9 @@ impl Inner {
     fn waited_in_vain(&mut self) {
         let here = self.here();
         self.crowd.stayed_away(here);
+        if self.pace.is_whole() {
+            self.pace.waited_in_vain();
+        }
     }
 }
 

@@ -51,10 +51,20 @@ impl Pace {
     /// waited for.
     pub(super) fn all_are_back(&mut self, now: impl FnOnce() -> Instant) {
         if let Some(answered) = self.answered.take() {
-            // One who took a rest says little of the others.
-            let turn = now().duration_since(answered).min(self.commit * 4);
-            self.turn = lately(self.turn, turn);
+            let turn = now().duration_since(answered);
+            self.took_turn(turn);
         }
+    }
+
+    /// Some were waited for and did not come.
+    pub(super) fn waited_in_vain(&mut self) {
+        self.answered = None;
+        self.took_turn(Duration::MAX);
+    }
+
+    /// One who took a rest says little of the others.
+    fn took_turn(&mut self, turn: Duration) {
+        self.turn = lately(self.turn, turn.min(self.commit * 4));
     }
 
     /// Is the whole crowd to leave together?
@@ -115,6 +125,19 @@ mod tests {
         assert!(is_whole_after(100, &mut pace, 5 * MS, MS, MS));
         assert!(is_whole_after(1, &mut pace, 5 * MS, 60_000 * MS, MS));
         assert!(is_whole_after(20, &mut pace, 5 * MS, MS, MS));
+    }
+
+    #[test]
+    fn who_does_not_come_is_not_waited_for_often() {
+        let mut pace = Pace::default();
+        assert!(is_whole_after(100, &mut pace, 5 * MS, MS, MS));
+        let mut waits = 0;
+        while pace.is_whole() {
+            waits += 1;
+            pace.waited_in_vain();
+            pace.flew(MS / 10, 5 * MS);
+        }
+        assert!(waits < 4, "{waits} waits");
     }
 
     #[test]
