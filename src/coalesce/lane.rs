@@ -188,6 +188,8 @@ struct Inner {
     /// COPYs in flight, and the units in them.
     flights: usize,
     flying: usize,
+    /// Those of them that wait for nothing but their COMMIT.
+    committing: usize,
     /// The numbers of those COPYs.
     aloft: Vec<u64>,
     /// Rows under way as they were sent.
@@ -220,6 +222,7 @@ impl Inner {
             flown: Vec::new(),
             flights: 0,
             flying: 0,
+            committing: 0,
             aloft: Vec::new(),
             singles: 0,
             crowd: Crowd::default(),
@@ -759,6 +762,9 @@ impl Lane {
                     (0, 0) => !inner.is_held(),
                     (0, _) => inner.crowd.is_several() && inner.crowd.is_half(waiting),
                     (_, _) if inner.along.is_awaited() && inner.may_follow() => true,
+                    (flights, _) if flights == inner.committing && inner.pace.commits_slowly() => {
+                        !inner.is_whole() && !inner.crowd.is_few() && inner.crowd.is_half(waiting)
+                    }
                     (_, _) => {
                         !inner.is_whole()
                             && inner.waits_for_disk()

@@ -159,6 +159,24 @@ impl Follower {
     }
 }
 
+/// A flight under way of which the server has all rows.
+struct Committing<'a>(&'a Lane);
+
+impl<'a> Committing<'a> {
+    fn new(lane: &'a Arc<Lane>) -> Self {
+        let mut inner = lock(&lane.inner);
+        inner.committing += 1;
+        lane.flush_if_due(inner);
+        Self(lane)
+    }
+}
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.inner).committing -= 1;
+    }
+}
+
 impl Inner {
     /// Does the flush under way rather wait for a disk than for a processor, so that one beside it is answered sooner than one
     /// that waits for it?
@@ -169,7 +187,7 @@ impl Inner {
 
     /// Could a flight behind the one under way gain by it?
     fn is_quick(&self) -> bool {
-        self.took < SLOW && !self.is_whole()
+        self.took < SLOW && !self.pace.commits_slowly()
     }
 
     /// Is it time for the batch to go behind the flight that takes one along? Not before half of the crowd is in it: the others'
@@ -202,7 +220,7 @@ impl Lane {
         reply: &mut Reply,
         tags: usize,
     ) -> (Result<(), Lost>, Option<Follower>) {
-        let (mut open, mut follower) = (None, None);
+        let (mut open, mut follower, mut committing) = (None, None, None);
         let mut may = self.may_be_followed(aboard);
         let mut given_up = std::pin::pin!(self.given_up.notified());
         let answered = std::future::poll_fn(|cx| {
@@ -212,6 +230,7 @@ impl Lane {
                 }
                 if aboard.committing.is_none() && reply.tags.len() >= tags {
                     aboard.committing = Some(Instant::now());
+                    committing = Some(Committing::new(self));
                 }
                 // Before all of it is out nobody could tell whose bytes were lost.
                 if !may || !aboard.server.conn.is_flushed() {

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Quicker COMMITs are not waited for by all: the runtime's timer could not end a wait that is in vain.
 const COMMIT_MIN: Duration = Duration::from_millis(1);
 
+/// While slower COMMITs are under way another flush is worth a connection of its own: the server takes up its rows meanwhile.
+const COMMIT_SLOW: Duration = Duration::from_micros(300);
+
 /// Nobody waits longer for the others, however slow COMMITs are.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 
@@ -65,6 +68,11 @@ impl Pace {
     /// One who took a rest says little of the others.
     fn took_turn(&mut self, turn: Duration) {
         self.turn = lately(self.turn, turn.min(self.commit * 4));
+    }
+
+    /// Is there time for the rows of another flush while one is committed?
+    pub(super) fn commits_slowly(&self) -> bool {
+        self.commit >= COMMIT_SLOW
     }
 
     /// Is the whole crowd to leave together?
