@@ -9,7 +9,7 @@ use listenfd::ListenFd;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::logins::Place;
-use super::{Proxy, ServeError};
+use super::{Proxy, ServeError, connection};
 use crate::limits;
 use crate::net::{Keepalive, Peer, Stream};
 use crate::settings::General;
@@ -193,13 +193,14 @@ impl Proxy {
 
     async fn take_tcp(self: &Arc<Self>, tcp: std::net::TcpStream, peer: SocketAddr) {
         let place = self.place(Peer::Tcp(peer)).await;
-        self.give_to_worker(move |proxy| async move {
+        let proxy = Arc::clone(self);
+        // Polled first on the worker, whose the socket is from there on.
+        let login = Box::pin(async move {
             let keepalive = Keepalive::from(&proxy.cx.settings.load().general);
             let stream = tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
-            if let Ok(stream) = stream {
-                proxy.connection(stream, Peer::Tcp(peer), place).await;
-            }
+            proxy.log_in(stream.ok()?, Peer::Tcp(peer), place).await
         });
+        self.give_to_worker(|at| connection(login, at));
     }
 
     async fn accept_unix(self: Arc<Self>, listener: UnixListener, heir: Heir) {
@@ -220,11 +221,12 @@ impl Proxy {
 
     async fn take_unix(self: &Arc<Self>, unix: std::os::unix::net::UnixStream) {
         let place = self.place(Peer::Unix).await;
-        self.give_to_worker(move |proxy| async move {
-            if let Ok(unix) = tokio::net::UnixStream::from_std(unix) {
-                proxy.connection(Stream::Unix(unix), Peer::Unix, place).await;
-            }
+        let proxy = Arc::clone(self);
+        let login = Box::pin(async move {
+            let unix = tokio::net::UnixStream::from_std(unix).ok()?;
+            proxy.log_in(Stream::Unix(unix), Peer::Unix, place).await
         });
+        self.give_to_worker(|at| connection(login, at));
     }
 
     /// A place among those that have not logged in, once there is one.

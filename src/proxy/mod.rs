@@ -29,6 +29,7 @@ mod stop;
 mod workers;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Signals, Stopping};
-use workers::{CountedIn, Worker, raise_file_limit, runtime, start_workers};
+use workers::{Counted, Worker, raise_file_limit, runtime, start_workers};
 
 pub use stop::Running;
 
@@ -189,35 +190,59 @@ enum Client {
     Replication(Box<Replicating>),
 }
 
+/// One of [`Proxy::let_in`] while it lives.
+struct LetIn(Arc<Proxy>);
+
+impl LetIn {
+    fn new(proxy: &Arc<Proxy>) -> Self {
+        proxy.let_in.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(proxy))
+    }
+}
+
+impl Drop for LetIn {
+    fn drop(&mut self) {
+        self.0.let_in.fetch_sub(1, Ordering::Relaxed);
+        self.0.stopping.client_left();
+    }
+}
+
+/// All of a connection that comes before its session: large, and gone when the session idles. `None`: it has none.
+type Login = Pin<Box<dyn Future<Output = Option<(LetIn, Client)>> + Send>>;
+
+/// One connection from its first byte to its end.
+async fn connection(login: Login, _at: Counted) {
+    let Some((_let_in, client)) = login.await else { return };
+    match client {
+        Client::Session(session, server) => session.run(server).await,
+        Client::Replication(replicating) => Box::pin(replicating.run()).await,
+    }
+}
+
 impl Proxy {
-    /// One connection from accept to end. What is large is boxed and gone before the session idles.
-    async fn connection(self: Arc<Self>, stream: Stream, peer: Peer, place: Place) {
-        match Box::pin(self.held(place, stream, peer)).await.flatten() {
-            None => {}
-            Some(Proven::Cancel { pid, key, stream }) => {
+    /// What is no client of a database's is served to its end.
+    async fn log_in(self: &Arc<Self>, stream: Stream, peer: Peer, place: Place) -> Option<(LetIn, Client)> {
+        match Box::pin(self.held(place, stream, peer)).await.flatten()? {
+            Proven::Cancel { pid, key, stream } => {
                 let limit = self.cx.settings.load().general.cancel_wait_timeout;
                 let peers = self.peers.load_full();
                 Box::pin(self.cx.clients.cancel(pid, &key, &peers, limit)).await;
                 handshake::close(stream).await;
             }
-            Some(Proven::Client(proven)) if is_console(&proven.startup) => {
+            Proven::Client(proven) if is_console(&proven.startup) => {
                 // An operator is let in when no client is, and takes no client's place.
                 if let Some(console) = Box::pin(console::admit(&self.cx, *proven)).await {
-                    Box::pin(Box::new(console).run(self)).await;
+                    Box::pin(Box::new(console).run(Arc::clone(self))).await;
                 }
             }
-            Some(Proven::Client(proven)) => {
+            Proven::Client(proven) => {
                 // Counted first, so that two can't take the last place at a time.
-                let counted = CountedIn::new(&self.let_in);
-                match Box::pin(self.admit(*proven)).await {
-                    None => return,
-                    Some(Client::Session(session, server)) => session.run(server).await,
-                    Some(Client::Replication(replicating)) => Box::pin(replicating.run()).await,
-                }
-                drop(counted);
-                self.stopping.client_left();
+                let counted = LetIn::new(self);
+                let client = Box::pin(self.admit(*proven)).await?;
+                return Some((counted, client));
             }
         }
+        None
     }
 
     /// [`Proxy::prove`] in its place among those who log in.

@@ -57,24 +57,18 @@ pub(super) fn start_workers(
 impl Proxy {
     /// A new connection goes to the worker with the fewest.
     pub(super) fn give_to_worker<F: Future<Output = ()> + Send + 'static>(
-        self: &Arc<Self>,
-        serve: impl FnOnce(Arc<Self>) -> F + Send + 'static,
+        &self,
+        serve: impl FnOnce(Counted) -> F,
     ) {
-        let Some(worker) = self.workers.iter().min_by_key(|w| w.clients.load(Ordering::Relaxed)) else {
-            return;
-        };
-        let guard = Counted::new(&worker.clients);
-        let proxy = Arc::clone(self);
-        worker.handle.spawn(async move {
-            let _guard = guard;
-            serve(proxy).await;
-        });
+        if let Some(worker) = self.workers.iter().min_by_key(|w| w.clients.load(Ordering::Relaxed)) {
+            worker.handle.spawn(serve(Counted::new(&worker.clients)));
+        }
     }
 }
 
 /// Counts while it lives.
 #[derive(Debug)]
-struct Counted(Arc<AtomicUsize>);
+pub(super) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
     fn new(count: &Arc<AtomicUsize>) -> Self {
@@ -84,22 +78,6 @@ impl Counted {
 }
 
 impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts while it lives.
-pub(super) struct CountedIn<'a>(&'a AtomicUsize);
-
-impl<'a> CountedIn<'a> {
-    pub(super) fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for CountedIn<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
