@@ -147,19 +147,15 @@ impl State {
 
     /// The statement of a Parse with a name, held once for all clients. `None`: a text more would be over the budget.
     fn kept(&self, parse: &f::Parse<'_>) -> Option<Arc<Statement>> {
-        // What only its transaction knows no class can name.
-        let apart = if self.meaning.open { Statements::own_catalog() } else { 0 };
         let statement = self.shared.statements.intern(
             parse.query,
             parse.types,
-            self.class_of_texts() ^ apart,
+            self.class_of_texts() ^ self.apart(),
             || effects(parse.query, self.std_strings()),
             self.bounds.prepared_bytes_max,
             &self.texts,
         )?;
-        if !self.meaning.open {
-            statement.settings.get_or_init(|| self.settings_of_texts());
-        }
+        self.note_settings(&statement);
         Some(statement)
     }
 
@@ -263,10 +259,22 @@ impl State {
         self.vars.want.answer_class ^ u64::from(self.std_strings())
     }
 
+    /// What only its transaction knows no class can name: a class of its own. 0: there is nothing.
+    fn apart(&self) -> u64 {
+        if self.meaning.open { Statements::own_catalog() } else { 0 }
+    }
+
+    /// The settings that a statement is parsed under first, where a class names them.
+    fn note_settings(&self, statement: &Statement) {
+        if !self.meaning.open {
+            statement.settings.get_or_init(|| self.settings_of_texts());
+        }
+    }
+
     /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
     /// and stands for itself, so that nobody else who prepared that text under those of before is given it.
     fn under_settings_of_now(&mut self, statement: Arc<Statement>, server: &ServerConn) -> Arc<Statement> {
-        let now = self.settings_of_texts() ^ if self.meaning.open { Statements::own_catalog() } else { 0 };
+        let now = self.settings_of_texts() ^ self.apart();
         let Some(&before) = statement.settings.get().filter(|before| **before != now) else {
             return statement;
         };
@@ -278,9 +286,7 @@ impl State {
         let read = || effects(query, self.std_strings());
         let new = self.shared.statements.intern(query, types, class, read, max, &self.texts);
         let Some(new) = new.filter(|new| new.is_told_as(&statement)) else { return statement };
-        if !self.meaning.open {
-            new.settings.get_or_init(|| now);
-        }
+        self.note_settings(&new);
         if self.shapes.was_told(statement.id) {
             self.tell_named(new.id);
         }
