@@ -663,6 +663,134 @@ fn standard_conforming_strings_in_one_pipeline() {
     }
 }
 
+/// `before` is answered, one by one; then `sent` and [`TRICK`] leave together.
+fn is_not_tricked(proxy: &Proxy, database: &str, before: &[&str], sent: &[u8], in_unit: bool) {
+    let mut raw = Raw::login(proxy.port(), database);
+    before.iter().for_each(|sql| drop(raw.rows(sql)));
+    let mut out = sent.to_vec();
+    if in_unit {
+        f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
+        bind_execute(&mut out, "");
+        f::put_empty(&mut out, f::SYNC);
+    } else {
+        f::put_query(&mut out, TRICK.as_bytes());
+    }
+    // Told apart from the answers of what was sent before, however many those are.
+    f::put_query(&mut out, b"SELECT 'end'");
+    raw.send(&out);
+    while !raw.read_until_ready().iter().any(|m| m.outline().contains("end") || m.sqlstate() == "25P02") {}
+    assert_eq!(sequence_of(database), "f", "{before:?} {:?} {in_unit}", String::from_utf8_lossy(sent));
+}
+
+#[test]
+fn what_changes_the_reading_for_its_transaction_alone_is_followed() {
+    let query = |sql: &str| {
+        let mut out = Vec::new();
+        f::put_query(&mut out, sql.as_bytes());
+        out
+    };
+    let unit = |sql: &str| {
+        let mut out = Vec::new();
+        f::put_parse(&mut out, b"", sql.as_bytes(), &[]);
+        bind_execute(&mut out, "");
+        out
+    };
+    let sync = |mut out: Vec<u8>| {
+        f::put_empty(&mut out, f::SYNC);
+        out
+    };
+    let declare = "DECLARE c CURSOR FOR SELECT set_config('standard_conforming_strings', 'off', true)";
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        for set in [
+            "SET LOCAL standard_conforming_strings = off",
+            "SELECT set_config('standard_conforming_strings', 'off', true)",
+        ] {
+            is_not_tricked(&proxy, &database, &["BEGIN"], &query(set), false);
+            is_not_tricked(&proxy, &database, &["BEGIN"], &query(set), true);
+            is_not_tricked(&proxy, &database, &["BEGIN"], &sync(unit(set)), true);
+            is_not_tricked(&proxy, &database, &["BEGIN"], &unit(set), true);
+            is_not_tricked(&proxy, &database, &[], &[query("BEGIN"), query(set)].concat(), false);
+        }
+        is_not_tricked(&proxy, &database, &["BEGIN", declare], &query("FETCH c"), false);
+        is_not_tricked(&proxy, &database, &["BEGIN", declare], &query("MOVE c"), true);
+        is_not_tricked(&proxy, &database, &["BEGIN", declare], &unit("FETCH c"), true);
+    }
+}
+
+#[test]
+fn a_portal_bound_in_an_earlier_unit_may_change_the_reading() {
+    for mode in MODES {
+        for synced in [true, false] {
+            let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+            let mut raw = Raw::login(proxy.port(), &database);
+            raw.rows("BEGIN");
+            let mut out = Vec::new();
+            let set = b"SELECT set_config('standard_conforming_strings', 'off', true)";
+            f::put_parse(&mut out, b"", set, &[]);
+            let mut bind = Vec::new();
+            f::put_bind_text(&mut bind, b"", &[]);
+            out.extend(support::crowd::to_portal(&bind, b"p"));
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            raw.read_until_ready();
+            let mut out = Vec::new();
+            f::put_execute(&mut out, b"p", 0);
+            if synced {
+                f::put_empty(&mut out, f::SYNC);
+            }
+            f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
+            bind_execute(&mut out, "");
+            f::put_empty(&mut out, f::SYNC);
+            raw.send(&out);
+            if synced {
+                raw.read_until_ready();
+            }
+            assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{mode} {synced}");
+            assert_eq!(sequence_of(&database), "f", "{mode} {synced}");
+        }
+    }
+}
+
+/// A statement that was judged goes to another server connection, where the settings let its text be read otherwise.
+#[test]
+fn what_is_prepared_again_is_judged_as_it_is_read_then() {
+    let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"read_only\"");
+    let reconnect = || drop(Raw::login(proxy.port(), "pgsluice").query("RECONNECT"));
+    let name = "s";
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut out = Vec::new();
+    parse_named(&mut out, name, TRICK);
+    f::put_empty(&mut out, f::SYNC);
+    raw.send(&out);
+    assert!(passed(&raw.read_until_ready()));
+    raw.rows("SET standard_conforming_strings = off");
+    reconnect();
+    for describe in [true, false] {
+        let mut out = Vec::new();
+        if describe {
+            f::put_target(&mut out, f::DESCRIBE, b'S', name.as_bytes());
+            f::put_empty(&mut out, f::SYNC);
+        }
+        bind_execute(&mut out, name);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        if describe {
+            assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501");
+        }
+        assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{describe}");
+        assert_eq!(sequence_of(&database), "f");
+    }
+    // As it was judged, it runs.
+    raw.rows("SET standard_conforming_strings = on");
+    let mut out = Vec::new();
+    bind_execute(&mut out, name);
+    f::put_empty(&mut out, f::SYNC);
+    raw.send(&out);
+    let answer = raw.read_until_ready();
+    assert!(passed(&answer), "{}", outline(&answer));
+}
+
 #[test]
 fn a_prepared_set_is_followed_by_what_it_does() {
     for mode in MODES {

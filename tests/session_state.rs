@@ -642,6 +642,109 @@ fn a_temporary_table_keeps_the_connection_until_it_is_dropped() {
 }
 
 #[test]
+fn what_is_made_where_the_search_path_begins_with_pg_temp_is_temporary() {
+    let there = |raw: &mut Raw| assert_eq!(raw.value("SELECT a FROM pg_temp.tt").as_deref(), Some("1"));
+    let make = "CREATE TABLE tt AS SELECT 1 AS a";
+    for set in [
+        "SET search_path = PG_TEMP, public",
+        r"SET search_path = E'pg\137temp', public",
+        "SELECT set_config('search_path', 'pg_' || 'temp', false)",
+    ] {
+        is_pinned("", &[set, make], there, "DROP TABLE pg_temp.tt");
+    }
+    for make in [
+        "BEGIN; SELECT set_config('search_path', 'pg_' || 'temp', true); CREATE TABLE tt AS SELECT 1 AS a; COMMIT",
+        r"BEGIN; SET LOCAL search_path = E'pg\137temp'; SELECT 1 AS a INTO tt; COMMIT",
+    ] {
+        is_pinned("", &[make], there, "DROP TABLE pg_temp.tt");
+    }
+    // Statement by statement, and in a startup packet.
+    is_pinned(
+        "",
+        &["BEGIN", "SELECT set_config('search_path', 'pg_' || 'temp', true)", make, "COMMIT"],
+        there,
+        "DROP TABLE pg_temp.tt",
+    );
+    let (_, proxy, database) = one_connection("query_wait_timeout = 1");
+    let mut a = with(&proxy, &database, &[("search_path", "pg_temp")]);
+    a.rows(make);
+    let mut other = Raw::login(proxy.port(), &database);
+    let mut out = Vec::new();
+    f::put_query(&mut out, b"SELECT a FROM tt");
+    other.send(&out);
+    let waited = outline(&other.read_until_closed());
+    assert!(waited.contains("query_wait_timeout"), "{waited}");
+}
+
+#[test]
+fn temporary_objects_of_every_kind_keep_the_connection() {
+    for (make, drop) in [
+        (
+            "CREATE OPERATOR pg_temp.=== (FUNCTION = int4eq, LEFTARG = int, RIGHTARG = int)",
+            "OPERATOR pg_temp.=== (int, int)",
+        ),
+        ("CREATE COLLATION pg_temp.c FROM \"C\"", "COLLATION pg_temp.c"),
+        ("CREATE TEXT SEARCH CONFIGURATION pg_temp.t (COPY = simple)", "TEXT SEARCH CONFIGURATION pg_temp.t"),
+        ("CREATE DOMAIN pg_temp.d AS int", "DOMAIN pg_temp.d"),
+        ("CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'", "FUNCTION pg_temp.f()"),
+    ] {
+        is_pinned("", &[make], |_| {}, &format!("DROP {drop}"));
+    }
+}
+
+/// Sends `texts` at once, each a Query.
+fn send_all(raw: &mut Raw, texts: &[&[u8]]) {
+    let mut out = Vec::new();
+    texts.iter().for_each(|text| f::put_query(&mut out, text));
+    raw.send(&out);
+    texts.iter().for_each(|_| drop(raw.read_until_ready()));
+}
+
+#[test]
+fn nothing_is_hidden_where_a_backslash_is_half_of_a_character() {
+    for (encoding, lead) in [("GBK", 0x81), ("SJIS", 0x95), ("BIG5", 0xa5), ("GB18030", 0x81)] {
+        let (_, proxy, database) = one_connection("");
+        let mut a = with(&proxy, &database, &[("client_encoding", encoding)]);
+        let mut other = Raw::login(proxy.port(), &database);
+        let text =
+            |hidden: &str| [b"SELECT E'", &[lead, b'\\'][..], b"'; ", hidden.as_bytes(), b" --'"].concat();
+        let hidden = text("SET work_mem = '3MB'; SET ROLE pg_monitor; SET app.x = '1'");
+        send_all(&mut a, &[&hidden]);
+        let look = "SELECT current_setting('work_mem') || current_user || coalesce(current_setting('app.x', true), '')";
+        assert_eq!(other.value(look).as_deref(), Some("4MBpostgres"), "{encoding}");
+        // The one that set it has it.
+        assert_eq!(a.value("SHOW work_mem").as_deref(), Some("3MB"), "{encoding}");
+        a.rows("RESET ROLE");
+        let hidden = text("SELECT pg_advisory_lock(1); LISTEN c; CREATE TEMP TABLE tt AS SELECT 1 AS a");
+        send_all(&mut a, &[&hidden]);
+        a.terminate();
+        let clean = "SELECT (SELECT count(*) FROM pg_listening_channels()) + (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
+                     AND pid = pg_backend_pid()) + (SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema())";
+        assert_eq!(other.value(clean).as_deref(), Some("0"), "{encoding}");
+    }
+}
+
+#[test]
+fn nothing_is_hidden_behind_a_setting_of_one_transaction_that_is_not_answered_yet() {
+    let trick = |hidden: &str| format!(r"SELECT '\', $$ ', {hidden}, 1 -- $$").into_bytes();
+    for local in [
+        "SET LOCAL standard_conforming_strings = off",
+        "SELECT set_config('standard_conforming_strings', 'off', true)",
+    ] {
+        let (_, proxy, database) = one_connection("");
+        let (mut a, mut other) = two(&proxy, &database);
+        let hidden = trick("set_config('statement_timeout', '777', false)");
+        send_all(&mut a, &[b"BEGIN", local.as_bytes(), &hidden, b"COMMIT"]);
+        assert_eq!(other.value("SHOW statement_timeout").as_deref(), Some("0"), "{local}");
+        assert_eq!(a.value("SHOW statement_timeout").as_deref(), Some("777ms"), "{local}");
+        send_all(&mut a, &[b"BEGIN", local.as_bytes(), &trick("pg_advisory_lock(1)"), b"COMMIT"]);
+        a.terminate();
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+        assert_eq!(other.value(locks).as_deref(), Some("0"), "{local}");
+    }
+}
+
+#[test]
 fn a_cursor_with_hold_keeps_the_connection_until_it_is_closed() {
     let moves = |raw: &mut Raw| assert_eq!(raw.rows("FETCH 1 FROM c").len(), 1);
     is_pinned("", &["DECLARE c CURSOR WITH HOLD FOR SELECT generate_series(1, 100)"], moves, "CLOSE c");

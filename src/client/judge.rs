@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::policy::texts::{self, Judged, Readings};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::proto::pipeline::Pipeline;
-use crate::proto::prepared::told_apart;
-use crate::server::Reported;
+use crate::proto::prepared::{Statement, told_apart};
+use crate::server::{Reported, ServerConn};
 use crate::settings::SessionState;
-use crate::sql::effects::Effects;
+use crate::sql::effects::{Effects, effects, is_read_plainly};
 
 thread_local! {
     static READINGS: RefCell<Readings> = RefCell::default();
@@ -27,6 +27,7 @@ thread_local! {
 
 /// Texts that may change how the server reads the next one.
 const MOVES_LEXING: Effects = Effects::SETTINGS
+    .union(Effects::LOCAL)
     .union(Effects::DISCARD)
     .union(Effects::DISCARD_ALL)
     .union(Effects::LOAD)
@@ -62,12 +63,16 @@ pub struct Reading {
     in_doubt: bool,
     /// Something that the session sent or prepared may change it.
     moves: bool,
+    /// Its transaction has sent such: what it left there, a cursor or a portal, may do so again when it is run.
+    left: bool,
+    /// It was, or may have been, in an encoding that is not safe.
+    was_unsafe: bool,
 }
 
 impl Default for Reading {
     fn default() -> Self {
         let lexing = Lexing { std_strings: true, encoding_safe: true };
-        Self { lexing, in_doubt: false, moves: false }
+        Self { lexing, in_doubt: false, moves: false, left: false, was_unsafe: false }
     }
 }
 
@@ -86,8 +91,7 @@ impl State {
     /// How the server will read this text. `None`: that is known when all answers are there.
     fn lexing_of(&self, text: &[u8], pipeline: &Pipeline) -> Option<Lexing> {
         let all_answered = pipeline.is_empty() && !pipeline.is_unsynced();
-        let plain = || text.is_ascii() && memchr::memchr(b'\\', text).is_none();
-        if !self.reading.in_doubt || all_answered || plain() {
+        if !self.reading.in_doubt || all_answered || is_read_plainly(text) {
             return Some(self.reading.lexing);
         }
         if !pipeline.is_unsynced() && !pipeline.in_copy_in() {
@@ -99,22 +103,66 @@ impl State {
 
     /// A text was sent on, or is run: it may change how the next one is read.
     pub(super) fn note_in_flight(&mut self, found: Effects) {
-        if !self.rules.needs_lexing() {
+        if !self.follows_lexing() {
             return;
         }
         let ends = self.reading.moves && found.intersects(Effects::TRANSACTION);
-        self.reading.moves |= found.intersects(MOVES_LEXING);
-        self.reading.in_doubt |= ends || found.intersects(MOVES_LEXING);
+        let moves = found.intersects(MOVES_LEXING);
+        self.reading.moves |= moves;
+        self.reading.in_doubt |= ends || moves || self.reading.left;
+        self.reading.left |= moves;
+    }
+
+    /// Hot path. An Execute is sent on: of a portal that was bound before, perhaps.
+    pub(super) fn note_execute(&mut self) {
+        self.reading.in_doubt |= self.reading.left;
+    }
+
+    /// How texts are read matters to the rules, and to who has the server connection next.
+    fn follows_lexing(&self) -> bool {
+        self.rules.needs_lexing() || self.shares_servers()
+    }
+
+    /// It is not known how the server reads this text.
+    pub(super) fn may_misread(&self, text: &[u8]) -> bool {
+        let Reading { in_doubt, lexing, .. } = self.reading;
+        (in_doubt && !is_read_plainly(text)) || (!lexing.encoding_safe && !text.is_ascii())
+    }
+
+    /// What is on its way may change how the next text is read.
+    pub(super) fn is_reading_in_doubt(&self) -> bool {
+        self.reading.in_doubt
+    }
+
+    /// What a text may do, as far as it is known how the server reads it.
+    pub(super) fn read_effects(&self, text: &[u8]) -> Effects {
+        let found = effects(text, self.std_strings());
+        if self.may_misread(text) { found.union(Effects::UNREAD) } else { found }
+    }
+
+    /// What a statement may do that was prepared before. Its text was read then, and perhaps again, on another connection, when the
+    /// settings were others.
+    pub(super) fn effects_of_prepared(&self, statement: &Statement) -> Effects {
+        let text = &statement.query;
+        if statement.is_read_plainly {
+            return statement.effects;
+        }
+        let either = effects(text, true).union(effects(text, false)).union(statement.effects);
+        let misread = self.may_misread(text) || (self.reading.was_unsafe && !text.is_ascii());
+        if misread { either.union(Effects::UNREAD) } else { either }
     }
 
     /// A Bind in session mode, where names are not followed: of one of the texts that were parsed.
     pub(super) fn note_bind(&mut self) {
-        self.reading.in_doubt |= self.reading.moves && self.rules.needs_lexing();
+        let moves = self.reading.moves && self.follows_lexing();
+        self.reading.in_doubt |= moves;
+        self.reading.left |= moves;
     }
 
     /// Everything that is owed was answered, and a ReadyForQuery came last: nothing is on its way.
-    pub(super) fn nothing_in_flight(&mut self) {
+    pub(super) fn nothing_in_flight(&mut self, idle: bool) {
         self.reading.in_doubt = false;
+        self.reading.left &= !idle;
     }
 
     /// The server says how it reads texts from here on.
@@ -123,6 +171,7 @@ impl State {
             self.reading.lexing.std_strings = value != b"off";
         } else if name == ENCODING.as_bytes() {
             self.reading.lexing.encoding_safe = policy::encoding_is_safe(value);
+            self.reading.was_unsafe |= !self.reading.lexing.encoding_safe;
         } else {
             return;
         }
@@ -134,6 +183,7 @@ impl State {
         let value = |name: &str| reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
         self.reading.lexing.std_strings = value(STRINGS) != Some(b"off");
         self.reading.lexing.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
+        self.reading.was_unsafe |= !self.reading.lexing.encoding_safe;
     }
 
     /// New rules, in the middle of a session.
@@ -143,7 +193,7 @@ impl State {
         }
         if rules.needs_lexing() && !self.rules.needs_lexing() {
             // Nobody kept track.
-            (self.reading.moves, self.reading.in_doubt) = (true, true);
+            (self.reading.moves, self.reading.in_doubt, self.reading.left) = (true, true, true);
         }
         self.rules = rules;
     }
@@ -215,6 +265,14 @@ impl State {
             None if fold => Ruling::Fold,
             None => Ruling::Pass,
         }
+    }
+
+    /// What was judged when it was prepared is prepared on another connection now, where the server may read it otherwise.
+    pub(super) fn rule_again(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> Ruling {
+        if statement.is_read_plainly || !self.rules.reads_texts() || self.is_here(name, statement, server) {
+            return Ruling::Pass;
+        }
+        self.rule_parse(&statement.query, &server.pipeline)
     }
 
     /// The text of a Parse.

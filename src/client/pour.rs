@@ -185,7 +185,11 @@ impl Session {
     pub(super) fn may_pour(&self) -> bool {
         let coalesce = &self.settings.coalesce;
         let unseen = self.state.unjudged.any && self.state.rules.reads_texts();
-        if coalesce.mode == CoalesceMode::Off || !self.state.std_strings() || !self.state.can_pour() || unseen
+        if coalesce.mode == CoalesceMode::Off
+            || !self.state.std_strings()
+            || self.state.is_reading_in_doubt()
+            || !self.state.can_pour()
+            || unseen
         {
             return false;
         }

@@ -101,6 +101,7 @@ impl Session {
         coalesce.pipeline
             && coalesce.mode == CoalesceMode::On
             && self.state.std_strings()
+            && !self.state.is_reading_in_doubt()
             && !(self.state.unjudged.any && self.state.rules.reads_texts())
             && self.state.late.is_none()
             && self.state.vars.report != Reporting::Pending

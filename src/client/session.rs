@@ -51,16 +51,17 @@ thread_local! {
 }
 
 /// Hot path. The statement of an unnamed Parse: the same one for the same text, as long as this thread remembers it.
-pub(super) fn unnamed_statement(query: &[u8], types: &[u8], class: u64, std_strings: bool) -> Arc<Statement> {
-    if query.len() > UNNAMED_BYTES_MAX || !std_strings {
-        return Statement::under(query, types, class, effects(query, std_strings));
+/// `standard_conforming_strings` is on, and known to be.
+pub(super) fn unnamed_statement(query: &[u8], types: &[u8], class: u64) -> Arc<Statement> {
+    if query.len() > UNNAMED_BYTES_MAX {
+        return Statement::under(query, types, class, effects(query, true));
     }
     let slot = HASHER.with(|h| h.hash_one((query, types, class))) as usize % UNNAMED_KEPT;
     UNNAMED.with(|kept| {
         let kept = &mut kept.borrow_mut()[slot];
         match kept {
             Some(known) if known.is(query, types, class) && !known.has_moved() => Arc::clone(known),
-            _ => Arc::clone(kept.insert(Statement::under(query, types, class, effects(query, std_strings)))),
+            _ => Arc::clone(kept.insert(Statement::under(query, types, class, effects(query, true)))),
         }
     })
 }

@@ -533,7 +533,7 @@ impl<'a> Walk<'a> {
         let class = self.session.state.vars.want.pour_class;
         let same = |s: &Arc<Statement>| s.is(parse.query, parse.types, class) && !s.has_moved();
         let same = self.statement(b"").filter(same);
-        let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class, true));
+        let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class));
         if self.ready(&statement, scratch).is_none() && Self::word(&statement).is_none() {
             return Ok(false);
         }

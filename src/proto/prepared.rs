@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::limits::NAME_BYTES_MAX;
 use crate::sql::block::Word;
-use crate::sql::effects::Effects;
+use crate::sql::effects::{Effects, is_read_plainly};
 use crate::sql::insert::{Lifted, NotPourable, Tail, lift, quick_reject};
 
 /// Server-side names begin so; a client that uses such a name itself is told it does not exist.
@@ -38,6 +38,8 @@ pub struct Statement {
     era: u64,
     /// What it may do to session state.
     pub effects: Effects,
+    /// See [`is_read_plainly`].
+    pub is_read_plainly: bool,
     insert: OnceLock<Result<Box<PreparedInsert>, NotPourable>>,
     /// It opens or closes a transaction block, plainly; found once.
     pub block: OnceLock<Option<Word>>,
@@ -171,6 +173,7 @@ impl Statement {
             settings: OnceLock::new(),
             era,
             effects,
+            is_read_plainly: is_read_plainly(query),
             insert: OnceLock::new(),
             block: OnceLock::new(),
             shape: OnceLock::new(),

@@ -65,6 +65,8 @@ pub struct VarSet {
     pub pour_class: u64,
     /// As `pour_class`, and equal only where values are written in the same way in an answer.
     pub answer_class: u64,
+    /// What is made without a schema may be made in that of temporary objects: the `search_path` names it.
+    pub names_temp: bool,
 }
 
 impl VarSet {
@@ -227,7 +229,9 @@ impl Vars {
         let pour_class = self.hasher.hash_one(&pour);
         let answer: Vec<_> = values.iter().filter(|(n, _)| matters_to_answer(n)).collect();
         let answer_class = self.hasher.hash_one(&answer);
-        let set = Arc::new(VarSet { values, pour_class, answer_class });
+        let names_temp =
+            values.get("search_path").is_some_and(|path| path.to_ascii_lowercase().contains("pg_temp"));
+        let set = Arc::new(VarSet { values, pour_class, answer_class, names_temp });
         slot.push(Arc::downgrade(&set));
         if known.len().is_multiple_of(256) {
             known.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));

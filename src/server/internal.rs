@@ -562,9 +562,9 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
                 WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'::pg_catalog.text
                   AND l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()),
        pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-         AND (EXISTS (SELECT 1 FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
-           OR EXISTS (SELECT 1 FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())
-           OR EXISTS (SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())),
+         AND EXISTS (SELECT 1 FROM pg_catalog.pg_depend d
+                      WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+                        AND d.refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()),
        EXISTS (SELECT 1 FROM pg_catalog.pg_cursors c WHERE c.is_holdable),
        EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_statements p WHERE p.from_sql)";
 

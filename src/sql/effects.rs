@@ -8,7 +8,8 @@
 //! pg_catalog. A setting whose name is computed at run time, or spelled in another way than it is read, is
 //! [`Effects::UNKNOWN`] beside [`Effects::SETTINGS`]: nobody could ask for it by its name.
 //!
-//! Encodings in which a byte of a multibyte character can be ASCII are the caller's to exclude.
+//! Encodings in which a byte of a multibyte character can be ASCII are the caller's to exclude, and texts of which it does not
+//! know how they are read: [`Effects::UNREAD`].
 
 #[cfg(test)]
 mod tests;
@@ -54,8 +55,14 @@ impl Effects {
     pub const TRANSACTION: Self = Self(1 << 13);
     /// May have changed anything: DO, CALL, EXECUTE, a function that is not a known built-in, odd text.
     pub const UNKNOWN: Self = Self(1 << 14);
+    /// Changes settings until its transaction ends: SET LOCAL, `set_config(..., true)`. Nothing of it outlives that, but what is
+    /// read or made meanwhile may be another thing.
+    pub const LOCAL: Self = Self(1 << 15);
 
-    const NAMES: [(Self, &'static str); 15] = [
+    /// Of a text of which it is not known how the server reads it: anything may be hidden in it.
+    pub const UNREAD: Self = Self::SETTINGS.union(Self::EXECUTE).union(Self::UNKNOWN).union(Self::LOCAL);
+
+    const NAMES: [(Self, &'static str); 16] = [
         (Self::SETTINGS, "settings"),
         (Self::LISTEN, "listen"),
         (Self::ADVISORY_LOCK, "advisory_lock"),
@@ -71,6 +78,7 @@ impl Effects {
         (Self::LOAD, "load"),
         (Self::TRANSACTION, "transaction"),
         (Self::UNKNOWN, "unknown"),
+        (Self::LOCAL, "local"),
     ];
 
     /// Nothing at all.
@@ -112,10 +120,10 @@ impl Effects {
         Self(self.0 & other.0)
     }
 
-    /// Session state may differ afterwards: any flag but [`Self::TRANSACTION`].
+    /// Session state may differ afterwards: any flag but [`Self::TRANSACTION`] and [`Self::LOCAL`].
     #[inline]
     pub const fn touches_session(self) -> bool {
-        !self.difference(Self::TRANSACTION).is_empty()
+        !self.difference(Self::TRANSACTION.union(Self::LOCAL)).is_empty()
     }
 
     /// The names of the flags that are set, with commas between.
@@ -159,6 +167,11 @@ impl std::fmt::Debug for Effects {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.names()).finish()
     }
+}
+
+/// Every setting lets the server read this text as the others do: no byte of it is anything but ASCII, and none a backslash.
+pub fn is_read_plainly(text: &[u8]) -> bool {
+    text.is_ascii() && memchr::memchr(b'\\', text).is_none()
 }
 
 /// What `text` may do to session state. `std_strings` is the session's `standard_conforming_strings`.
@@ -647,7 +660,8 @@ impl<'a> Walk<'a> {
             (Lead::Set, word::LOCAL | word::TRANSACTION | word::CONSTRAINTS) if self.words == 2 => {
                 // `local.x` and `transaction.x` are settings; a comment next is not looked behind.
                 if matches!(self.peek(end), Some(b) if IN_WORD[b as usize] || b == b'"') {
-                    self.pending = Effects::NONE;
+                    let local = key(&self.text[start..end]) == word::LOCAL;
+                    self.pending = if local { Effects::LOCAL } else { Effects::NONE };
                 }
             }
             (Lead::Discard, word::ALL) if self.words == 2 => self.pending = Effects::DISCARD_ALL,
@@ -777,7 +791,7 @@ impl<'a> Walk<'a> {
             // Each look reads on to the closing parenthesis, and calls nest: only a few are worth it.
             self.looks = self.looks.saturating_add(1);
             return if self.looks <= LOOKS_MAX && self.third_is_true(open) {
-                Effects::NONE
+                Effects::LOCAL
             } else if self.shows_setting(open) {
                 Effects::SETTINGS
             } else {

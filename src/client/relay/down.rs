@@ -193,8 +193,10 @@ impl State {
         }
         if pipeline.is_empty() {
             self.shapes.described.clear();
-            self.forget_moves(status == TransactionStatus::Idle);
-            self.nothing_in_flight();
+            let idle = status == TransactionStatus::Idle;
+            self.forget_moves(idle);
+            self.nothing_in_flight(idle);
+            self.meaning.open &= !idle;
         }
         Ok(answer)
     }

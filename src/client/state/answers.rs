@@ -34,7 +34,6 @@ impl State {
         self.turns = self.turns.wrapping_add(1);
         if status == TransactionStatus::Idle {
             self.unjudged.portals = None;
-            self.meaning.open = false;
             if std::mem::take(&mut self.meaning.moved) {
                 self.shared.statements.catalog_moved();
             }

@@ -50,10 +50,14 @@ impl State {
             {
                 return Ok(Taken::Later);
             }
-            self.note_in_flight(statement.effects);
-            self.lend(&statement.query, statement.effects, server);
-            self.tainted(statement.effects, &statement.query);
-            if statement.effects.intersects(MAKES_SETTINGS) {
+            if let Some(taken) = self.judged_again(Kind::Bind, name, statement, server) {
+                return Ok(taken);
+            }
+            let found = self.effects_of_prepared(statement);
+            self.note_in_flight(found);
+            self.lend(&statement.query, found, server);
+            self.tainted(found, &statement.query);
+            if found.intersects(MAKES_SETTINGS) {
                 self.note_bound_names(head, body);
             }
         }

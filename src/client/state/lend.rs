@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
 use crate::proto::pipeline::{Action, Kind, Pipeline};
-use crate::proto::prepared::{SERVER_NAME_PREFIX, told_apart};
+use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement, told_apart};
 use crate::server::ServerConn;
 use crate::sql::effects::{Effects, NameMove, deallocated_name, name_moves, statement_names};
 use crate::wire::{TransactionStatus, frontend as f};
@@ -70,8 +70,10 @@ impl State {
         let before = server.pipeline.len();
         for name in statement_names(text, self.std_strings()) {
             let doubted = self.is_doubted(&name);
-            if let Some(statement) =
-                self.names.lookup(&name).filter(|_| is_the_clients_own(&name) && !doubted)
+            if let Some(statement) = self
+                .names
+                .lookup(&name)
+                .filter(|own| is_the_clients_own(&name) && !doubted && (!is_run || self.may_lend(own)))
             {
                 // Only the name matters to PREPARE and DEALLOCATE: nothing can fail for the text of the statement.
                 let (query, types) =
@@ -86,6 +88,11 @@ impl State {
             }
         }
         server.pipeline.len() > before
+    }
+
+    /// A text that rules judged is not given to a server that may read it otherwise now.
+    fn may_lend(&self, statement: &Statement) -> bool {
+        statement.is_read_plainly || !self.rules.reads_texts()
     }
 
     /// What a text speaks of may be lent when it is known what that is, that SQL does not have it there, and, for what is run, that

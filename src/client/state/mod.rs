@@ -288,6 +288,8 @@ pub struct Meaning {
 pub struct Ties {
     /// What its transaction may have done to session state.
     pub taint: Effects,
+    /// It may have changed settings until it ends.
+    pub local: bool,
     /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
     pub candidates: Vec<String>,
     /// SQL's PREPARE has made names on the server connection that is its own.
@@ -308,6 +310,7 @@ impl Ties {
     /// What a transaction did is known, or was nothing.
     pub fn forget_taint(&mut self) {
         self.taint = Effects::NONE;
+        self.local = false;
         self.candidates = Vec::new();
     }
 }
@@ -586,6 +589,9 @@ impl State {
             || head.tag == f::SYNC && head.body > 0 && server.pipeline.is_behind_copy();
         if may_fail && self.waits_for_copy(server) {
             return Ok(Taken::Later);
+        }
+        if head.tag == f::EXECUTE {
+            self.note_execute();
         }
         match head.tag {
             f::COPY_DATA => {

@@ -7,15 +7,19 @@ use std::sync::Arc;
 use super::lend::is_the_clients_own;
 use super::{FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
 use crate::client::judge::Ruling;
+use crate::client::session::unnamed_statement;
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX};
 use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements};
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
-use crate::sql::effects::{Effects, effects};
+use crate::sql::effects::Effects;
 use crate::sql::scan::params_of;
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
+
+/// In the class of an unnamed statement: its text is not read as others are.
+const READ_OTHERWISE: u64 = 1 << 63;
 
 /// The name of a statement that stands for one that a client has already.
 const TAKEN: &[u8] = b"pgsluice_taken";
@@ -107,8 +111,29 @@ impl State {
         true
     }
 
+    /// See [`State::rule_again`]. `None`: nothing is to be said to it.
+    pub(super) fn judged_again(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        statement: &Statement,
+        server: &mut ServerConn,
+    ) -> Option<Taken> {
+        match self.rule_again(name, statement, server) {
+            Ruling::Pass | Ruling::Fold => None,
+            Ruling::Wait => {
+                self.await_answers(server);
+                Some(Taken::Later)
+            }
+            Ruling::Refuse(error) => {
+                self.refuse(kind, error, server);
+                Some(Taken::Drop)
+            }
+        }
+    }
+
     /// This statement of the client's, of this name, is prepared on this connection.
-    pub(super) fn is_here(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> bool {
+    pub(in crate::client) fn is_here(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> bool {
         if name.is_empty() {
             self.names.unnamed_is_at(&server.names, server.shared.id)
         } else {
@@ -122,13 +147,7 @@ impl State {
     }
 
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
-        let std_strings = self.std_strings();
-        let class = self.vars.want.pour_class;
-        let same = |s: &&Arc<Statement>| s.is(parse.query, parse.types, class) && !s.has_moved();
-        let same = self.names.lookup(b"").filter(same).cloned();
-        let statement = same.unwrap_or_else(|| {
-            crate::client::session::unnamed_statement(parse.query, parse.types, class, std_strings)
-        });
+        let statement = self.unnamed(parse);
         if let Some(error) = self.state_refusal(statement.effects) {
             return Ok(self.refuse_parse(true, error, server));
         }
@@ -145,13 +164,25 @@ impl State {
         Ok(Taken::Forward)
     }
 
+    /// The statement of a Parse without a name: the same one for the same text, where that is read as it was.
+    fn unnamed(&self, parse: &f::Parse<'_>) -> Arc<Statement> {
+        let f::Parse { query, types, .. } = *parse;
+        let class = self.vars.want.pour_class;
+        if !self.std_strings() || self.may_misread(query) {
+            return Statement::under(query, types, class ^ READ_OTHERWISE, self.read_effects(query));
+        }
+        let same = |s: &&Arc<Statement>| s.is(query, types, class) && !s.has_moved();
+        let same = self.names.lookup(b"").filter(same).cloned();
+        same.unwrap_or_else(|| unnamed_statement(query, types, class))
+    }
+
     /// The statement of a Parse with a name, held once for all clients. `None`: a text more would be over the budget.
     fn kept(&self, parse: &f::Parse<'_>) -> Option<Arc<Statement>> {
         let statement = self.shared.statements.intern(
             parse.query,
             parse.types,
             self.class_of_texts() ^ self.apart(),
-            || effects(parse.query, self.std_strings()),
+            || self.read_effects(parse.query),
             self.bounds.prepared_bytes_max,
             &self.texts,
         )?;
@@ -168,7 +199,7 @@ impl State {
     ) -> Option<Arc<Statement>> {
         let free =
             self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
-        let free = free && !self.meaning.open;
+        let free = free && !self.is_apart();
         if free && self.names.len() + others < PREPARED_NAMES_MAX { self.kept(parse) } else { None }
     }
 
@@ -261,14 +292,19 @@ impl State {
 
     /// What only its transaction knows no class can name: a class of its own. 0: there is nothing.
     fn apart(&self) -> u64 {
-        if self.meaning.open { Statements::own_catalog() } else { 0 }
+        if self.is_apart() { Statements::own_catalog() } else { 0 }
     }
 
     /// The settings that a statement is parsed under first, where a class names them.
     fn note_settings(&self, statement: &Statement) {
-        if !self.meaning.open {
+        if !self.is_apart() {
             statement.settings.get_or_init(|| self.settings_of_texts());
         }
+    }
+
+    /// Also as long as it is not known how a text is read.
+    fn is_apart(&self) -> bool {
+        self.meaning.open || self.is_reading_in_doubt()
     }
 
     /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
@@ -283,7 +319,7 @@ impl State {
         }
         let Statement { query, types, class, .. } = &*statement;
         let (class, max) = (class ^ before ^ now, self.bounds.prepared_bytes_max);
-        let read = || effects(query, self.std_strings());
+        let read = || self.read_effects(query);
         let new = self.shared.statements.intern(query, types, class, read, max, &self.texts);
         let Some(new) = new.filter(|new| new.is_told_as(&statement)) else { return statement };
         self.note_settings(&new);
@@ -436,6 +472,9 @@ impl State {
                     || self.waits_to_lend(&statement.query, statement.effects, server)
                 {
                     return Ok(Taken::Later);
+                }
+                if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
+                    return Ok(taken);
                 }
                 self.lend(&statement.query, statement.effects, server);
             }

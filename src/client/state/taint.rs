@@ -3,7 +3,7 @@
 use super::{BOUND, State};
 use crate::error::Error;
 use crate::settings::SessionState;
-use crate::sql::effects::{Effects, deallocated_name, effects};
+use crate::sql::effects::{Effects, deallocated_name};
 use crate::sql::moves::may_change_meaning;
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
@@ -23,14 +23,19 @@ impl State {
         if !self.shares_servers() && !self.rules.needs_lexing() {
             return Effects::NONE;
         }
-        let found = effects(text, self.std_strings());
+        let found = self.read_effects(text);
         self.note_in_flight(found);
         if self.shares_servers() { found } else { Effects::NONE }
     }
 
     /// Something is done that may change the session; `text` is where names of settings may stand.
     pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
-        self.ties.taint = self.ties.taint.union(found);
+        self.ties.taint = self.ties.taint.union(found.difference(Effects::LOCAL));
+        self.ties.local |= found.contains(Effects::LOCAL);
+        if (self.ties.local || self.vars.want.names_temp) && may_create(text) {
+            // What is made without a schema may be made in that of temporary objects.
+            self.ties.taint = self.ties.taint.union(Effects::TEMP);
+        }
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
@@ -73,6 +78,12 @@ impl State {
         (self.shares_servers() && self.bounds.session_state == SessionState::Reject && !bound.is_empty())
             .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
     }
+}
+
+/// CREATE, SELECT INTO and what else makes an object has one of these words in it.
+fn may_create(text: &[u8]) -> bool {
+    let lower = text.to_ascii_lowercase();
+    [&b"create"[..], b"into", b"import"].iter().any(|word| memchr::memmem::find(&lower, word).is_some())
 }
 
 /// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,
