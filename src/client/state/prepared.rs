@@ -181,7 +181,7 @@ impl State {
         let statement = self.shared.statements.intern(
             parse.query,
             parse.types,
-            self.class_of_texts() ^ self.apart(),
+            self.class_of_texts() ^ self.apart(parse.query),
             || self.read_effects(parse.query),
             self.bounds.prepared_bytes_max,
             &self.texts,
@@ -199,7 +199,7 @@ impl State {
     ) -> Option<Arc<Statement>> {
         let free =
             self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
-        let free = free && !self.is_apart();
+        let free = free && !self.is_apart(parse.query);
         if free && self.names.len() + others < PREPARED_NAMES_MAX { self.kept(parse) } else { None }
     }
 
@@ -291,26 +291,26 @@ impl State {
     }
 
     /// What only its transaction knows no class can name: a class of its own. 0: there is nothing.
-    fn apart(&self) -> u64 {
-        if self.is_apart() { Statements::own_catalog() } else { 0 }
+    fn apart(&self, text: &[u8]) -> u64 {
+        if self.is_apart(text) { Statements::own_catalog() } else { 0 }
     }
 
     /// The settings that a statement is parsed under first, where a class names them.
     fn note_settings(&self, statement: &Statement) {
-        if !self.is_apart() {
+        if !self.is_apart(&statement.query) {
             statement.settings.get_or_init(|| self.settings_of_texts());
         }
     }
 
     /// Also as long as it is not known how a text is read.
-    fn is_apart(&self) -> bool {
-        self.meaning.open || self.is_reading_in_doubt()
+    fn is_apart(&self, text: &[u8]) -> bool {
+        self.meaning.open || (self.is_reading_in_doubt() && self.may_misread(text))
     }
 
     /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
     /// and stands for itself, so that nobody else who prepared that text under those of before is given it.
     fn under_settings_of_now(&mut self, statement: Arc<Statement>, server: &ServerConn) -> Arc<Statement> {
-        let now = self.settings_of_texts() ^ self.apart();
+        let now = self.settings_of_texts() ^ self.apart(&statement.query);
         let Some(&before) = statement.settings.get().filter(|before| **before != now) else {
             return statement;
         };
