@@ -85,6 +85,8 @@ fn read_only_and_no_ddl_by_user() {
             "COPY (SELECT 1) TO PROGRAM 'true'",
             "PREPARE p AS INSERT INTO t VALUES (1)",
             "SET default_transaction_read_only = off",
+            "RESET transaction_read_only",
+            "SET LOCAL transaction_read_only TO DEFAULT",
             "LOCK t",
             "NOTIFY a",
             "SELECT 1; INSERT INTO t VALUES (1)",

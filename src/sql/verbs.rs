@@ -200,7 +200,8 @@ fn opens_writes(options: &[protobuf::Node]) -> bool {
     })
 }
 
-/// Not so for RESET and SET TO DEFAULT: those go back to what the role has.
+/// RESET and SET TO DEFAULT take `default_transaction_read_only` back to what the role has; but `transaction_read_only` to off,
+/// whatever the role has, in a PostgreSQL before 16 (from there on it is an error). RESET ALL leaves that one alone.
 fn undoes_read_only(stmt: &protobuf::VariableSetStmt) -> bool {
     use protobuf::VariableSetKind as V;
     match stmt.kind() {
@@ -208,6 +209,7 @@ fn undoes_read_only(stmt: &protobuf::VariableSetStmt) -> bool {
             is_read_only_setting(&stmt.name) && !matches!(stmt.args.as_slice(), [one] if is_plainly_on(one))
         }
         V::VarSetMulti => opens_writes(&stmt.args),
+        V::VarSetDefault | V::VarReset => stmt.name.eq_ignore_ascii_case(READ_ONLY_SETTINGS[0]),
         _ => false,
     }
 }
