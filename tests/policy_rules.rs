@@ -87,6 +87,8 @@ fn read_only_and_no_ddl_by_user() {
             "SET default_transaction_read_only = off",
             "RESET transaction_read_only",
             "SET LOCAL transaction_read_only TO DEFAULT",
+            "SELECT query_to_xml('SELECT set_config(''default_transaction_read_only'', ''off'', false)', true, true, '')",
+            "SELECT brin_desummarize_range('i', 0)",
             "LOCK t",
             "NOTIFY a",
             "SELECT 1; INSERT INTO t VALUES (1)",
