@@ -77,6 +77,8 @@ fn settings_of_functions_and_blocks_stay_with_the_client() {
     stays_with_its_owner("SELECT set_config('work_mem', '3MB', false)", "SHOW work_mem", "3MB");
     let update = "UPDATE pg_settings SET setting = '3000' WHERE name = 'work_mem'";
     stays_with_its_owner(update, "SHOW work_mem", "3000kB");
+    let only = "UPDATE ONLY (pg_catalog.pg_settings) SET setting = '3000' WHERE name = 'work_mem'";
+    stays_with_its_owner(only, "SHOW work_mem", "3000kB");
     let own = "SELECT current_setting('my.own', true)";
     stays_with_its_owner("SELECT set_config('my.own', 'x', false)", own, "x");
     stays_with_its_owner("DO $$BEGIN PERFORM set_config('my.own', 'x', false); END$$", own, "x");

@@ -22,7 +22,10 @@ pub fn custom_settings(text: &[u8], mut found: impl FnMut(&str)) {
             Some(call) => skip(call, b" \t\r\n(e\'\""),
             None => skip_words(rest),
         };
-        let name = &rest[..rest.iter().take_while(|b| is_name_byte(**b) || **b == b'.').count()];
+        // No further than one byte too many: `.set.set.set` is a name behind each of its words, and reading each to
+        // its end would take time with the square of the text.
+        let reach = &rest[..rest.len().min(NAME_BYTES_MAX + 1)];
+        let name = &reach[..reach.iter().take_while(|b| is_name_byte(**b) || **b == b'.').count()];
         if name.contains(&b'.')
             && name.len() <= NAME_BYTES_MAX
             && let Ok(name) = std::str::from_utf8(name)
@@ -72,6 +75,17 @@ mod tests {
         assert_eq!(names("do $$begin perform pg_catalog.set_config( 'q.r','1',false); end$$"), ["q.r"]);
         assert!(names("SET work_mem = 1; update t set a = t.b").is_empty());
         assert!(names("select offset.a").is_empty());
+    }
+
+    #[test]
+    fn a_text_full_of_the_word_is_read_once() {
+        let many = ".set".repeat(1 << 18);
+        // All but the last few have a name behind them that is too long to be one. Read to its end each time, this would not end.
+        assert_eq!(names(&format!("SET application_name='{many}'")).len(), NAME_BYTES_MAX / 4);
+        let call = names(&format!("SELECT set_config('a.b', 'set{many}', false)"));
+        assert_eq!((call[0].as_str(), call.len()), ("a.b", 1 + NAME_BYTES_MAX / 4));
+        assert_eq!(names(&format!("SET a.{}", "b".repeat(NAME_BYTES_MAX - 2))).len(), 1);
+        assert!(names(&format!("SET a.{}", "b".repeat(NAME_BYTES_MAX - 1))).is_empty());
     }
 
     proptest! {

@@ -188,6 +188,7 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         schema: None,
         dotted: false,
         on_relation: false,
+        only_opened: false,
         looks: 0,
         names_temp: false,
     };
@@ -422,6 +423,8 @@ struct Walk<'a> {
     dotted: bool,
     /// ON names a relation here, as in CREATE INDEX.
     on_relation: bool,
+    /// `ONLY (` stood in this statement: a relation's name may follow, as without the parenthesis.
+    only_opened: bool,
     /// Calls of `set_config` whose arguments were looked at.
     looks: u8,
     /// A setting is changed that may be the search path.
@@ -458,6 +461,7 @@ impl<'a> Walk<'a> {
                 Class::Slash if text.get(at + 1) == Some(&b'*') => scan::comment_end(text, at),
                 Class::Open => {
                     if self.last.is_name() {
+                        self.only_opened |= self.says_only();
                         self.call(at);
                     }
                     self.other();
@@ -510,6 +514,7 @@ impl<'a> Walk<'a> {
         self.pending = Effects::NONE;
         self.lead = Lead::None;
         self.on_relation = false;
+        self.only_opened = false;
         self.words = 0;
         self.other();
         self.before = Mark::OTHER;
@@ -618,7 +623,8 @@ impl<'a> Walk<'a> {
         if is_session_lock(name) {
             self.found |= Effects::ADVISORY_LOCK;
         }
-        let updated = || matches!(self.key_before(), word::UPDATE | word::ONLY | word::INTO);
+        let updated =
+            || self.only_opened || matches!(self.key_before(), word::UPDATE | word::ONLY | word::INTO);
         if name.eq_ignore_ascii_case(b"pg_settings") && updated() {
             self.found |= Effects::SETTINGS;
         }
@@ -631,6 +637,11 @@ impl<'a> Walk<'a> {
                 self.key_before(),
                 word::INTO | word::CREATE | word::REPLACE | word::LOCAL | word::GLOBAL
             )
+    }
+
+    /// The last token is the keyword ONLY.
+    fn says_only(&self) -> bool {
+        self.last.what == What::Word && key(self.bytes(self.last)) == word::ONLY
     }
 
     fn key_before(&self) -> u128 {

@@ -17,6 +17,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{self, AExprKind, SqlValueFunctionOp, a_const::Val};
 
 use super::cast::{Cast, Type};
+use super::insert::ITEMS_MAX;
 use super::meaning::{is_name, param_number, type_of};
 
 /// What an INSERT computes with.
@@ -291,6 +292,10 @@ impl Reader<'_> {
         };
         let NodeEnum::String(name) = last.node.as_ref()? else { return None };
         if !self.used.columns.contains(&name.sval) {
+            // No table has as many, and each name is looked for among those before it.
+            if self.used.columns.len() == ITEMS_MAX {
+                return None;
+            }
             self.used.columns.push(name.sval.clone());
         }
         Some(Part::WAITS)
@@ -546,5 +551,12 @@ mod tests {
     fn nesting_has_an_end() {
         assert!(value(&format!("{}now(){}", "COALESCE(".repeat(20), ")".repeat(20))).is_ok());
         assert!(value(&format!("{}now(){}", "COALESCE(".repeat(100), ")".repeat(100))).is_err());
+    }
+
+    #[test]
+    fn no_table_has_so_many_columns() {
+        let columns = |count: usize| (0..count).map(|n| format!(", c = t.c{n}")).collect::<String>();
+        assert!(set(&format!("1{}", columns(ITEMS_MAX))).is_ok());
+        assert_eq!(set(&format!("1{}", columns(ITEMS_MAX + 1))), Err(NotPourable::OnConflict));
     }
 }

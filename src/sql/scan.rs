@@ -379,21 +379,22 @@ const OPERATOR_BYTES_MAX: usize = 63;
 /// The operator at `start`: as long as it can be, but a comment ends it, and a trailing `+` or `-` is only part
 /// of it if it holds one of the bytes that no standard operator has. A run too long to be one operator is junk
 /// as a whole, although the server would take it apart if it were all signs: reading it again for each sign
-/// would take time with the square of its length.
+/// would take time with the square of its length. So would looking behind the comment in `+/**/+/**/+`.
 fn operator(text: &[u8], start: usize) -> (Kind, usize) {
-    let run = text[start..].iter().position(|&b| !is_operator(b)).unwrap_or(text.len() - start);
-    let run = &text[start..start + run];
-    let comment = run.windows(2).position(|w| w == b"--" || w == b"/*");
-    let mut run = &run[..comment.unwrap_or(run.len())];
+    let rest = &text[start..];
+    let ends = |at: &usize| !is_operator(rest[*at]) || matches!(rest.get(*at..at + 2), Some(b"--" | b"/*"));
+    // At its first byte no comment begins, or it would have been passed over.
+    let mut run = &rest[..(1..rest.len()).find(ends).unwrap_or(rest.len())];
     if run.len() > OPERATOR_BYTES_MAX {
         return (Kind::Junk, start + run.len());
     }
     let unusual = |b: &u8| matches!(b, b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' | b'%');
-    while let [head @ .., b'+' | b'-'] = run
-        && !head.is_empty()
-        && !head.iter().any(unusual)
-    {
-        run = head;
+    if !run.iter().any(unusual) {
+        while let [head @ .., b'+' | b'-'] = run
+            && !head.is_empty()
+        {
+            run = head;
+        }
     }
     (Kind::Operator, start + run.len())
 }

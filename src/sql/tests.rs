@@ -592,3 +592,16 @@ proptest! {
         prop_assert_eq!(found_again_as_lifted(text.as_bytes(), text.as_bytes())?, plain, "{}", text);
     }
 }
+
+#[test]
+fn an_operator_is_looked_at_no_further_than_a_comment() {
+    // Of the bytes of operators alone: read on to their end at each plus sign, this would not end.
+    let text = "+/**/".repeat(1 << 18);
+    let mut tokens = scan(text.as_bytes(), true);
+    assert!(tokens.all(|token| token.kind == Kind::Operator && token.end == token.start + 1));
+    assert_eq!(scan(text.as_bytes(), true).count(), 1 << 18);
+    for (text, ends) in [("<--a\n>", [1, 6]), ("@-/*a*/+", [2, 8]), ("=--", [1, 1]), ("+-+", [1, 2])] {
+        let found: Vec<_> = scan(text.as_bytes(), true).map(|token| token.end).take(2).collect();
+        assert_eq!((found.first(), found.last()), (ends.first(), ends.last()), "{text}");
+    }
+}

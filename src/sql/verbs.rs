@@ -26,7 +26,7 @@ pub enum Class {
     /// SELECT, VALUES, TABLE, FETCH, MOVE, COPY TO STDOUT, EXPLAIN, DECLARE, EXECUTE of what was judged at PREPARE.
     Read,
     /// INSERT, UPDATE, DELETE, MERGE, TRUNCATE, COPY FROM STDIN, LOCK, NOTIFY, CALL, two-phase commit; and reads that
-    /// lock rows, hold one of these in WITH, or call a function of [`WRITERS`].
+    /// lock rows, hold one of these in WITH, or call a function of [`WRITERS`] or one that runs SQL given as text.
     Write,
     /// CREATE, ALTER, DROP, GRANT, COMMENT, SELECT INTO, CREATE TABLE AS, REFRESH, IMPORT and every node not named here.
     Definition,
@@ -200,7 +200,8 @@ fn opens_writes(options: &[protobuf::Node]) -> bool {
     })
 }
 
-/// Not so for RESET and SET TO DEFAULT: those go back to what the role has.
+/// RESET and SET TO DEFAULT take `default_transaction_read_only` back to what the role has; but `transaction_read_only` to off,
+/// whatever the role has, in a PostgreSQL before 16 (from there on it is an error). RESET ALL leaves that one alone.
 fn undoes_read_only(stmt: &protobuf::VariableSetStmt) -> bool {
     use protobuf::VariableSetKind as V;
     match stmt.kind() {
@@ -208,6 +209,7 @@ fn undoes_read_only(stmt: &protobuf::VariableSetStmt) -> bool {
             is_read_only_setting(&stmt.name) && !matches!(stmt.args.as_slice(), [one] if is_plainly_on(one))
         }
         V::VarSetMulti => opens_writes(&stmt.args),
+        V::VarSetDefault | V::VarReset => stmt.name.eq_ignore_ascii_case(READ_ONLY_SETTINGS[0]),
         _ => false,
     }
 }
@@ -224,10 +226,14 @@ fn is_plainly_on(node: &protobuf::Node) -> bool {
 
 /// Functions of PostgreSQL's own that write, or act on the server, where a refused statement would do the same.
 /// Others cannot be known: what a function does is the server's affair.
-pub const WRITERS: [&str; 37] = [
+pub const WRITERS: [&str; 45] = [
     "nextval",
     "setval",
     "pg_notify",
+    "brin_desummarize_range",
+    "brin_summarize_new_values",
+    "brin_summarize_range",
+    "gin_clean_pending_list",
     "lo_creat",
     "lo_create",
     "lo_export",
@@ -252,10 +258,14 @@ pub const WRITERS: [&str; 37] = [
     "pg_logical_emit_message",
     "pg_logical_slot_get_binary_changes",
     "pg_logical_slot_get_changes",
+    "pg_nextoid",
     "pg_promote",
     "pg_reload_conf",
     "pg_replication_slot_advance",
     "pg_rotate_logfile",
+    "pg_rotate_logfile_old",
+    "pg_start_backup",
+    "pg_stop_backup",
     "pg_switch_wal",
     "pg_sync_replication_slots",
     "pg_terminate_backend",
@@ -263,6 +273,9 @@ pub const WRITERS: [&str; 37] = [
     "pg_wal_replay_resume",
     "pg_stat_reset",
 ];
+
+/// Functions of PostgreSQL's own that run a SELECT which they are given as text. It may call any of [`WRITERS`] or `set_config`.
+const RUNNERS: [&str; 4] = ["query_to_xml", "query_to_xml_and_xmlschema", "ts_rewrite", "ts_stat"];
 
 /// A SELECT, or the parameters of EXECUTE: every node of its tree is looked at.
 fn read(node: &NodeEnum, kind: Kind) -> Found {
@@ -301,9 +314,18 @@ fn beyond_a_read(name: &str, value: &Value) -> Option<(Class, &'static str)> {
             Some((Class::Write, "set_config() of a setting that opens transactions to writes, or of any"))
         }
         // A name, wherever it stands: f(x) can be written x.f.
-        "String" => value["sval"].as_str().filter(|name| writes(name)).map(|_| {
-            (Class::Write, "a function that writes or acts on the server, such as nextval() or lo_unlink()")
-        }),
+        "String" => value["sval"].as_str().and_then(what_it_does).map(|because| (Class::Write, because)),
+        _ => None,
+    }
+}
+
+/// Of a function by its name, what makes its call more than a read.
+fn what_it_does(function: &str) -> Option<&'static str> {
+    match function {
+        _ if writes(function) => {
+            Some("a function that writes or acts on the server, such as nextval() or lo_unlink()")
+        }
+        _ if RUNNERS.contains(&function) => Some("a function that runs SQL which it is given as text"),
         _ => None,
     }
 }

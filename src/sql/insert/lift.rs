@@ -661,8 +661,10 @@ impl<'a, 'o> Lift<'a, 'o> {
     fn check_params(&self) -> Result<(), NotPourable> {
         let highest = self.out.params();
         let params = self.out.row(0).iter().filter_map(|item| item.class.param());
-        let alike =
-            |row: usize| self.out.row(row).iter().zip(self.out.row(0)).all(|(a, b)| self.follows(row, a, b));
+        let alike = |row: usize| {
+            let before = row * usize::from(highest);
+            self.out.row(row).iter().zip(self.out.row(0)).all(|(a, b)| self.follows(before, a, b))
+        };
         if highest == 0 {
             let param = |item: &Item| item.class.param().is_some();
             return match () {
@@ -705,9 +707,9 @@ impl<'a, 'o> Lift<'a, 'o> {
         })
     }
 
-    /// Is `item`, of row `row`, what `first` is in the first row?
-    fn follows(&self, row: usize, item: &Item, first: &Item) -> bool {
-        let later = |a, b| usize::from(a) == usize::from(b) + row * usize::from(self.out.params());
+    /// Is `item`, of a row with so many parameters before it, what `first` is in the first row?
+    fn follows(&self, before: usize, item: &Item, first: &Item) -> bool {
+        let later = |a, b| usize::from(a) == usize::from(b) + before;
         match (item.class, first.class) {
             (Class::Param(a), Class::Param(b)) => later(a, b),
             (Class::CastParam(a, to), Class::CastParam(b, like)) => to == like && later(a, b),
