@@ -193,6 +193,9 @@ impl State {
         }
         if pipeline.is_empty() {
             self.shapes.described.clear();
+            if status == TransactionStatus::Idle {
+                self.meaning.end();
+            }
             self.forget_moves(status == TransactionStatus::Idle);
             self.nothing_in_flight();
         }

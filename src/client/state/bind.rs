@@ -53,6 +53,7 @@ impl State {
             self.note_in_flight(statement.effects);
             self.lend(&statement.query, statement.effects, server);
             self.tainted(statement.effects, &statement.query);
+            self.meaning.note_made(statement.makes_for_all());
             if statement.effects.intersects(MAKES_SETTINGS) {
                 self.note_bound_names(head, body);
             }
