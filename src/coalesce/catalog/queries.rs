@@ -159,8 +159,9 @@ macro_rules! types_query {
 }
 
 /// Could one of these functions and operators be somebody's own, or a cast between types of PostgreSQL's? Wherever it stands: which of
-/// equal names is meant, the types of the arguments decide before the path does. One that takes types of users' alone is not meant
-/// where there is none, unless PostgreSQL's become such by themselves. No names: nothing is asked.
+/// equal names is meant, the types of the arguments decide before the path does, and a literal may become of any type. Extensions have
+/// such names for types of their own (`=`, `||`), which are not meant where there is none: one counts that takes what is PostgreSQL's below
+/// its domains and arrays, or what PostgreSQL's becomes by itself. No names: nothing is asked.
 macro_rules! others_query {
     ($names:literal) => {
         concat!(
@@ -168,17 +169,24 @@ macro_rules! others_query {
             $names,
             ") OPERATOR(pg_catalog.=) 0 THEN ''
      WHEN EXISTS (SELECT 1 FROM (
-              SELECT p.proargtypes::pg_catalog.oid[] FROM pg_catalog.pg_proc p
+              SELECT p.tableoid, p.oid, p.proargtypes::pg_catalog.oid[] FROM pg_catalog.pg_proc p
                WHERE p.proname OPERATOR(pg_catalog.=) ANY (",
             $names,
             ") AND p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
-              UNION ALL SELECT ARRAY[o.oprleft, o.oprright] FROM pg_catalog.pg_operator o
+              UNION ALL SELECT o.tableoid, o.oid, ARRAY[o.oprleft, o.oprright] FROM pg_catalog.pg_operator o
                WHERE o.oprname OPERATOR(pg_catalog.=) ANY (",
             $names,
-            ") AND o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) n(types), LATERAL pg_catalog.unnest(n.types) x(type)
-            WHERE x.type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND (x.type OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
-               OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.casttarget OPERATOR(pg_catalog.=) x.type
-                    AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid AND k.castcontext OPERATOR(pg_catalog.=) 'i')))
+            ") AND o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) n(kind, oid, types)
+            WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend e WHERE e.classid OPERATOR(pg_catalog.=) n.kind
+                AND e.objid OPERATOR(pg_catalog.=) n.oid AND e.deptype OPERATOR(pg_catalog.=) 'e')
+               OR EXISTS (WITH RECURSIVE below(type) AS (
+                  SELECT a.type FROM pg_catalog.unnest(n.types) a(type)
+                  UNION SELECT x.type FROM below b JOIN pg_catalog.pg_type y ON y.oid OPERATOR(pg_catalog.=) b.type,
+                    LATERAL pg_catalog.unnest(ARRAY[y.typbasetype, y.typelem]) x(type)
+                   WHERE b.type OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid)
+                SELECT 1 FROM below b WHERE b.type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND (b.type OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
+                   OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.casttarget OPERATOR(pg_catalog.=) b.type
+                        AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid AND k.castcontext OPERATOR(pg_catalog.=) 'i'))))
        OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k
             WHERE k.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
               AND k.casttarget OPERATOR(pg_catalog.<) 16384::pg_catalog.oid)
