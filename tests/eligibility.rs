@@ -208,6 +208,16 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         ("CREATE TABLE t (a int); CREATE INDEX ON t (a) WHERE lies(a) > 0", &["a"], "i", "expression not immutable: index: user lies(i)"),
         ("CREATE TABLE t (a text); CREATE UNIQUE INDEX ON t (lower(a)) WHERE a IS NOT NULL", &["a"], "s", ""),
         ("CREATE TABLE t (a int, r int4range, EXCLUDE USING gist (r WITH &&))", &["a"], "i", ""),
+        // What writes and reads values as text does so by settings, whatever it is marked as.
+        ("CREATE TABLE t (a float8, g text GENERATED ALWAYS AS (textin(float8out(a))) STORED)", &["a"], "s", "expression not immutable: generated: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a bytea, CHECK (textin(byteaout(a)) <> 'x'))", &["a"], "s", "expression not immutable: check: pg_catalog.byteaout(i)"),
+        ("CREATE TABLE t (a float8); CREATE INDEX ON t (textin(float8out(a)))", &["a"], "s", "expression not immutable: index: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a float8); CREATE INDEX ON t (a) WHERE textin(float8out(a)) <> 'x'", &["a"], "s", "expression not immutable: index: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a float8) PARTITION BY HASH (textin(float8out(a)))", &["a"], "s", "expression not immutable: partition key: pg_catalog.float8out(i)"),
+        ("CREATE DOMAIN dout AS float8 CHECK (textin(float8out(VALUE)) <> 'x'); CREATE TABLE t (a dout)", &["a"], "s", "expression not immutable: domain: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a int, d text DEFAULT textin(byteaout('x')))", &["a"], "i", "default not reproducible: d pg_catalog.byteaout(i), pg_catalog.textin(i)"),
+        ("CREATE EXTENSION hstore; CREATE TABLE t (a float8, g hstore GENERATED ALWAYS AS (hstore(ROW(a))) STORED)", &["a"], "s", "expression not immutable: generated: user hstore(i)"),
+        ("CREATE EXTENSION hstore; CREATE TABLE t (a text, g hstore GENERATED ALWAYS AS (hstore(a, 'x')) STORED)", &["a"], "s", ""),
         // Row security: a superuser is exempt.
         ("CREATE TABLE t (a int); ALTER TABLE t ENABLE ROW LEVEL SECURITY", &["a"], "i", ""),
     ];

@@ -224,6 +224,10 @@ pub const NAMES_SQL: &str = concat!("SELECT ", others_query!("$1::pg_catalog.nam
 /// Asks for one table. `$1`: its name as [`lookup_name`] writes it, resolved by the session that asks. Answers one row
 /// of one text column, JSON; the relation is `null` there when the name resolves to nothing. Takes 5 to 10 ms.
 ///
+/// `bad`: also what reads and writes values of types as text (`cstring`), which by its mark depends on nothing, and reads settings that
+/// are no reason to keep clients apart (`extra_float_digits`, `bytea_output`); a native function of a user's that takes a row or any
+/// type (`hstore(record)`) may do so, too.
+///
 /// `moved`: the columns that have another value where one has, itself and the generated ones that are computed from it.
 ///
 /// `to_regclass` itself fails for a schema that the role may not use; that error is a refusal too.
@@ -284,6 +288,8 @@ pub const ELIGIBILITY_SQL: &str = concat!(
     JOIN pg_catalog.pg_language g ON g.oid OPERATOR(pg_catalog.=) p.prolang
    WHERE p.provolatile OPERATOR(pg_catalog.<>) 'i'
       OR (p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND g.lanname OPERATOR(pg_catalog.<>) ALL (ARRAY['internal', 'c']::pg_catalog.name[]))
+      OR 2275::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[]) OR p.prorettype OPERATOR(pg_catalog.=) 2275::pg_catalog.oid
+      OR (p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND p.proargtypes::pg_catalog.oid[] OPERATOR(pg_catalog.&&) ARRAY[2249, 2276, 2277, 2283, 5077, 5078]::pg_catalog.oid[])
   UNION SELECT e.what, e.attnum, x.m[1]
     FROM expr e, LATERAL pg_catalog.regexp_matches(e.node, '[{]([A-Z_]+)', 'g') x(m)
    WHERE x.m[1] OPERATOR(pg_catalog.<>) ALL ('{SQLVALUEFUNCTION,CONST,VAR,OPEXPR,FUNCEXPR,BOOLEXPR,NULLTEST,BOOLEANTEST,SCALARARRAYOPEXPR,CASE,CASEEXPR,WHEN,CASEWHEN,CASETESTEXPR,RELABELTYPE,COALESCE,COALESCEEXPR,MINMAX,MINMAXEXPR,NULLIFEXPR,DISTINCTEXPR,ARRAY,ARRAYEXPR,ARRAYCOERCEEXPR,SUBSCRIPTINGREF,COERCETODOMAINVALUE,COLLATEEXPR,COLLATE,NEXTVALUEEXPR,ROW,ROWEXPR,FIELDSELECT}'::pg_catalog.text[])
