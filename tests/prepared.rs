@@ -1159,6 +1159,22 @@ fn a_table_that_a_query_makes_is_what_its_name_means_from_then_on() {
     assert_eq!(nearer_tables(proxy.port(), &database), direct);
 }
 
+/// The answer to what was asked before a transaction ends nothing of what that sets.
+#[test]
+fn what_a_pipelined_transaction_sets_is_its_own_whatever_is_answered_meanwhile() {
+    const DATE: &str = "SELECT extract(month FROM date '02/03/2024')::text /* pipelined */";
+    let proxy = Proxy::to(Postgres::shared(), "default_pool_size = 1", "", "");
+    let (mut own, mut other) = (Raw::login(proxy.port(), "postgres"), Raw::login(proxy.port(), "postgres"));
+    let texts = ["SELECT 1", "BEGIN", "SET LOCAL DateStyle = 'ISO, DMY'"];
+    own.send(&build(|o| texts.iter().for_each(|text| f::put_query(o, text.as_bytes()))));
+    texts.iter().for_each(|_| drop(own.read_until_ready()));
+    prepare(&mut own, "own", DATE);
+    assert_eq!(run(&mut own, "own", &[]), "3");
+    own.rows("COMMIT");
+    prepare(&mut other, "other's", DATE);
+    assert_eq!(run(&mut other, "other's", &[]), "2");
+}
+
 /// A table that is there once its transaction is committed by name.
 #[test]
 fn a_prepared_transaction_changes_what_names_mean_when_it_is_committed() {
