@@ -208,6 +208,16 @@ fn every_trap_is_seen_and_harmless_tables_pour() {
         ("CREATE TABLE t (a int); CREATE INDEX ON t (a) WHERE lies(a) > 0", &["a"], "i", "expression not immutable: index: user lies(i)"),
         ("CREATE TABLE t (a text); CREATE UNIQUE INDEX ON t (lower(a)) WHERE a IS NOT NULL", &["a"], "s", ""),
         ("CREATE TABLE t (a int, r int4range, EXCLUDE USING gist (r WITH &&))", &["a"], "i", ""),
+        // What writes and reads values as text does so by settings, whatever it is marked as.
+        ("CREATE TABLE t (a float8, g text GENERATED ALWAYS AS (textin(float8out(a))) STORED)", &["a"], "s", "expression not immutable: generated: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a bytea, CHECK (textin(byteaout(a)) <> 'x'))", &["a"], "s", "expression not immutable: check: pg_catalog.byteaout(i)"),
+        ("CREATE TABLE t (a float8); CREATE INDEX ON t (textin(float8out(a)))", &["a"], "s", "expression not immutable: index: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a float8); CREATE INDEX ON t (a) WHERE textin(float8out(a)) <> 'x'", &["a"], "s", "expression not immutable: index: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a float8) PARTITION BY HASH (textin(float8out(a)))", &["a"], "s", "expression not immutable: partition key: pg_catalog.float8out(i)"),
+        ("CREATE DOMAIN dout AS float8 CHECK (textin(float8out(VALUE)) <> 'x'); CREATE TABLE t (a dout)", &["a"], "s", "expression not immutable: domain: pg_catalog.float8out(i)"),
+        ("CREATE TABLE t (a int, d text DEFAULT textin(byteaout('x')))", &["a"], "i", "default not reproducible: d pg_catalog.byteaout(i), pg_catalog.textin(i)"),
+        ("CREATE EXTENSION hstore; CREATE TABLE t (a float8, g hstore GENERATED ALWAYS AS (hstore(ROW(a))) STORED)", &["a"], "s", "expression not immutable: generated: user hstore(i)"),
+        ("CREATE EXTENSION hstore; CREATE TABLE t (a text, g hstore GENERATED ALWAYS AS (hstore(a, 'x')) STORED)", &["a"], "s", ""),
         // Row security: a superuser is exempt.
         ("CREATE TABLE t (a int); ALTER TABLE t ENABLE ROW LEVEL SECURITY", &["a"], "i", ""),
     ];
@@ -790,25 +800,44 @@ fn what_expressions_may_use_gives_the_same_to_everybody() {
     assert_eq!(read_settings.iter().filter(known).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// Which of the functions and operators of a name are meant, the server would decide by their arguments: those for types of users'
-/// alone are not, as long as nothing becomes such a type by itself.
+/// Which of the functions and operators of a name are meant, the server decides by their arguments: an extension's for its own types
+/// are not, as long as nothing becomes such a type by itself.
 #[test]
 fn names_of_users_count_where_they_could_be_meant() {
     let server = Postgres::shared();
     let cast = "CREATE FUNCTION of(int) RETURNS mood LANGUAGE sql AS $$SELECT 'ok'::mood$$; CREATE CAST (int AS mood) WITH FUNCTION of(int)";
     let lower = "CREATE FUNCTION lower(mood) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$";
     let plus = "CREATE FUNCTION plus(mood, mood) RETURNS int LANGUAGE sql AS $$SELECT 1$$; CREATE OPERATOR + (FUNCTION = plus, LEFTARG = mood, RIGHTARG = mood)";
+    let domain = "CREATE DOMAIN whole AS int; CREATE DOMAIN wholes AS whole[]; CREATE DOMAIN felt AS mood";
+    let owned = |what: &str| format!("ALTER EXTENSION plpgsql ADD {what}");
+    let (lowers, pluses) = (owned("FUNCTION lower(mood)"), owned("OPERATOR + (mood, mood)"));
+    // An extension's `lower` for this type.
+    let lower_of = |args: &str| {
+        let (lower, args_alone) =
+            (lower.replace("(mood)", &format!("({args})")), args.replace("VARIADIC ", ""));
+        format!("{domain}; {lower}; {}", owned(&format!("FUNCTION lower({args_alone})")))
+    };
     for (setup, others) in [
         ("SELECT 1".to_owned(), false),
-        (lower.to_owned(), false),
-        (plus.to_owned(), false),
-        (format!("{plus}; {cast}"), false),
-        (format!("{plus}; {cast} AS IMPLICIT"), true),
-        (format!("{lower}; {cast} AS IMPLICIT"), true),
-        (lower.replace("(mood)", "(mood, int)"), true),
-        (lower.replace("(mood)", "(anyelement)"), true),
+        (lower.to_owned(), true),
+        (plus.to_owned(), true),
+        (lower.replace("(mood)", "()"), true),
+        (format!("{domain}; {}", lower.replace("mood)", "whole)")), true),
+        (format!("{lower}; {lowers}"), false),
+        (format!("{plus}; {pluses}"), false),
+        (format!("{plus}; {pluses}; {cast}"), false),
+        (format!("{plus}; {pluses}; {cast} AS IMPLICIT"), true),
+        (format!("{lower}; {lowers}; {cast} AS IMPLICIT"), true),
+        (format!("{}; {cast} AS IMPLICIT", lower_of("felt[]")), true),
+        (lower_of(""), false),
+        (lower_of("felt"), false),
+        (lower_of("felt[]"), false),
+        (lower_of("whole"), true),
+        (lower_of("wholes"), true),
+        (lower_of("VARIADIC whole[]"), true),
+        (lower_of("mood, int"), true),
+        (lower_of("anyelement"), true),
         (lower.replace("lower(mood)", "upper(int)"), false),
-        (plus.replace("(mood, mood)", "(mood, int)").replace("RIGHTARG = mood", "RIGHTARG = int"), true),
         (
             "CREATE SCHEMA s; CREATE FUNCTION s.lower(int) RETURNS text LANGUAGE sql AS $$SELECT 'x'$$"
                 .to_owned(),

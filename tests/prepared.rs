@@ -1082,6 +1082,123 @@ fn a_text_prepared_again_behind_ddl_means_what_it_means_now() {
     assert_eq!(prepared_again(proxy.port(), &database), direct);
 }
 
+/// What makes a table and is not told so by its tag: `{t}` is to be made, where another one of that name stands behind it in the path.
+const MAKERS: &[&str] = &[
+    "CREATE TABLE s1.{t} AS SELECT 's1'::text AS a",
+    "create table if not exists s1.{t} as select 's1'::text as a",
+    "SELECT 's1'::text AS a INTO s1.{t}",
+    "/* INSERT */ WITH q AS (SELECT 's1'::text AS a) SELECT * INTO TABLE s1.{t} FROM q",
+    "(SELECT 's1'::text AS a INTO s1.{t})",
+    "CREATE MATERIALIZED VIEW s1.{t} AS SELECT 's1'::text AS a",
+    "EXPLAIN ANALYZE CREATE TABLE s1.{t} AS SELECT 's1'::text AS a",
+    "EXPLAIN (ANALYZE, COSTS off) SELECT 's1'::text AS a Into s1.{t}",
+    "-- a\nEXPLAIN ANALYZE CREATE MATERIALIZED VIEW s1.{t} AS SELECT 's1'::text AS a",
+];
+
+/// A name, before and behind what makes a nearer table of that name, in each way to say that: what it means each time.
+fn nearer_tables(port: u16, database: &str) -> Vec<String> {
+    let login = || {
+        let mut raw = Raw::login(port, database);
+        raw.rows("SET search_path = s1, public");
+        raw
+    };
+    let (mut own, mut other) = (login(), login());
+    let mut seen = Vec::new();
+    for (number, maker) in MAKERS.iter().enumerate() {
+        for way in ["query", "extended", "block", "second", "pipeline", "temporary"] {
+            let table = format!("{way}{number}");
+            own.rows(&format!("CREATE TABLE public.{table} AS SELECT 'public'::text AS a"));
+            let maker = maker.replace("{t}", &table);
+            let mut see = |raw: &mut Raw, at: &str| {
+                let name = format!("{table} {at}");
+                prepare(raw, &name, &format!("SELECT a FROM {table}"));
+                seen.push(format!("{name}: {}", run(raw, &name, &[])));
+            };
+            see(&mut own, "before");
+            match way {
+                "query" => drop(own.rows(&maker)),
+                "extended" => drop(own.extended(&maker, &[])),
+                "second" => drop(own.rows(&format!("SELECT 1; {maker}; SELECT 2"))),
+                "pipeline" => {
+                    own.send(&build(|o| {
+                        ["SELECT 1", &maker].iter().for_each(|q| f::put_query(o, q.as_bytes()))
+                    }));
+                    (0..2).for_each(|_| drop(own.read_until_ready()));
+                }
+                _ => {
+                    own.rows("BEGIN");
+                    if way == "temporary" {
+                        own.rows("CREATE TEMP TABLE IF NOT EXISTS beside (a int) ON COMMIT DROP");
+                    }
+                    own.rows(&maker);
+                    see(&mut own, "inside");
+                    own.rows("COMMIT");
+                }
+            }
+            see(&mut own, "behind");
+            see(&mut other, "another's");
+        }
+    }
+    own.rows("CREATE TABLE public.by_name AS SELECT 'public'::text AS a");
+    prepare(&mut own, "by name", "SELECT a FROM by_name");
+    own.rows(
+        "PREPARE body AS SELECT 's1'::text AS a; CREATE TABLE s1.by_name AS EXECUTE body; DEALLOCATE body",
+    );
+    prepare(&mut other, "by name", "SELECT a FROM by_name");
+    seen.push(run(&mut other, "by name", &[]));
+    seen
+}
+
+/// The server calls it `SELECT 1` or `EXPLAIN`.
+#[test]
+fn a_table_that_a_query_makes_is_what_its_name_means_from_then_on() {
+    let server = Postgres::shared();
+    let direct = nearer_tables(server.port(), &server.fresh_database("CREATE SCHEMA s1"));
+    let (server, proxy, database) = one("");
+    server.psql(&database, "CREATE SCHEMA s1");
+    assert_eq!(nearer_tables(proxy.port(), &database), direct);
+}
+
+/// The answer to what was asked before a transaction ends nothing of what that sets.
+#[test]
+fn what_a_pipelined_transaction_sets_is_its_own_whatever_is_answered_meanwhile() {
+    const DATE: &str = "SELECT extract(month FROM date '02/03/2024')::text /* pipelined */";
+    let proxy = Proxy::to(Postgres::shared(), "default_pool_size = 1", "", "");
+    let (mut own, mut other) = (Raw::login(proxy.port(), "postgres"), Raw::login(proxy.port(), "postgres"));
+    let texts = ["SELECT 1", "BEGIN", "SET LOCAL DateStyle = 'ISO, DMY'"];
+    own.send(&build(|o| texts.iter().for_each(|text| f::put_query(o, text.as_bytes()))));
+    texts.iter().for_each(|_| drop(own.read_until_ready()));
+    prepare(&mut own, "own", DATE);
+    assert_eq!(run(&mut own, "own", &[]), "3");
+    own.rows("COMMIT");
+    prepare(&mut other, "other's", DATE);
+    assert_eq!(run(&mut other, "other's", &[]), "2");
+}
+
+/// A table that is there once its transaction is committed by name.
+#[test]
+fn a_prepared_transaction_changes_what_names_mean_when_it_is_committed() {
+    let server = Postgres::shared();
+    let [direct, through] = [false, true].map(|through| {
+        let database =
+            server.fresh_database("CREATE SCHEMA s1; CREATE TABLE t AS SELECT 'public'::text AS a");
+        let proxy = through.then(|| Proxy::to(server, "default_pool_size = 1", "", ""));
+        let mut raw = Raw::login(proxy.as_ref().map_or(server.port(), Proxy::port), &database);
+        raw.rows("SET search_path = s1, public");
+        let see = |raw: &mut Raw, name: &str| {
+            prepare(raw, name, "SELECT a FROM t");
+            run(raw, name, &[])
+        };
+        raw.rows("BEGIN");
+        raw.rows("CREATE TABLE s1.t AS SELECT 's1'::text AS a");
+        raw.rows("PREPARE TRANSACTION 'later'");
+        let before = see(&mut raw, "before");
+        raw.rows("COMMIT PREPARED 'later'");
+        [before, see(&mut raw, "behind")]
+    });
+    assert_eq!(through, direct);
+}
+
 /// Row security is part of the plan, and most releases keep the plan when it comes to apply to the role.
 #[test]
 fn a_text_prepared_again_is_bound_by_row_security_that_has_come_to_apply() {

@@ -1506,6 +1506,20 @@ fn functions_operators_and_casts_of_users_are_each_sessions_own() {
             "$2::text || $2::varchar",
         ),
         (
+            format!("CREATE DOMAIN d AS int[]; CREATE FUNCTION lower(d) RETURNS text {body}$$"),
+            "lower($2::int[])",
+        ),
+        (
+            format!(
+                "CREATE DOMAIN d AS text; CREATE FUNCTION f(d, d) RETURNS text {body}$$; CREATE OPERATOR % (FUNCTION = f, LEFTARG = d, RIGHTARG = d)"
+            ),
+            "$2::text % $2::text",
+        ),
+        (
+            format!("CREATE DOMAIN d AS text; CREATE FUNCTION left(VARIADIC d[]) RETURNS text {body}$$"),
+            "left($2::text, $2::text)",
+        ),
+        (
             format!(
                 "CREATE SCHEMA s; CREATE FUNCTION s.now() RETURNS text {body}$$; {}",
                 path("s, pg_catalog, public")
@@ -1528,7 +1542,7 @@ fn functions_operators_and_casts_of_users_are_each_sessions_own() {
         for r in 0..NEVER {
             let insert = |c: usize, i: usize| {
                 let a = number(c, r, i).to_string();
-                let params = [Some(a.as_str()), Some("X")];
+                let params = [Some(a.as_str()), Some(if value.contains("[]") { "{7}" } else { "X" })];
                 Step::extended(&sql, &params[..if value.contains("$2") { 2 } else { 1 }])
             };
             let scripts: Vec<Vec<Step>> =

@@ -12,6 +12,7 @@ use crate::limits::NAME_BYTES_MAX;
 use crate::sql::block::Word;
 use crate::sql::effects::{Effects, is_read_plainly};
 use crate::sql::insert::{Lifted, NotPourable, Tail, lift, quick_reject};
+use crate::sql::moves;
 
 /// Server-side names begin so; a client that uses such a name itself is told it does not exist.
 pub const SERVER_NAME_PREFIX: &str = "pgsluice_";
@@ -41,6 +42,8 @@ pub struct Statement {
     /// See [`is_read_plainly`].
     pub is_read_plainly: bool,
     insert: OnceLock<Result<Box<PreparedInsert>, NotPourable>>,
+    /// See [`Statement::makes_for_all`].
+    makes_for_all: OnceLock<bool>,
     /// It opens or closes a transaction block, plainly; found once.
     pub block: OnceLock<Option<Word>>,
     /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
@@ -145,6 +148,11 @@ impl Statement {
         self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref().map_err(|&why| why)
     }
 
+    /// It makes what others see, though its tag may not say so ([`moves::makes_for_all`]); found once.
+    pub fn makes_for_all(&self) -> bool {
+        *self.makes_for_all.get_or_init(|| moves::makes_for_all(&self.query))
+    }
+
     /// A string stands in its text, perhaps, and what that means hangs on the settings under which it is parsed: a date's
     /// on DateStyle, say.
     pub fn reads_settings(&self) -> bool {
@@ -175,6 +183,7 @@ impl Statement {
             effects,
             is_read_plainly: is_read_plainly(query),
             insert: OnceLock::new(),
+            makes_for_all: OnceLock::new(),
             block: OnceLock::new(),
             shape: OnceLock::new(),
             params: OnceLock::new(),
@@ -301,32 +310,30 @@ impl Statements {
 
 /// Whose texts may mean something else behind a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moved {
-    /// Nobody's.
-    Nothing,
+pub struct Moved {
     /// Those of the session that has a temporary object now.
-    Own,
+    pub own: bool,
     /// Everybody's.
-    All,
+    pub all: bool,
 }
 
 impl Moved {
-    /// Hot path. By the tag of CommandComplete (with its zero). `temp`: the text speaks of temporary objects.
-    pub fn by(tag: &[u8], temp: bool) -> Self {
-        // Who is a member of what decides which row security a statement is planned with.
+    /// Hot path. By the tag of CommandComplete (with its zero). `temp`: the transaction's texts speak of temporary objects. `makes`: one
+    /// of them makes what others see ([`Statement::makes_for_all`]).
+    pub fn by(tag: &[u8], temp: bool, makes: bool) -> Self {
+        // Who is a member of what, and who owns a table, decides which row security a statement is planned with.
         let ddl = matches!(tag.first(), Some(b'A' | b'C' | b'D' | b'G' | b'I' | b'R'))
             && (tag.starts_with(b"CREATE ")
                 || tag.starts_with(b"ALTER ")
                 || tag.starts_with(b"DROP ")
                 || tag.starts_with(b"IMPORT ")
-                || matches!(tag, b"DO\0" | b"GRANT ROLE\0" | b"REVOKE ROLE\0"));
-        // CREATE TEMP TABLE ... AS is a SELECT by its tag.
-        let makes = matches!(tag, b"CREATE TABLE\0" | b"CREATE TYPE\0") || tag.starts_with(b"SELECT");
-        match (temp && makes, ddl) {
-            (true, _) => Self::Own,
-            (false, true) => Self::All,
-            (false, false) => Self::Nothing,
-        }
+                || matches!(tag, b"DO\0" | b"COMMIT PREPARED\0" | b"REASSIGN OWNED\0")
+                || matches!(tag, b"GRANT ROLE\0" | b"REVOKE ROLE\0"));
+        // CREATE TABLE ... AS is a SELECT by its tag, and EXPLAIN may run one.
+        let is_query = || tag.starts_with(b"SELECT") || tag == b"EXPLAIN\0";
+        let either = matches!(tag, b"CREATE TABLE\0" | b"CREATE TYPE\0") || (temp || makes) && is_query();
+        let own = temp && either;
+        Self { own, all: makes && either || ddl && !own }
     }
 }
 
@@ -929,6 +936,8 @@ mod tests {
 
     #[test]
     fn tags_say_whose_texts_may_mean_something_else() {
+        let (nobody, own) = (Moved { own: false, all: false }, Moved { own: true, all: false });
+        let (all, both) = (Moved { own: false, all: true }, Moved { own: true, all: true });
         for tag in [
             "CREATE TABLE\0",
             "ALTER TABLE\0",
@@ -936,11 +945,17 @@ mod tests {
             "IMPORT FOREIGN SCHEMA\0",
             "DO\0",
             "REVOKE ROLE\0",
+            "COMMIT PREPARED\0",
+            "REASSIGN OWNED\0",
+            "CREATE TABLE AS\0",
         ] {
-            assert_eq!(Moved::by(tag.as_bytes(), false), Moved::All, "{tag}");
+            assert_eq!(Moved::by(tag.as_bytes(), false, false), all, "{tag}");
         }
         for tag in [
             "COMMIT\0",
+            "PREPARE TRANSACTION\0",
+            "ROLLBACK PREPARED\0",
+            "EXPLAIN\0",
             "COPY 3\0",
             "DELETE 1\0",
             "INSERT 0 1\0",
@@ -950,12 +965,15 @@ mod tests {
             "\0",
             "",
         ] {
-            assert_eq!(Moved::by(tag.as_bytes(), false), Moved::Nothing, "{tag}");
+            assert_eq!(Moved::by(tag.as_bytes(), false, false), nobody, "{tag}");
         }
-        for tag in ["CREATE TABLE\0", "CREATE TYPE\0", "SELECT 3\0"] {
-            assert_eq!(Moved::by(tag.as_bytes(), true), Moved::Own, "{tag}");
+        for tag in ["CREATE TABLE\0", "CREATE TYPE\0", "SELECT 3\0", "EXPLAIN\0"] {
+            assert_eq!(Moved::by(tag.as_bytes(), true, false), own, "{tag}");
+            assert_eq!(Moved::by(tag.as_bytes(), false, true), all, "{tag}");
+            assert_eq!(Moved::by(tag.as_bytes(), true, true), both, "{tag}");
         }
-        assert_eq!(Moved::by(b"DROP TABLE\0", true), Moved::All);
+        assert_eq!(Moved::by(b"DROP TABLE\0", true, false), all);
+        assert_eq!(Moved::by(b"INSERT 0 1\0", true, true), nobody);
     }
 
     #[test]

@@ -194,9 +194,11 @@ impl State {
         if pipeline.is_empty() {
             self.shapes.described.clear();
             let idle = status == TransactionStatus::Idle;
+            if idle {
+                self.meaning.end();
+            }
             self.forget_moves(idle);
             self.nothing_in_flight(idle);
-            self.meaning.open &= !idle;
         }
         Ok(answer)
     }

@@ -168,13 +168,15 @@ impl State {
             // Perhaps to a savepoint: what was made behind it is gone.
             self.shared.statements.catalog_moved();
         }
-        match Moved::by(tag, self.ties.taint.intersects(Effects::TEMP)) {
-            Moved::Nothing => {}
-            Moved::Own => self.meaning.own = Statements::own_catalog(),
-            Moved::All => {
-                self.shared.statements.catalog_moved();
-                self.meaning.moved = true;
-            }
+        // What is known to have moved is noted again at the end, whatever more is made.
+        let makes = self.meaning.makes && !self.meaning.moved;
+        let moved = Moved::by(tag, self.ties.taint.intersects(Effects::TEMP), makes);
+        if moved.own {
+            self.meaning.own = Statements::own_catalog();
+        }
+        if moved.all {
+            self.shared.statements.catalog_moved();
+            self.meaning.moved = true;
         }
     }
 

@@ -57,6 +57,7 @@ impl State {
             self.note_in_flight(found);
             self.lend(&statement.query, found, server);
             self.tainted(found, &statement.query);
+            self.meaning.note_made(statement.makes_for_all());
             if found.intersects(MAKES_SETTINGS) {
                 self.note_bound_names(head, body);
             }

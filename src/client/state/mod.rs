@@ -281,6 +281,21 @@ pub struct Meaning {
     /// Its transaction may have changed what texts mean until it ends, by its settings or its tables: what is prepared in it
     /// is nobody else's.
     pub open: bool,
+    /// A text was run in it, or is to be, that makes what others see, though its tag may be that of a query.
+    pub makes: bool,
+}
+
+impl Meaning {
+    /// A text is run; `makes`: it makes what others see, or is not known.
+    fn note_made(&mut self, makes: bool) {
+        self.open |= makes;
+        self.makes |= makes;
+    }
+
+    /// No transaction is left, and nothing under way that could begin one.
+    pub fn end(&mut self) {
+        (self.open, self.makes) = (false, false);
+    }
 }
 
 /// What ties a session to one server connection, or may.
@@ -422,7 +437,7 @@ impl State {
             names: ClientNames::default(),
             forgetting: false,
             shapes: Shapes::default(),
-            meaning: Meaning { pool: catalog, own: 0, moved: false, open: false },
+            meaning: Meaning { pool: catalog, own: 0, moved: false, open: false, makes: false },
             texts,
             vars: Vars {
                 want: Arc::clone(&base),

@@ -15,6 +15,7 @@ use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements}
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::Effects;
+use crate::sql::moves::makes_for_all;
 use crate::sql::scan::params_of;
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
@@ -63,6 +64,7 @@ impl State {
             // Names pass untouched, but what a text may do still counts.
             let found = self.effects_of(parse.query);
             self.tainted(found, parse.query);
+            self.meaning.note_made(makes_for_all(parse.query));
             self.unjudged.unnamed_judged |= parse.name.is_empty();
             server.pipeline.push(Kind::Parse, Action::Forward, false);
             return Ok(Taken::Forward);
@@ -363,6 +365,7 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
+        self.meaning.note_made(true);
         self.counts.server_parses += 1;
         if self.shares_servers() {
             self.ties.doubt(Effects::UNKNOWN);

@@ -10,6 +10,7 @@ use crate::proto::pipeline::{Action, Kind};
 use crate::server::ServerConn;
 use crate::sql::database::is_about_a_database;
 use crate::sql::effects::{Effects, deallocated_name};
+use crate::sql::moves::makes_for_all;
 use crate::wire::{TransactionStatus, frontend as f};
 
 impl State {
@@ -34,6 +35,7 @@ impl State {
             return Ok(self.refuse(Kind::Query, error, server));
         }
         self.tainted(found, text);
+        self.meaning.note_made(makes_for_all(text));
         // Of several statements only the first was looked at.
         self.meaning.open |= memchr::memchr(b';', without_its_end(text)).is_some();
         self.awaiting |= found.intersects(FORGETS_NAMES);
@@ -130,6 +132,7 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
+        self.meaning.note_made(true);
         if self.shares_servers() {
             self.ties.doubt(Effects::UNKNOWN);
         }

@@ -37,6 +37,7 @@ impl State {
             self.ties.taint = self.ties.taint.union(Effects::TEMP);
         }
         self.meaning.open |= may_change_meaning(text, found);
+        self.meaning.note_made(found.contains(Effects::UNREAD));
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
         }

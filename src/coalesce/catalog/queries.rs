@@ -159,8 +159,9 @@ macro_rules! types_query {
 }
 
 /// Could one of these functions and operators be somebody's own, or a cast between types of PostgreSQL's? Wherever it stands: which of
-/// equal names is meant, the types of the arguments decide before the path does. One that takes types of users' alone is not meant
-/// where there is none, unless PostgreSQL's become such by themselves. No names: nothing is asked.
+/// equal names is meant, the types of the arguments decide before the path does, and a literal may become of any type. Extensions have
+/// such names for types of their own (`=`, `||`), which are not meant where there is none: one counts that takes what is PostgreSQL's below
+/// its domains and arrays, or what PostgreSQL's becomes by itself. No names: nothing is asked.
 macro_rules! others_query {
     ($names:literal) => {
         concat!(
@@ -168,17 +169,24 @@ macro_rules! others_query {
             $names,
             ") OPERATOR(pg_catalog.=) 0 THEN ''
      WHEN EXISTS (SELECT 1 FROM (
-              SELECT p.proargtypes::pg_catalog.oid[] FROM pg_catalog.pg_proc p
+              SELECT p.tableoid, p.oid, p.proargtypes::pg_catalog.oid[] FROM pg_catalog.pg_proc p
                WHERE p.proname OPERATOR(pg_catalog.=) ANY (",
             $names,
             ") AND p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
-              UNION ALL SELECT ARRAY[o.oprleft, o.oprright] FROM pg_catalog.pg_operator o
+              UNION ALL SELECT o.tableoid, o.oid, ARRAY[o.oprleft, o.oprright] FROM pg_catalog.pg_operator o
                WHERE o.oprname OPERATOR(pg_catalog.=) ANY (",
             $names,
-            ") AND o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) n(types), LATERAL pg_catalog.unnest(n.types) x(type)
-            WHERE x.type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND (x.type OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
-               OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.casttarget OPERATOR(pg_catalog.=) x.type
-                    AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid AND k.castcontext OPERATOR(pg_catalog.=) 'i')))
+            ") AND o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid) n(kind, oid, types)
+            WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend e WHERE e.classid OPERATOR(pg_catalog.=) n.kind
+                AND e.objid OPERATOR(pg_catalog.=) n.oid AND e.deptype OPERATOR(pg_catalog.=) 'e')
+               OR EXISTS (WITH RECURSIVE below(type) AS (
+                  SELECT a.type FROM pg_catalog.unnest(n.types) a(type)
+                  UNION SELECT x.type FROM below b JOIN pg_catalog.pg_type y ON y.oid OPERATOR(pg_catalog.=) b.type,
+                    LATERAL pg_catalog.unnest(ARRAY[y.typbasetype, y.typelem]) x(type)
+                   WHERE b.type OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid)
+                SELECT 1 FROM below b WHERE b.type OPERATOR(pg_catalog.<>) 0::pg_catalog.oid AND (b.type OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
+                   OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k WHERE k.casttarget OPERATOR(pg_catalog.=) b.type
+                        AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid AND k.castcontext OPERATOR(pg_catalog.=) 'i'))))
        OR EXISTS (SELECT 1 FROM pg_catalog.pg_cast k
             WHERE k.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND k.castsource OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
               AND k.casttarget OPERATOR(pg_catalog.<) 16384::pg_catalog.oid)
@@ -215,6 +223,10 @@ pub const NAMES_SQL: &str = concat!("SELECT ", others_query!("$1::pg_catalog.nam
 
 /// Asks for one table. `$1`: its name as [`lookup_name`] writes it, resolved by the session that asks. Answers one row
 /// of one text column, JSON; the relation is `null` there when the name resolves to nothing. Takes 5 to 10 ms.
+///
+/// `bad`: also what reads and writes values of types as text (`cstring`), which by its mark depends on nothing, and reads settings that
+/// are no reason to keep clients apart (`extra_float_digits`, `bytea_output`); a native function of a user's that takes a row or any
+/// type (`hstore(record)`) may do so, too.
 ///
 /// `moved`: the columns that have another value where one has, itself and the generated ones that are computed from it.
 ///
@@ -276,6 +288,8 @@ pub const ELIGIBILITY_SQL: &str = concat!(
     JOIN pg_catalog.pg_language g ON g.oid OPERATOR(pg_catalog.=) p.prolang
    WHERE p.provolatile OPERATOR(pg_catalog.<>) 'i'
       OR (p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND g.lanname OPERATOR(pg_catalog.<>) ALL (ARRAY['internal', 'c']::pg_catalog.name[]))
+      OR 2275::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (p.proargtypes::pg_catalog.oid[]) OR p.prorettype OPERATOR(pg_catalog.=) 2275::pg_catalog.oid
+      OR (p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid AND p.proargtypes::pg_catalog.oid[] OPERATOR(pg_catalog.&&) ARRAY[2249, 2276, 2277, 2283, 5077, 5078]::pg_catalog.oid[])
   UNION SELECT e.what, e.attnum, x.m[1]
     FROM expr e, LATERAL pg_catalog.regexp_matches(e.node, '[{]([A-Z_]+)', 'g') x(m)
    WHERE x.m[1] OPERATOR(pg_catalog.<>) ALL ('{SQLVALUEFUNCTION,CONST,VAR,OPEXPR,FUNCEXPR,BOOLEXPR,NULLTEST,BOOLEANTEST,SCALARARRAYOPEXPR,CASE,CASEEXPR,WHEN,CASEWHEN,CASETESTEXPR,RELABELTYPE,COALESCE,COALESCEEXPR,MINMAX,MINMAXEXPR,NULLIFEXPR,DISTINCTEXPR,ARRAY,ARRAYEXPR,ARRAYCOERCEEXPR,SUBSCRIPTINGREF,COERCETODOMAINVALUE,COLLATEEXPR,COLLATE,NEXTVALUEEXPR,ROW,ROWEXPR,FIELDSELECT}'::pg_catalog.text[])
