@@ -800,6 +800,26 @@ fn what_expressions_may_use_gives_the_same_to_everybody() {
     assert_eq!(read_settings.iter().filter(known).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
+/// Those that are called with NULL are known by name, and take arrays.
+#[test]
+fn what_expressions_may_use_gives_null_of_null() {
+    let pg = Postgres::shared();
+    let strict = |name: &str, from: &str, function: &str| {
+        let sql = format!(
+            "SELECT count(*) FROM pg_proc p WHERE NOT p.proisstrict AND p.oid IN (SELECT {function} FROM {from} = '{name}' AND oid < 16384)"
+        );
+        pg.psql("postgres", &sql).trim() == "0"
+    };
+    for (name, _) in expression::FUNCTIONS {
+        let known = expression::CALLED_WITH_NULL.contains(name);
+        assert!(known || strict(name, "pg_proc WHERE proname", "oid"), "{name}");
+    }
+    for name in expression::OPERATORS {
+        let known = expression::CALLED_WITH_NULL.contains(name);
+        assert!(known || strict(name, "pg_operator WHERE oprname", "oprcode"), "{name}");
+    }
+}
+
 /// Which of the functions and operators of a name are meant, the server decides by their arguments: an extension's for its own types
 /// are not, as long as nothing becomes such a type by itself.
 #[test]

@@ -1457,6 +1457,135 @@ fn an_expression_that_fails_fails_alone() {
     );
 }
 
+const SELDOM_TABLE: &str = "CREATE TABLE t (a int PRIMARY KEY, n int DEFAULT 1, b text DEFAULT 'b', v varchar(3), c numeric(4, 2), f real, o bool, j jsonb, d date, i interval, at timestamptz)";
+
+/// What is never needed, and the values behind `a` with which it does no harm and with which PostgreSQL refuses the row nevertheless: it
+/// computes such while it plans for just these.
+const SELDOM: &[(&str, &[&str], &[&str])] = &[
+    ("DO UPDATE SET v = COALESCE($2, t.v)", &["a"], &["abcdef"]),
+    ("DO UPDATE SET v = CASE WHEN $2 THEN 'abcdef' ELSE t.v END", &["f"], &["t"]),
+    ("DO UPDATE SET n = COALESCE($2, t.n) + 1", &["1"], &["2147483647"]),
+    ("DO UPDATE SET n = COALESCE(t.n + $2, 2147483647) + 1", &["1"], &["NULL"]),
+    ("DO UPDATE SET n = CASE WHEN t.n > $2 THEN t.n ELSE 2147483647 END + 1", &["1"], &["NULL"]),
+    ("DO UPDATE SET n = GREATEST(t.n + $2, 2147483647) + 1", &["1"], &["NULL"]),
+    ("DO UPDATE SET n = 1 / (cardinality(ARRAY[t.n + $2]) - 1)", &["1"], &["NULL"]),
+    ("DO UPDATE SET n = CASE WHEN $2 THEN $3::int8 ELSE t.n END", &["t", "1"], &["t", "9999999999"]),
+    ("DO UPDATE SET n = CASE WHEN $2 THEN 9999999999 ELSE t.n END", &["f"], &["t"]),
+    ("DO UPDATE SET n = CASE WHEN $2::int8 IS NULL THEN t.n ELSE $2::int8 END", &["1"], &["9999999999"]),
+    ("DO UPDATE SET n = CASE $2 WHEN 'x' THEN $3::int8 ELSE t.n END", &["x", "1"], &["x", "9999999999"]),
+    ("DO UPDATE SET n = COALESCE($2::int, t.f)", &["1"], &["2147483647"]),
+    ("DO UPDATE SET n = 1 WHERE COALESCE($2, t.n) + 1 > 5", &["1"], &["2147483647"]),
+    ("DO UPDATE SET o = $2 AND COALESCE($3, t.n) / $4 > 1", &["t", "1", "1"], &["t", "1", "0"]),
+    ("DO UPDATE SET n = NULLIF(COALESCE($2, t.n), 1) / 0", &["1"], &["5"]),
+    ("DO UPDATE SET n = COALESCE($2, t.b)::int", &["1"], &["x"]),
+    ("DO UPDATE SET n = ($2 OR t.o)::int + 2147483647", &["f"], &["t"]),
+    ("DO UPDATE SET j = COALESCE($2, t.b)::jsonb", &["{}"], &["{"]),
+    ("DO UPDATE SET f = COALESCE($2::float8, t.f)", &["1"], &["1e300"]),
+    ("DO UPDATE SET c = COALESCE($2, t.c)", &["1"], &["100"]),
+    ("DO UPDATE SET b = split_part(COALESCE($2, t.b), 'x', 0)", &["NULL"], &["1"]),
+    ("DO UPDATE SET b = encode(decode(COALESCE($2, t.b), 'hex'), 'hex')", &["00"], &["zz"]),
+    ("DO UPDATE SET n = 1 WHERE COALESCE($2::numeric, floor(t.n)) IS NULL", &["1"], &["1e400"]),
+    ("DO UPDATE SET i = t.i * $2::numeric", &["1"], &["1e400"]),
+    ("DO UPDATE SET n = 1 WHERE COALESCE($2::date, t.d - t.i) IS NULL", &["2024-01-01"], &["1000000-01-01"]),
+    (
+        "DO UPDATE SET n = 1 WHERE COALESCE($2::date, t.d + LOCALTIME) IS NULL",
+        &["2024-01-01"],
+        &["1000000-01-01"],
+    ),
+    (
+        "(a, n) VALUES ($1, CASE WHEN now() > $2 THEN COALESCE($3, length(now()::text)) + 1 ELSE 0 END)",
+        &["2020-01-01", "1"],
+        &["2999-01-01", "2147483647"],
+    ),
+    (
+        "(a, o) VALUES ($1, now() > $2 OR COALESCE($3, length(now()::text)) + 1 > 0)",
+        &["2020-01-01", "1"],
+        &["2020-01-01", "2147483647"],
+    ),
+];
+
+/// What may be never needed, too, but does no harm with any value.
+const HARMLESS: &[(&str, &[&str], &[&str])] = &[
+    ("DO UPDATE SET b = COALESCE($2, t.b)", &["x"], &["NULL"]),
+    ("DO UPDATE SET n = COALESCE($2, t.n), j = COALESCE($3, t.j)", &["1", "{}"], &["2147483647", "NULL"]),
+    (
+        "DO UPDATE SET v = COALESCE(t.v, $2), n = COALESCE(t.n, $3) + 1",
+        &["x", "1"],
+        &["abcdef", "2147483647"],
+    ),
+    ("DO UPDATE SET n = CASE WHEN $2 THEN $3 ELSE t.n END", &["f", "1"], &["t", "2147483647"]),
+    ("DO UPDATE SET n = CASE WHEN t.o THEN $2::int8 ELSE t.n END", &["1"], &["9999999999"]),
+    (
+        "DO UPDATE SET n = CASE WHEN $2 THEN 0 ELSE t.n END WHERE t.n > $3 OR $4",
+        &["f", "1", "f"],
+        &["t", "NULL", "t"],
+    ),
+    ("DO UPDATE SET n = GREATEST(t.n, $2), f = t.n + EXCLUDED.n + $3", &["1", "1"], &["NULL", "NULL"]),
+    ("DO UPDATE SET b = t.b || $2 || '.', v = left(t.v || $2, 3), at = now()", &["x"], &["NULL"]),
+];
+
+/// A statement of [`SELDOM`] or [`HARMLESS`].
+fn seldom(sql: &str, a: usize, values: &[&str]) -> Step {
+    let sql = match sql.strip_prefix("DO UPDATE") {
+        Some(set) => format!("INSERT INTO t (a) VALUES ($1) ON CONFLICT (a) DO UPDATE{set}"),
+        None => format!("INSERT INTO t {sql}"),
+    };
+    let a = a.to_string();
+    let values = values.iter().map(|value| Some(*value).filter(|value| *value != "NULL"));
+    Step::extended(&sql, &std::iter::once(Some(a.as_str())).chain(values).collect::<Vec<_>>())
+}
+
+/// An error in what is never needed depends on the values that the server plans for: who sends them hears it, and their row is not stored.
+#[test]
+fn what_is_never_needed_is_refused_as_directly() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let db = pg.fresh_database(SELDOM_TABLE);
+    let twin = pg.fresh_database(SELDOM_TABLE);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let mut direct = Raw::login(pg.port(), &twin);
+    let mut wrong = Vec::new();
+    for (at, (sql, well, ill)) in SELDOM.iter().chain(HARMLESS).enumerate() {
+        let fails = at < SELDOM.len();
+        let mut together = false;
+        for r in 0..if fails { NEVER } else { ROUNDS } {
+            let insert = |c: usize, i: usize| {
+                let values = if c == 3 && i == 1 { ill } else { well };
+                seldom(sql, number(c, r, i), values)
+            };
+            let script = |c: usize| (0..4).map(|i| insert(c, i)).collect::<Vec<_>>();
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            let seen = crowd::run(&mut clients, &scripts, false);
+            for (seen, script) in seen.iter().zip(&scripts) {
+                let expected =
+                    crowd::run(std::slice::from_mut(&mut direct), std::slice::from_ref(script), true);
+                if comparable(seen) != comparable(&expected[0]) {
+                    wrong.push(format!("{sql}: answers of round {r}"));
+                }
+            }
+            together = shared(pg, &db, "t", 1);
+            if together && !fails {
+                break;
+            }
+        }
+        if together == fails {
+            wrong.push(format!("{sql}: shared: {together}"));
+        }
+        let rows = "SELECT a, n, b, v, c, f, o, j, d, i FROM t ORDER BY a";
+        if pg.psql(&db, rows) != pg.psql(&twin, rows) {
+            wrong.push(format!("{sql}: rows"));
+        }
+        let stored = pg.psql(&twin, "SELECT count(*) FROM t WHERE a % 1000000 = 3001");
+        assert_eq!(stored.trim() == "0", fails, "{sql}: directly");
+        assert_ne!(pg.psql(&twin, "SELECT count(*) FROM t").trim(), "0", "{sql}: directly");
+        for database in [&db, &twin] {
+            pg.psql(database, "DELETE FROM t");
+        }
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 /// A client's statements have times of their own, one behind the other.
 #[test]
 fn times_that_are_computed_are_each_statements_own() {

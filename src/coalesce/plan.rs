@@ -19,9 +19,9 @@ use crate::sql::meaning::{self, InsertTarget, Returned, SetTo, Update};
 use crate::wire::Oid;
 pub use rules::{ClassSet, IntWidth, Lasting, LiteralRule, ParamRule, Print, Temporal, oid};
 use rules::{
-    class_name, fixed_literal, is_set_unfailingly, is_used_unfailingly, literal_rule, may_be_used,
-    means_time, modifier_changes_parameter, modifier_is_own, output_is_proven, param_as_sent, param_rule,
-    takes_computed, text_is_proven, type_is_proven,
+    class_name, fixed_literal, is_constant_set_unfailingly, is_set_unfailingly, is_used_unfailingly,
+    literal_rule, may_be_used, means_time, modifier_changes_parameter, modifier_is_own, output_is_proven,
+    param_as_sent, param_rule, takes_computed, text_is_proven, type_is_proven,
 };
 
 /// Longest value of a plan that was given no other bound (bytes); the default of `coalesce.max_value_bytes`.
@@ -343,14 +343,15 @@ fn may_be_updated(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
 /// fail in a statement of its own that does not fail here.
 fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> Result<(), Reason> {
     let used = &target.used;
-    let oid = |number: u16| {
-        let place = usize::from(number).checked_sub(1);
-        place.and_then(|place| param_oids.get(place)).copied().ok_or(Reason::ParameterList)
-    };
-    let mut types: Vec<Oid> = used.casts.iter().copied().map(Oid::from).collect();
+    let oid = |number: u16| oid_of(number, param_oids);
+    let mut types: Vec<Oid> = used.casts.iter().chain(&used.makes).copied().map(Oid::from).collect();
     for name in &used.columns {
         let column = returned_column(table, name)?;
         takes_computed(column)?;
+        // A virtual one is what it is computed from, a constant perhaps.
+        if column.generated && !used.lazy_params.is_empty() {
+            return Err(Reason::GeneratedColumn(name.clone()));
+        }
         types.push(column.type_oid);
     }
     for Update { column: name, to } in &target.updates {
@@ -361,8 +362,7 @@ fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> 
                 takes_computed(column)?;
                 types.push(column.type_oid);
             }
-            SetTo::Param(number) if is_given(table, target, name, *number) => {}
-            SetTo::Param(number) => is_set_unfailingly(oid(*number)?, column)?,
+            SetTo::Param(number) => param_is_set(table, target, column, *number, param_oids)?,
         }
     }
     let columns = target_columns(table, target)?;
@@ -380,9 +380,14 @@ fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> 
     }
     for &number in &used.lazy_params {
         let oid = oid(number)?;
-        if !is_used_unfailingly(oid, &types, used.source) {
+        if !is_used_unfailingly(oid, &types, used) {
             return Err(refused(number, oid));
         }
+    }
+    for (name, constant) in &used.set {
+        let column = returned_column(table, name)?;
+        let param = |number: u16| param_is_set(table, target, column, number, param_oids);
+        is_constant_set_unfailingly(*constant, column, param, &types)?;
     }
     for &(number, cast) in &used.typed {
         let oid = oid(number)?;
@@ -391,6 +396,25 @@ fn may_be_computed(table: &Table, target: &InsertTarget, param_oids: &[Oid]) -> 
         }
     }
     Ok(())
+}
+
+fn oid_of(number: u16, param_oids: &[Oid]) -> Result<Oid, Reason> {
+    let place = usize::from(number).checked_sub(1);
+    place.and_then(|place| param_oids.get(place)).copied().ok_or(Reason::ParameterList)
+}
+
+/// May DO UPDATE set the column to this parameter, which is taken there whether it comes to that or not?
+fn param_is_set(
+    table: &Table,
+    target: &InsertTarget,
+    column: &Column,
+    number: u16,
+    param_oids: &[Oid],
+) -> Result<(), Reason> {
+    if is_given(table, target, &column.name, number) {
+        return Ok(());
+    }
+    is_set_unfailingly(oid_of(number, param_oids)?, column)
 }
 
 /// Does the row that is to be inserted have this parameter in this column? Then it was taken there before.

@@ -10,8 +10,10 @@
 //!
 //! What a value could be refused for is refused no later than in a statement of its own. A value that is computed in any case is: with
 //! whatever error, which its client then hears by itself. But where it may never be needed (DO UPDATE, COALESCE, CASE, AND), the server
-//! computes what hangs on parameters alone while it plans for just these parameters, and not at all where it plans for any: so
-//! that is refused here.
+//! computes what hangs on parameters alone, or is reduced to that ([`part`]), while it plans for just these parameters, and not at all
+//! where it plans for any: so that is refused here.
+
+mod part;
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{self, AExprKind, SqlValueFunctionOp, a_const::Val};
@@ -19,6 +21,8 @@ use pg_query::protobuf::{self, AExprKind, SqlValueFunctionOp, a_const::Val};
 use super::cast::{Cast, Type};
 use super::insert::ITEMS_MAX;
 use super::meaning::{is_name, param_number, type_of};
+pub use part::Constant;
+use part::{Nulls, Part};
 
 /// What an INSERT computes with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +37,10 @@ pub struct Used {
     pub typed: Vec<(u16, Cast)>,
     /// Types that are cast to.
     pub casts: Vec<u16>,
+    /// Types that functions and constants may make of others.
+    pub makes: Vec<u16>,
+    /// Columns that DO UPDATE sets to what may be one of these while the server plans.
+    pub set: Vec<(String, Constant)>,
     /// Functions that take arguments, and operators: somebody may have others of these names.
     pub names: Vec<String>,
     /// Values go by casts from one type to another, perhaps, before they come to their columns.
@@ -117,6 +125,21 @@ pub const FUNCTIONS: &[(&str, std::ops::RangeInclusive<usize>)] = &[
     ("upper", 1..=1),
 ];
 
+/// Those of them that are called with NULL, too; `||` is of arrays. All others give NULL then.
+pub const CALLED_WITH_NULL: &[&str] = &["array_append", "array_cat", "array_prepend", "array_remove", "||"];
+
+/// Types that they make of others: of an integer, of a date.
+const MAKES: [(&str, u16); 8] = [
+    ("ceil", FLOAT8),
+    ("ceiling", FLOAT8),
+    ("date_trunc", TIMESTAMP),
+    ("floor", FLOAT8),
+    ("round", FLOAT8),
+    ("sign", FLOAT8),
+    ("to_timestamp", TIMESTAMPTZ),
+    ("trunc", FLOAT8),
+];
+
 /// Operators of `pg_catalog`, of which the same holds.
 pub const OPERATORS: &[&str] =
     &["%", "&", "*", "+", "-", "->", "->>", "/", "<", "<=", "<>", "=", ">", ">=", "?", "@>", "|", "||"];
@@ -129,6 +152,13 @@ const TIME_TYPES: [u16; 4] = [1082, 1083, 1114, 1184];
 
 /// `timetz`: what is not said of the zone is taken from the day.
 const TIMETZ: u16 = 1266;
+
+const BOOL: u16 = 16;
+const FLOAT8: u16 = 701;
+const NUMERIC: u16 = 1700;
+const TIME: u16 = 1083;
+const TIMESTAMP: u16 = 1114;
+const TIMESTAMPTZ: u16 = 1184;
 
 /// Longest constant that is taken for one that is always the same (bytes).
 const HABIT_BYTES_MAX: usize = 4;
@@ -167,21 +197,27 @@ fn is_lasting(text: &str) -> bool {
         && (!digits || number || name || is_span(text))
 }
 
-/// What is known of a part of an expression.
-#[derive(Debug, Clone, Copy, Default)]
-struct Part {
-    /// It hangs on a row, or on when it is computed: it cannot be computed beforehand.
-    waits: bool,
-    param: bool,
+/// A number that every type of numbers with a point takes, whether it is ever needed or not.
+fn is_small(number: &str) -> bool {
+    number.len() <= 16 && number.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
-impl Part {
-    const CONSTANT: Self = Self { waits: false, param: false };
-    const WAITS: Self = Self { waits: true, param: false };
+/// A string that is no date too large for a timestamp, and no such number.
+fn is_short(text: &str) -> bool {
+    text.bytes().filter(u8::is_ascii_digit).count() <= 8
+}
 
-    fn and(self, other: Self) -> Self {
-        Self { waits: self.waits || other.waits, param: self.param || other.param }
-    }
+/// What becomes of NULL in the function or operator.
+fn nulls_of(name: &str) -> Nulls {
+    if CALLED_WITH_NULL.contains(&name) { Nulls::Either } else { Nulls::Pass }
+}
+
+/// What `CASE subject WHEN value` asks. Of constants that is harmless where they have their own collations, and not those of columns.
+fn compared(subject: &Part, value: Part) -> Option<Part> {
+    let sides = [subject.clone(), value];
+    let made = Part::call(&sides, Nulls::Pass);
+    let early = made.param && made.waits && Part::fold(&sides);
+    (!early).then_some(made)
 }
 
 /// Reads expressions into what they use.
@@ -202,84 +238,137 @@ impl Reader<'_> {
         self.part(node, 0).map(|_| ())
     }
 
+    /// The same, of what DO UPDATE sets a column to.
+    pub(super) fn read_into(&mut self, column: &str, node: &protobuf::Node) -> Option<()> {
+        let part = self.part(node, 0)?;
+        // What hangs on no parameter is planned alike for all of them.
+        let constants = part.constants.into_iter().filter(|_| part.param);
+        self.used.set.extend(constants.map(|constant| (column.to_owned(), constant)));
+        Some(())
+    }
+
     fn part(&mut self, node: &protobuf::Node, depth: usize) -> Option<Part> {
         if depth > DEPTH_MAX {
             return None;
         }
         match node.node.as_ref()? {
-            NodeEnum::AConst(constant) => match &constant.val {
-                None if constant.isnull => Some(Part::CONSTANT),
-                Some(Val::Ival(_) | Val::Fval(_) | Val::Boolval(_)) => Some(Part::CONSTANT),
-                Some(Val::Sval(text)) if is_lasting(&text.sval) => Some(Part::CONSTANT),
-                _ => None,
-            },
+            NodeEnum::AConst(constant) => self.constant(constant),
             NodeEnum::ParamRef(param) => {
                 let number = param_number(param).ok()?;
                 self.used.params.push(number);
                 if self.lazy {
                     self.used.lazy_params.push(number);
                 }
-                Some(Part { waits: false, param: true })
+                Some(Part::param(number))
             }
             NodeEnum::ColumnRef(column) => self.column(column),
             NodeEnum::FuncCall(call) => self.call(call, depth),
             NodeEnum::AExpr(expr) => self.operator(expr, depth),
-            NodeEnum::BoolExpr(expr) => self.lazily(&expr.args, depth),
-            NodeEnum::CoalesceExpr(expr) => self.lazily(&expr.args, depth),
-            NodeEnum::CaseExpr(case) => self.case(case, depth),
-            NodeEnum::MinMaxExpr(expr) => {
-                let part = self.all(&expr.args, depth)?;
-                self.computed(part)
+            NodeEnum::BoolExpr(expr) => {
+                let parts = self.lazily(|reader| reader.parts(&expr.args, depth))?;
+                self.chosen(Part::logic(&parts))
             }
-            NodeEnum::NullTest(test) => self.part(test.arg.as_ref()?, depth + 1),
-            NodeEnum::BooleanTest(test) => self.part(test.arg.as_ref()?, depth + 1),
+            NodeEnum::CoalesceExpr(expr) => {
+                let parts = self.lazily(|reader| reader.parts(&expr.args, depth))?;
+                self.chosen(Part::coalesce(&parts))
+            }
+            NodeEnum::CaseExpr(case) => {
+                let part = self.lazily(|reader| reader.case(case, depth))?;
+                self.chosen(part)
+            }
+            NodeEnum::MinMaxExpr(expr) => {
+                let parts = self.parts(&expr.args, depth)?;
+                self.computed(&parts, Nulls::Count)
+            }
+            NodeEnum::NullTest(test) => {
+                let part = self.part(test.arg.as_ref()?, depth + 1)?;
+                Some(Part::null_test(&part))
+            }
+            NodeEnum::BooleanTest(test) => {
+                let part = self.part(test.arg.as_ref()?, depth + 1)?;
+                Some(Part::test(&[part]))
+            }
             NodeEnum::SqlvalueFunction(function) => self.value_function(function),
             NodeEnum::TypeCast(cast) => self.cast(cast, depth),
             NodeEnum::AArrayExpr(array) => {
-                let part = self.all(&array.elements, depth)?;
-                self.computed(part)
+                let parts = self.parts(&array.elements, depth)?;
+                self.computed(&parts, Nulls::Count)
             }
             _ => None,
         }
     }
 
-    fn all(&mut self, nodes: &[protobuf::Node], depth: usize) -> Option<Part> {
-        nodes.iter().try_fold(Part::CONSTANT, |all, node| Some(all.and(self.part(node, depth + 1)?)))
+    fn parts(&mut self, nodes: &[protobuf::Node], depth: usize) -> Option<Vec<Part>> {
+        nodes.iter().map(|node| self.part(node, depth + 1)).collect()
     }
 
-    /// Something is made of this.
-    fn computed(&mut self, part: Part) -> Option<Part> {
+    fn constant(&self, constant: &protobuf::AConst) -> Option<Part> {
+        let made = match &constant.val {
+            None if constant.isnull => return Some(Part::null()),
+            Some(Val::Ival(value)) => Constant::Integer(value.ival.into()),
+            Some(Val::Fval(value)) if !self.lazy || is_small(&value.fval) => {
+                value.fval.parse().map_or(Constant::Of(NUMERIC), Constant::Integer)
+            }
+            Some(Val::Boolval(_)) => Constant::Of(BOOL),
+            Some(Val::Sval(text)) if is_lasting(&text.sval) && (!self.lazy || is_short(&text.sval)) => {
+                Constant::Text
+            }
+            _ => return None,
+        };
+        Some(Part::constant(made))
+    }
+
+    /// Something is made of these.
+    fn computed(&mut self, parts: &[Part], nulls: Nulls) -> Option<Part> {
         self.used.converts = true;
-        (!self.lazy || !part.param || part.waits).then_some(part)
+        let made = Part::call(parts, nulls);
+        // Nobody can say whether that fails.
+        let early = self.lazy && made.param && Part::fold(parts);
+        (!early).then_some(made)
     }
 
     /// The same, by a function or operator. Of constants alone, whose types are open, the one of a user could be meant that takes none
     /// but types of users'.
-    fn called(&mut self, part: Part) -> Option<Part> {
-        if part.waits || part.param { self.computed(part) } else { None }
+    fn called(&mut self, parts: &[Part], nulls: Nulls) -> Option<Part> {
+        let open = parts.iter().all(|part| !part.waits && !part.param);
+        if open { None } else { self.computed(parts, nulls) }
     }
 
-    /// Not all of them may be needed.
-    fn lazily(&mut self, nodes: &[protobuf::Node], depth: usize) -> Option<Part> {
+    /// Reads what may never be needed.
+    fn lazily<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let lazy = std::mem::replace(&mut self.lazy, true);
-        let part = self.all(nodes, depth);
+        let read = read(self);
         self.lazy = lazy;
-        self.computed(part?)
+        read
+    }
+
+    /// One of several. What may never be needed hangs not on parameters alone.
+    fn chosen(&mut self, part: Part) -> Option<Part> {
+        self.used.converts = true;
+        (!self.lazy || !part.param || part.waits).then_some(part)
     }
 
     fn case(&mut self, case: &protobuf::CaseExpr, depth: usize) -> Option<Part> {
-        if case.arg.is_some() {
+        let mut subject = None;
+        if let Some(node) = &case.arg {
             self.used.name("=");
+            subject = Some(self.part(node, depth + 1)?);
         }
-        let mut nodes: Vec<protobuf::Node> = Vec::new();
-        nodes.extend(case.arg.as_deref().cloned());
+        let mut whens = Vec::new();
         for when in &case.args {
             let NodeEnum::CaseWhen(when) = when.node.as_ref()? else { return None };
-            nodes.push(when.expr.as_deref()?.clone());
-            nodes.push(when.result.as_deref()?.clone());
+            let condition = self.part(when.expr.as_deref()?, depth + 1)?;
+            let condition = match &subject {
+                Some(subject) => compared(subject, condition)?,
+                None => condition,
+            };
+            whens.push((condition, self.part(when.result.as_deref()?, depth + 1)?));
         }
-        nodes.extend(case.defresult.as_deref().cloned());
-        self.lazily(&nodes, depth)
+        let otherwise = match &case.defresult {
+            Some(node) => self.part(node, depth + 1)?,
+            None => Part::null(),
+        };
+        Some(Part::case(&whens, &otherwise))
     }
 
     /// `table.column`, `schema.table.column` or `EXCLUDED.column`.
@@ -298,7 +387,7 @@ impl Reader<'_> {
             }
             self.used.columns.push(name.sval.clone());
         }
-        Some(Part::WAITS)
+        Some(Part::waits())
     }
 
     fn call(&mut self, call: &protobuf::FuncCall, depth: usize) -> Option<Part> {
@@ -320,7 +409,7 @@ impl Reader<'_> {
             let (_, source, time) = SOURCES.iter().find(|(known, ..)| *known == name)?;
             self.used.source(*source);
             self.used.time |= time;
-            return Some(Part::WAITS);
+            return Some(Part::waits());
         }
         let known = FUNCTIONS.iter().any(|(known, args)| *known == name && args.contains(&call.args.len()));
         if !known {
@@ -331,8 +420,12 @@ impl Reader<'_> {
         } else {
             self.used.name(name);
         }
-        let part = self.all(&call.args, depth)?;
-        self.called(part)
+        // With a number of digits it is of `numeric` alone.
+        let makes =
+            MAKES.iter().filter(|(known, oid)| *known == name && (*oid != FLOAT8 || call.args.len() == 1));
+        self.used.makes.extend(makes.map(|(_, oid)| oid));
+        let parts = self.parts(&call.args, depth)?;
+        self.called(&parts, nulls_of(name))
     }
 
     fn operator(&mut self, expr: &protobuf::AExpr, depth: usize) -> Option<Part> {
@@ -349,9 +442,15 @@ impl Reader<'_> {
             return None;
         }
         self.used.name(&name.sval);
-        let left = expr.lexpr.as_ref().map_or(Some(Part::CONSTANT), |left| self.part(left, depth + 1))?;
-        let right = self.part(expr.rexpr.as_ref()?, depth + 1)?;
-        self.called(left.and(right))
+        let sides = [expr.lexpr.as_ref(), Some(expr.rexpr.as_ref()?)];
+        let sides = sides.into_iter().flatten().map(|side| self.part(side, depth + 1));
+        let sides = sides.collect::<Option<Vec<_>>>()?;
+        let made = self.called(&sides, nulls_of(&name.sval))?;
+        Some(match expr.kind() {
+            AExprKind::AexprNullif => Part::null_if(&sides),
+            AExprKind::AexprDistinct | AExprKind::AexprNotDistinct => Part::test(&sides),
+            _ => made,
+        })
     }
 
     /// CURRENT_TIMESTAMP and its kin, but for CURRENT_TIME, which is a `timetz`.
@@ -364,11 +463,14 @@ impl Reader<'_> {
             | Op::SvfopLocaltimestamp
             | Op::SvfopLocaltimestampN => self.used.source(Source::Time),
             // A `time`.
-            Op::SvfopLocaltime | Op::SvfopLocaltimeN => self.used.converts = true,
+            Op::SvfopLocaltime | Op::SvfopLocaltimeN => {
+                self.used.converts = true;
+                self.used.makes.push(TIME);
+            }
             _ => return None,
         }
         self.used.time = true;
-        Some(Part::WAITS)
+        Some(Part::waits())
     }
 
     /// To a type of PostgreSQL's own.
@@ -389,7 +491,11 @@ impl Reader<'_> {
             self.used.typed.push((param_number(param).ok()?, to));
             return (to.typmod < 0).then_some(part);
         }
-        self.computed(part)
+        let mut made = self.computed(&[part], Nulls::Pass)?;
+        if !made.constants.is_empty() {
+            made.constants = vec![Constant::Of(oid)];
+        }
+        Some(made)
     }
 }
 
@@ -429,6 +535,7 @@ mod tests {
         assert_eq!(used.names, ["||", "lower", "round"]);
         assert_eq!((used.params, used.lazy_params.len(), used.typed.len()), (vec![1, 2], 0, 1));
         assert_eq!(used.casts, [1700]);
+        assert!(used.makes.is_empty());
         assert!(used.converts && !used.time);
         for (expression, names) in [
             ("now() - interval '1 day'", &["-"][..]),
@@ -529,6 +636,77 @@ mod tests {
         ] {
             assert_eq!(set(expression), Err(NotPourable::OnConflict), "{expression}");
         }
+    }
+
+    #[test]
+    fn what_may_be_a_parameter_alone_is_not_computed_with() {
+        for expression in [
+            "COALESCE($2, t.a) + 1",
+            "COALESCE(t.a + $2, 5) + 1",
+            "1 + CASE WHEN $2 THEN $3 ELSE t.a END",
+            "1 + CASE WHEN t.a > $2 THEN t.a ELSE 5 END",
+            "1 + CASE $2 WHEN 'x' THEN 5 ELSE t.a END",
+            "CASE COALESCE($2, t.a) WHEN COALESCE($3, t.b) THEN 1 ELSE 2 END",
+            "1 WHERE COALESCE($2, t.a) + 1 > 5",
+            "$2 AND COALESCE($3, t.a) / $4 > 1",
+            "($2 OR t.a)::int",
+            "(NOT (t.a IS NULL AND $2))::int",
+            "(COALESCE($2, t.a) IS NULL)::int",
+            "(t.a IS DISTINCT FROM $2)::int",
+            "((t.a > $2) IS TRUE)::int",
+            "NULLIF(COALESCE($2, t.a), 1) / 0",
+            "COALESCE($2, t.b)::int",
+            "COALESCE($2, t.b)::numeric(4, 2)",
+            "split_part(COALESCE($2, t.b), 'x', 0)",
+            "ARRAY[COALESCE($2, t.b)]",
+            "GREATEST(COALESCE($2, t.a), 5)",
+            "GREATEST(t.a + $2, 5) + 1",
+            "1 / (cardinality(ARRAY[t.a + $2]) - 1)",
+            "cardinality(t.a || $2 || $3)",
+            "CASE WHEN $2 THEN t.a ELSE 1e400 END",
+            "COALESCE($2, '5000000101')",
+        ] {
+            assert_eq!(set(expression), Err(NotPourable::OnConflict), "{expression}");
+        }
+        for expression in [
+            "CASE WHEN now() > $2 THEN COALESCE($3, length(now()::text)) + 1 ELSE 0 END",
+            "now() > $2 OR COALESCE($3, length(now()::text)) + 1 > 0",
+        ] {
+            assert_eq!(value(expression), Err(NotPourable::Expression), "{expression}");
+        }
+        assert!(value("COALESCE($1, 1) + 1").is_ok());
+    }
+
+    #[test]
+    fn what_a_column_may_be_set_to_early_is_told() {
+        for (expression, constants) in [
+            ("COALESCE($2, t.b)", &[Constant::Param(2)][..]),
+            ("COALESCE(t.b, $2)", &[]),
+            ("COALESCE(t.n, 0) + $2", &[]),
+            ("COALESCE(5, t.n)", &[]),
+            ("CASE WHEN $2 THEN 1 ELSE t.n END", &[Constant::Integer(1)]),
+            ("CASE WHEN $2 THEN 1.5 ELSE t.m END + t.n", &[]),
+            ("CASE WHEN t.n > EXCLUDED.n THEN t.n ELSE $2 END", &[]),
+            ("CASE WHEN t.n > $2 THEN 7 ELSE $3 END", &[Constant::Param(3)]),
+            ("CASE WHEN t.n IS NULL THEN $2 END", &[Constant::Param(2)]),
+            ("CASE WHEN $2 THEN 'a' ELSE t.b END", &[Constant::Text]),
+            ("CASE WHEN $2 THEN interval '1 day' ELSE t.b END", &[Constant::Of(1186)]),
+            ("t.o AND $2", &[Constant::Of(BOOL)]),
+            ("NULLIF(t.b, $2)", &[]),
+            ("NULLIF($2, t.b)", &[Constant::Param(2)]),
+            ("GREATEST(t.n, $2)", &[]),
+            ("t.b || $2 || '.'", &[Constant::Text]),
+            ("now() - $2", &[]),
+        ] {
+            let set = set(expression).expect(expression).set;
+            let expected: Vec<_> = constants.iter().map(|constant| ("b".to_owned(), *constant)).collect();
+            assert_eq!(set, expected, "{expression}");
+        }
+        // What is compared is set to nothing.
+        assert!(set("1 WHERE COALESCE($2, t.n) IS NULL").expect("WHERE").set.is_empty());
+        let makes = |expression: &str| set(expression).expect(expression).makes;
+        assert_eq!(makes("floor(t.n) + date_trunc('day', t.d) + round(t.n, 2)"), [FLOAT8, TIMESTAMP]);
+        assert_eq!(makes("LOCALTIME"), [TIME]);
     }
 
     #[test]

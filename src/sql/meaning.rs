@@ -519,7 +519,7 @@ fn updated(node: &protobuf::Node, reader: &mut Reader<'_>) -> Option<Update> {
         _ if excluded => SetTo::Excluded,
         NodeEnum::ParamRef(param) => SetTo::Param(param_number(param).ok()?),
         _ => {
-            reader.read(value)?;
+            reader.read_into(&target.name, value)?;
             SetTo::Computed
         }
     };

@@ -3,7 +3,7 @@
 use crate::coalesce::catalog::{Column, FIRST_USER_OID, Reason, TypeKind};
 use crate::coalesce::plan::ItemRule;
 use crate::sql::cast::{self, Cast};
-use crate::sql::expression::Source;
+use crate::sql::expression::{Constant, Source, Used};
 use crate::sql::insert::{Class, Item, without_cast};
 use crate::sql::meaning::InsertTarget;
 use crate::wire::Oid;
@@ -332,13 +332,17 @@ pub(super) fn takes_computed(column: &Column) -> Result<(), Reason> {
 
 /// Is a parameter of this type taken to the types of its company without an error, whatever its value? Where its value is not needed,
 /// an INSERT of its own would fail by it, perhaps, and one whose plan is for any value would not. A day may be none of a `timestamp`'s, and
-/// so on, and a `numeric` be too large for a float; to no other types do others go by themselves, or they do so always.
-pub(super) fn is_used_unfailingly(oid: Oid, types: &[Oid], source: Option<Source>) -> bool {
+/// so on, and a `numeric` be too large for a float; to no other types do others go by themselves, or they do so always. A day and an
+/// `interval` or a `time` make a `timestamp`, and an `interval` is multiplied by a float.
+pub(super) fn is_used_unfailingly(oid: Oid, types: &[Oid], used: &Used) -> bool {
     let times = [oid::DATE, oid::TIMESTAMP, oid::TIMESTAMPTZ];
+    let of_spans = types.contains(&oid::INTERVAL) && used.names.iter().any(|name| name == "*" || name == "/");
     match oid {
-        oid::NUMERIC => !types.iter().any(|other| matches!(*other, oid::FLOAT4 | oid::FLOAT8)),
+        oid::NUMERIC => !types.iter().any(|other| is_float(*other)) && !of_spans,
+        oid::DATE if types.contains(&oid::INTERVAL) || types.contains(&oid::TIME) => false,
         oid::DATE | oid::TIMESTAMP => {
-            source != Some(Source::Time) && !types.iter().any(|other| *other != oid && times.contains(other))
+            used.source != Some(Source::Time)
+                && !types.iter().any(|other| *other != oid && times.contains(other))
         }
         _ => true,
     }
@@ -354,6 +358,47 @@ pub(super) fn is_set_unfailingly(oid: Oid, column: &Column) -> Result<(), Reason
         return Ok(());
     }
     Err(Reason::Parameter { column: column.name.clone(), oid, base: column.base_name.clone() })
+}
+
+fn is_float(oid: Oid) -> bool {
+    matches!(oid, oid::FLOAT4 | oid::FLOAT8)
+}
+
+/// The same, of what an expression may be reduced to, in the company of these types: an integer may have become a float, of another value.
+pub(super) fn is_constant_set_unfailingly(
+    constant: Constant,
+    column: &Column,
+    param: impl FnOnce(u16) -> Result<(), Reason>,
+    types: &[Oid],
+) -> Result<(), Reason> {
+    let base = column.base_oid;
+    let rounded = IntWidth::of(base).is_some() && types.iter().any(|oid| is_float(*oid));
+    let fits = match constant {
+        _ if rounded => false,
+        Constant::Param(number) => return param(number),
+        Constant::Of(oid) => return is_set_unfailingly(oid.into(), column),
+        Constant::Text => cast::is_text(base) && column.typmod < 0,
+        Constant::Integer(value) => is_number_for(value, base) && column.typmod < 0,
+        Constant::Unknown => false,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(Reason::Literal {
+            column: column.name.clone(),
+            class: class_name(Class::Computed),
+            base: column.base_name.clone(),
+        })
+    }
+}
+
+fn is_number_for(value: i64, oid: Oid) -> bool {
+    match IntWidth::of(oid) {
+        Some(IntWidth::Two) => i16::try_from(value).is_ok(),
+        Some(IntWidth::Four) => i32::try_from(value).is_ok(),
+        Some(IntWidth::Eight) => true,
+        None => oid == oid::NUMERIC || is_float(oid),
+    }
 }
 
 /// An enum's label is its text, where nobody made a function for that cast.
