@@ -401,6 +401,37 @@ fn a_minimum_of_connections_is_kept_and_idle_ones_close() {
     drop(raws);
 }
 
+/// Each logs in with the settings of its client there, and the next one like it finds a connection.
+#[test]
+fn session_mode_keeps_its_minimum_for_the_next_client_like_the_last() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"\nmin_pool_size = 3", "", "");
+    let enter = |name: &str| {
+        let parameters = [("user", "postgres"), ("database", &database), ("application_name", name)];
+        let mut raw = Raw::login_as(proxy.port(), &parameters, "").expect("let in");
+        let pid = raw.value("SELECT pg_backend_pid()").expect("pid");
+        (raw, pid)
+    };
+    let pids = || {
+        let sql =
+            format!("SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE datname = '{database}'");
+        server.psql("postgres", &sql)
+    };
+    let _first = enter("app");
+    wait_for_connections(server, &database, 3);
+    let kept = pids();
+    for _ in 0..2 {
+        let (raw, pid) = enter("app");
+        assert!(kept.contains(&pid), "{pid} of {kept}");
+        drop(raw);
+    }
+    // Others are kept for another application; those of the first are there as long as they are not needed elsewhere.
+    let _other = enter("other");
+    wait_for_connections(server, &database, 5);
+    assert!(pids().contains(&enter("other").1));
+}
+
 #[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();

@@ -109,7 +109,8 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
     pool::Settings {
         mode: if replicates { PoolMode::Session } else { chosen() },
         size: user.and_then(|u| u.pool_size).or(database.pool_size).unwrap_or(general.default_pool_size),
-        min_size: database.min_pool_size.unwrap_or(general.min_pool_size),
+        // A replication connection serves the client that asked for it.
+        min_size: if replicates { 0 } else { database.min_pool_size.unwrap_or(general.min_pool_size) },
         reserve_size: user
             .and_then(|u| u.reserve_pool_size)
             .or(database.reserve_pool_size)

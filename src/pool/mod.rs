@@ -182,6 +182,8 @@ struct Inner {
     total: usize,
     /// Everything that is connected, for the console.
     servers: Vec<Arc<ServerShared>>,
+    /// Session mode: what the last client asked for that got a connection; the next one is most likely to ask for the same.
+    ordinary: Option<Arc<VarSet>>,
     /// As the pool's: for those that hold the lock anyway.
     settings: Arc<Settings>,
     paused: bool,
@@ -198,11 +200,29 @@ impl Inner {
             queue: Queue::default(),
             total: 0,
             servers: Vec::new(),
+            ordinary: None,
             settings,
             paused,
             vacate_until: None,
             look_at_names: Some(Instant::now()),
         }
+    }
+
+    /// A client that asked for this got a connection. One with a role serves nobody else when it has left.
+    fn note_ordinary(&mut self, startup: Option<&Arc<VarSet>>) {
+        if let Some(startup) = startup.filter(|set| !set.names_a_role()) {
+            self.ordinary = Some(Arc::clone(startup));
+        }
+    }
+
+    /// What is missing to `min_pool_size`, of connections that are for this. Idle ones that are for others are of no use to
+    /// the next client, and make way when the pool is full.
+    fn missing(&self, startup: Option<&Arc<VarSet>>) -> usize {
+        let most = self.settings.most(0);
+        let unfit = self.idle.iter().filter(|server| !server.is_for(startup)).count();
+        let all = self.total + self.queue.logins();
+        let missing = self.settings.min_size.min(most).saturating_sub(all - unfit);
+        missing.min(most.saturating_sub(all))
     }
 }
 
@@ -295,7 +315,10 @@ impl Pool {
                 break;
             }
         }
-        best.map(|(at, _)| inner.idle.remove(at))
+        best.map(|(at, _)| {
+            inner.note_ordinary(startup);
+            inner.idle.remove(at)
+        })
     }
 
     /// Takes a connection out of the counts.
@@ -594,6 +617,7 @@ impl Pool {
         {
             let mut inner = self.lock();
             inner.queue.succeeded(login);
+            inner.note_ordinary(login.startup.as_ref());
             inner.total += 1;
             inner.servers.push(Arc::clone(&server.shared));
         }
@@ -865,18 +889,19 @@ impl Pool {
     }
 
     fn keep_minimum(self: &Arc<Self>, settings: &Settings) {
-        if self.clients.load(Ordering::Relaxed) == 0 || settings.mode == PoolMode::Session {
+        if self.clients.load(Ordering::Relaxed) == 0 {
             return;
         }
         let missing = {
             let mut inner = self.lock();
-            let have = inner.total + inner.queue.logins();
-            let missing = settings.min_size.min(settings.most(0)).saturating_sub(have);
             if inner.paused || inner.queue.is_in_trouble() {
                 return;
             }
+            let startup = (settings.mode == PoolMode::Session)
+                .then(|| inner.ordinary.clone().unwrap_or_else(|| Arc::clone(&self.shared.none)));
+            let missing = inner.missing(startup.as_ref());
             let granted = (0..missing).take_while(|_| self.take_slot(settings));
-            granted.map(|_| inner.queue.begin(None)).collect::<Vec<_>>()
+            granted.map(|_| inner.queue.begin(startup.clone())).collect::<Vec<_>>()
         };
         for login in missing {
             tokio::spawn(Arc::clone(self).login(login));
