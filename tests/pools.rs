@@ -432,6 +432,38 @@ fn session_mode_keeps_its_minimum_for_the_next_client_like_the_last() {
     assert!(pids().contains(&enter("other").1));
 }
 
+/// The entry says whom they log in as: no client has to come first.
+#[test]
+fn a_minimum_of_an_entry_with_a_user_is_kept_before_the_first_client() {
+    let server = Postgres::shared();
+    let [one, two] = [server.fresh_database(""), server.fresh_database("")];
+    let entry = |name: &str, more: &str| {
+        format!("[databases.{name}]\nhost = \"127.0.0.1\"\nport = {}\n{more}\n", server.port())
+    };
+    let user = "user = \"postgres\"\nmin_pool_size = 2";
+    for mode in ["transaction", "session"] {
+        let general = format!("pool_mode = \"{mode}\"");
+        let named = |text: String| text.replace("[databases.\"*\"]", "[databases.none]");
+        let config = |rest: &str| named(Proxy::config(server, &general, "", rest));
+        let proxy =
+            Proxy::start(&config(&format!("{}{}", entry(&one, user), entry(&two, "min_pool_size = 2"))));
+        wait_for_connections(server, &one, 2);
+        assert_eq!(connections(server, &two), 0, "{mode}: nobody knows as whom");
+        let pids = format!("SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE datname = '{one}'");
+        let kept = server.psql("postgres", &pids);
+        let mut client = Raw::login(proxy.port(), &one);
+        let pid = client.value("SELECT pg_backend_pid()").expect("pid");
+        assert!(kept.contains(&pid), "{mode}: {pid} of {kept}");
+        drop(client);
+        // Another entry has one from here on, and the first is gone.
+        proxy.reload(&config(&entry(&two, user)));
+        wait_for_connections(server, &two, 2);
+        wait_for_connections(server, &one, 0);
+        drop(proxy);
+        wait_for_connections(server, &two, 0);
+    }
+}
+
 #[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();

@@ -77,6 +77,8 @@ pub struct Settings {
     pub size: usize,
     /// Kept open while the pool is used.
     pub min_size: usize,
+    /// And while it is not: the entry says whom its connections log in as, so no client is waited for.
+    pub kept_alone: bool,
     /// Extra ones after `reserve_timeout`.
     pub reserve_size: usize,
     /// See `reserve_size`.
@@ -125,6 +127,11 @@ impl Settings {
     fn patience(&self) -> Duration {
         let limits = [self.server_connect_timeout, self.query_wait_timeout / 2];
         limits.into_iter().filter(|limit| !limit.is_zero()).min().unwrap_or_default()
+    }
+
+    /// It has connections without a client.
+    fn keeps_alone(&self) -> bool {
+        self.kept_alone && self.min_size > 0
     }
 
     /// Most connections with so many in reserve.
@@ -689,6 +696,12 @@ impl Pool {
         self.settings.store(settings);
     }
 
+    /// Its database is no more: what is idle closes, and nothing is kept.
+    pub fn give_up(self: &Arc<Self>) {
+        self.govern(Settings { min_size: 0, ..(**self.settings.load()).clone() });
+        self.reconnect();
+    }
+
     /// What all pools share.
     pub fn shared(&self) -> &Arc<registry::Shared> {
         &self.shared
@@ -772,10 +785,11 @@ impl Pool {
         CountedIn { pool: Arc::clone(self), of_user }
     }
 
-    /// No client, no connection, nobody who waits for one.
+    /// No client, no connection, nobody who waits for one, none to be kept.
     pub fn is_unused(&self) -> bool {
         let inner = self.lock();
         inner.total + inner.queue.logins() == 0
+            && !inner.settings.keeps_alone()
             && inner.queue.is_empty()
             && self.clients.load(Ordering::Relaxed) == 0
     }
@@ -889,17 +903,19 @@ impl Pool {
     }
 
     fn keep_minimum(self: &Arc<Self>, settings: &Settings) {
-        if self.clients.load(Ordering::Relaxed) == 0 {
+        if self.clients.load(Ordering::Relaxed) == 0 && !settings.keeps_alone() {
             return;
         }
+        let now = Instant::now();
         let missing = {
             let mut inner = self.lock();
-            if inner.paused || inner.queue.is_in_trouble() {
+            let vacated = inner.vacate_until.is_some_and(|until| now < until);
+            if inner.paused || vacated || inner.queue.hesitates(settings.server_login_retry, now) {
                 return;
             }
             let startup = (settings.mode == PoolMode::Session)
                 .then(|| inner.ordinary.clone().unwrap_or_else(|| Arc::clone(&self.shared.none)));
-            let missing = inner.missing(startup.as_ref());
+            let missing = inner.missing(startup.as_ref()).min(inner.queue.tries());
             let granted = (0..missing).take_while(|_| self.take_slot(settings));
             granted.map(|_| inner.queue.begin(startup.clone())).collect::<Vec<_>>()
         };

@@ -108,6 +108,7 @@ impl Lookup {
             mode: PoolMode::Transaction,
             size: LOOKUPS_AT_A_TIME,
             min_size: 0,
+            kept_alone: false,
             reserve_size: 0,
             max_db_connections: 0,
             max_user_connections: 0,

@@ -48,8 +48,8 @@ use crate::error::{Error, Kind};
 use crate::files;
 use crate::learn::Learner;
 use crate::net::{Acceptor, Connector, Peer, Stream};
-use crate::pool::{Checkout, Pools};
-use crate::settings::{Settings, is_within};
+use crate::pool::{Checkout, PoolKey, Pools};
+use crate::settings::{Database, Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
 use crate::wire::CancelKey;
@@ -373,6 +373,7 @@ impl Proxy {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
             tick.tick().await;
+            self.open_kept_pools();
             for pool in self.cx.pools.all() {
                 pool.maintain();
             }
@@ -391,6 +392,19 @@ impl Proxy {
             if let Some(average) = period.filter(|_| settings.general.log_stats) {
                 averages::log(&average);
             }
+        }
+    }
+
+    /// Where the entry says whom its connections log in as, `min_pool_size` does not wait for a client.
+    fn open_kept_pools(&self) {
+        let settings = self.cx.settings.load();
+        let min = |entry: &Database| entry.min_pool_size.unwrap_or(settings.general.min_pool_size);
+        for (name, entry) in settings.databases.iter().filter(|(_, entry)| min(entry) > 0) {
+            let Some(user) = &entry.user else { continue };
+            let key = PoolKey::new(name.clone(), user.clone());
+            self.cx
+                .pools
+                .get(&key, || login::pool_of_entry(&settings, &self.cx.server_tls.load(), entry, &key));
         }
     }
 
