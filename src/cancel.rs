@@ -210,6 +210,13 @@ impl ClientShared {
         self.xact_since.store(millis, Ordering::Relaxed);
     }
 
+    /// Hot path. A transaction begins on a server, with a request that may have waited for it since `asked`.
+    pub fn begin_linked(&self, asked: Instant, now: Instant) {
+        self.state.store(ClientState::Active as u8, Ordering::Relaxed);
+        self.since.store(self.millis(asked), Ordering::Relaxed);
+        self.xact_since.store(self.millis(now), Ordering::Relaxed);
+    }
+
     /// How long it does that, and how long its transaction runs.
     pub fn ages(&self, now: Instant) -> (Duration, Duration) {
         let age = |at: &AtomicU64| {

@@ -875,6 +875,27 @@ fn long_queries_are_ended_on_the_server_too() {
     }
 }
 
+#[test]
+fn who_waits_for_a_server_is_bound_by_query_timeout_too() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_timeout = 1\nquery_wait_timeout = 0", "", "");
+    let mut holder = Raw::login(proxy.port(), &database);
+    let mut raws = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    holder.rows("BEGIN");
+    for (raw, sql) in raws.iter_mut().zip(["SELECT 7", "SELECT 8"]) {
+        send_query(raw, sql);
+    }
+    for raw in &mut raws {
+        is_closed(raw, "57014", "query_timeout");
+    }
+    assert_eq!(
+        holder.value("SELECT 1").as_deref(),
+        Some("1"),
+        "it is inside a transaction, and asks nothing"
+    );
+}
+
 /// Nobody waits for it any more, but the server.
 #[test]
 fn a_long_query_whose_client_left_is_ended_too() {

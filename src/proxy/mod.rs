@@ -455,7 +455,9 @@ impl Proxy {
             let signal = match state {
                 ClientState::Idle if idle() => Signal::IdleTimeout,
                 ClientState::IdleInTransaction if idle_inside() => Signal::IdleTransactionTimeout,
-                ClientState::Active | ClientState::Coalescing if query() => Signal::QueryTimeout,
+                ClientState::Waiting | ClientState::Active | ClientState::Coalescing if query() => {
+                    Signal::QueryTimeout
+                }
                 ClientState::Active | ClientState::Coalescing | ClientState::IdleInTransaction
                     if transaction() =>
                 {
