@@ -464,7 +464,7 @@ impl Session {
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings();
         self.linked_at = now;
-        self.me.begin_linked(asked, now);
+        self.me.begin_linked(asked, now, self.state.turns, self.state.xact_turns);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.vars.report, self.state.awaiting) = (Reporting::None, false);

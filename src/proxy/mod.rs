@@ -11,7 +11,7 @@
 //!                                            status     the page for people
 //! lookup     auth_query
 //! logins     who has not logged in yet       show, act  what it asks, what it orders
-//! workers    threads
+//! workers    threads                        timeouts   of clients
 //! ```
 
 mod act;
@@ -26,6 +26,7 @@ mod reload;
 mod show;
 mod status;
 mod stop;
+mod timeouts;
 mod workers;
 
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ use arc_swap::ArcSwap;
 use listenfd::ListenFd;
 
 use crate::auth::Auth;
-use crate::cancel::{ClientState, Peers, Registry, Signal};
+use crate::cancel::{Peers, Registry};
 use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
 use crate::client::replication::{self, Replicating};
 use crate::client::session::Session;
@@ -170,6 +171,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
     }
     let janitor = Arc::clone(&proxy);
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
+    proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_timeouts());
     proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_userlist());
     if let Some(pidfile) = &general.pidfile {
         files::write(pidfile, &format!("{}\n", std::process::id()))
@@ -368,7 +370,7 @@ impl Proxy {
         self.let_in.load(Ordering::Relaxed)
     }
 
-    /// Once a second: pools keep their limits, clients their timeouts, SHOW STATS its averages.
+    /// Once a second: pools keep their limits, SHOW STATS its averages.
     async fn maintain(self: Arc<Self>) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
@@ -383,7 +385,6 @@ impl Proxy {
                 tokio::task::spawn_blocking(move || learner.flush());
             }
             let now = Instant::now();
-            self.enforce_timeouts(now);
             self.remind_drained();
             let settings = self.cx.settings.load();
             self.forget_pools(&settings);
@@ -421,52 +422,6 @@ impl Proxy {
                 past.entry(name.clone()).or_default().add(&show::counters(&pool.stats));
             }
         });
-    }
-
-    fn enforce_timeouts(&self, now: Instant) {
-        let settings = self.cx.settings.load();
-        let general = &settings.general;
-        let common = [
-            general.client_idle_timeout,
-            general.idle_transaction_timeout,
-            general.query_timeout,
-            general.transaction_timeout,
-        ];
-        if common.iter().all(Duration::is_zero) && settings.users.is_empty() {
-            return;
-        }
-        // Replication is one query without an end.
-        let clients = self.cx.clients.all().into_iter();
-        for client in clients.filter(|client| client.asked.replication == Replication::None) {
-            let user = settings.users.get(&client.asked.user);
-            let (state, since, xact) = client.watch(now);
-            let over = |age: Duration, own: Option<Duration>, common: Duration| {
-                let limit = own.unwrap_or(common);
-                !limit.is_zero() && age > limit
-            };
-            let idle = || over(since, user.and_then(|u| u.client_idle_timeout), general.client_idle_timeout);
-            let idle_inside = || {
-                let own = user.and_then(|u| u.idle_transaction_timeout);
-                over(since, own, general.idle_transaction_timeout)
-            };
-            let query = || over(since, user.and_then(|u| u.query_timeout), general.query_timeout);
-            let transaction =
-                || over(xact, user.and_then(|u| u.transaction_timeout), general.transaction_timeout);
-            let signal = match state {
-                ClientState::Idle if idle() => Signal::IdleTimeout,
-                ClientState::IdleInTransaction if idle_inside() => Signal::IdleTransactionTimeout,
-                ClientState::Waiting | ClientState::Active | ClientState::Coalescing if query() => {
-                    Signal::QueryTimeout
-                }
-                ClientState::Active | ClientState::Coalescing | ClientState::IdleInTransaction
-                    if transaction() =>
-                {
-                    Signal::TransactionTimeout
-                }
-                _ => continue,
-            };
-            client.signal(signal);
-        }
     }
 }
 
