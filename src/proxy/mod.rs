@@ -372,7 +372,7 @@ impl Proxy {
 
     /// Once a second: pools keep their limits, SHOW STATS its averages.
     async fn maintain(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut tick = tokio::time::interval(averages::TICK);
         loop {
             tick.tick().await;
             self.open_kept_pools();
