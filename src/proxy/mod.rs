@@ -50,7 +50,7 @@ use crate::files;
 use crate::learn::Learner;
 use crate::net::{Acceptor, Connector, Peer, Stream};
 use crate::pool::{Checkout, PoolKey, Pools};
-use crate::settings::{Database, Settings, is_within};
+use crate::settings::{Database, General, Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
 use crate::wire::CancelKey;
@@ -131,6 +131,9 @@ pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
 async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Running, ServeError> {
     let files = raise_file_limit();
     let general = settings.general.clone();
+    if let Some(held) = held_pidfile(&general) {
+        return Err(held);
+    }
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
     let server_tls = Connector::new(&general.server_tls).map_err(|e| ServeError(e.to_string()))?;
     let peers = Peers::new(&settings, server_tls.clone());
@@ -178,6 +181,15 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
     Ok(Running::new(proxy, addrs, threads, sockets))
+}
+
+/// Another process would not be found by its pidfile any more. Those that follow each other on a port may share one, which names
+/// the one that began last.
+fn held_pidfile(general: &General) -> Option<ServeError> {
+    let file = general.pidfile.as_ref().filter(|_| !general.so_reuseport)?;
+    let pid = stop::holder(file)?;
+    let why = format!("it is that of process {pid}, which runs; end that one, or name another file");
+    Some(ServeError(format!("pidfile {}: {why}", file.display())))
 }
 
 /// What a connection turned out to be.
