@@ -112,11 +112,10 @@ pub struct ClientShared {
     pub application_name: Mutex<Box<str>>,
     /// Named prepared statements.
     pub statements: AtomicU64,
-    state: AtomicU8,
-    /// Milliseconds from `connected` to the last change of state.
-    since: AtomicU64,
-    /// Milliseconds from `connected` to the begin of the transaction that runs.
-    xact_since: AtomicU64,
+    /// What it does: a [`Stamp`].
+    state: AtomicU64,
+    /// The transaction that runs: a [`Stamp`], of which the state says nothing.
+    xact: AtomicU64,
     /// Answers that ended, and transactions; the janitor reads the clock, the session does not.
     turns: AtomicU32,
     xact_turns: AtomicU32,
@@ -128,12 +127,48 @@ pub struct ClientShared {
     struck: AtomicBool,
 }
 
+/// A state, and when it began, in milliseconds from the login. In one word, so that nobody takes one state's time for another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp(u64);
+
+impl Stamp {
+    /// It began then; otherwise later, and nobody looked at the clock.
+    const DATED: u64 = 1 << 7;
+    const TIME_FROM: u32 = 8;
+
+    fn new(state: ClientState, millis: u64) -> Self {
+        Self(millis << Self::TIME_FROM | Self::DATED | state as u64)
+    }
+
+    /// What it is from here on, without the time.
+    fn turned(self, state: ClientState) -> Self {
+        Self(self.since() << Self::TIME_FROM | state as u64)
+    }
+
+    fn state(self) -> ClientState {
+        ClientState::from_u8(self.0 as u8 & !(Self::DATED as u8))
+    }
+
+    fn since(self) -> u64 {
+        self.0 >> Self::TIME_FROM
+    }
+
+    fn is_dated(self) -> bool {
+        self.0 & Self::DATED != 0
+    }
+
+    /// How long after its time `passed` since the login is.
+    fn age(self, passed: Duration) -> Duration {
+        passed.saturating_sub(Duration::from_millis(self.since()))
+    }
+}
+
 /// What the janitor saw last, and when it saw it first.
 #[derive(Debug)]
 struct Watched {
-    turn: Option<(u8, u64, u32)>,
+    turn: Option<(Stamp, u32)>,
     turn_at: Instant,
-    xact: Option<(u64, u32)>,
+    xact: Option<(Stamp, u32)>,
     xact_at: Instant,
 }
 
@@ -146,8 +181,24 @@ impl Watched {
 impl ClientShared {
     /// The one door for a client's state.
     pub fn set_state(&self, state: ClientState, now: Instant) {
-        self.state.store(state as u8, Ordering::Relaxed);
-        self.since.store(self.millis(now), Ordering::Relaxed);
+        if state == ClientState::Idle {
+            self.no_transaction();
+        }
+        self.put(Stamp::new(state, self.millis(now)));
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp(self.state.load(Ordering::Acquire))
+    }
+
+    /// After what it says of the transaction: who sees the state sees that, too.
+    fn put(&self, stamp: Stamp) {
+        self.state.store(stamp.0, Ordering::Release);
+    }
+
+    /// The next one begins later than what is known here.
+    fn no_transaction(&self) {
+        self.xact.store(self.xact.load(Ordering::Relaxed) & !Stamp::DATED, Ordering::Relaxed);
     }
 
     fn millis(&self, now: Instant) -> u64 {
@@ -157,33 +208,47 @@ impl ClientShared {
     /// Hot path. Its state inside a stretch with one server connection, without the time; `turns` and `xact_turns`
     /// move with each answer and each transaction that ended.
     pub fn show(&self, state: ClientState, turns: u32, xact_turns: u32) {
-        self.state.store(state as u8, Ordering::Relaxed);
-        self.turns.store(turns, Ordering::Relaxed);
-        self.xact_turns.store(xact_turns, Ordering::Relaxed);
+        if state == ClientState::Idle || self.xact_turns.load(Ordering::Relaxed) != xact_turns {
+            self.no_transaction();
+            self.xact_turns.store(xact_turns, Ordering::Relaxed);
+        }
+        let before = self.stamp();
+        if before.state() != state || self.turns.load(Ordering::Relaxed) != turns {
+            self.turns.store(turns, Ordering::Relaxed);
+            self.put(before.turned(state));
+        }
     }
 
     /// Hot path. It is idle again, without the time: it has been what it was since its transaction began.
     pub fn rest(&self) {
-        self.state.store(ClientState::Idle as u8, Ordering::Relaxed);
+        self.no_transaction();
+        self.put(self.stamp().turned(ClientState::Idle));
     }
 
     /// For the janitor, called again and again: what it does, for how long at least it has done that, and for how long
-    /// at least its transaction has run. Both ages count from the first call that saw them.
+    /// at least its transaction has run. Where no clock was read both ages count from the first call that saw them.
     pub fn watch(&self, now: Instant) -> (ClientState, Duration, Duration) {
-        let state = self.state();
-        let since = self.since.load(Ordering::Relaxed);
-        let xact_since = self.xact_since.load(Ordering::Relaxed);
-        let turn = (state as u8, since, self.turns.load(Ordering::Relaxed));
-        let xact = (xact_since, self.xact_turns.load(Ordering::Relaxed));
+        let stamp = self.stamp();
+        let (state, begun) = (stamp.state(), Stamp(self.xact.load(Ordering::Relaxed)));
+        let turn = (stamp, self.turns.load(Ordering::Relaxed));
+        let xact = (begun, self.xact_turns.load(Ordering::Relaxed));
         let mut watched = lock(&self.watched);
         if watched.turn != Some(turn) {
             (watched.turn, watched.turn_at) = (Some(turn), now);
         }
         // Between transactions none runs.
-        if watched.xact != Some(xact) || state == ClientState::Idle {
+        if state == ClientState::Idle {
+            watched.xact = None;
+        } else if watched.xact != Some(xact) {
             (watched.xact, watched.xact_at) = (Some(xact), now);
         }
-        (state, now.duration_since(watched.turn_at), now.duration_since(watched.xact_at))
+        let passed = now.duration_since(self.connected);
+        let age = |stamp: Stamp, seen: Instant| {
+            if stamp.is_dated() { stamp.age(passed) } else { now.duration_since(seen) }
+        };
+        let in_transaction =
+            if state == ClientState::Idle { Duration::ZERO } else { age(begun, watched.xact_at) };
+        (state, age(stamp, watched.turn_at), in_transaction)
     }
 
     /// Where from, for the log.
@@ -199,24 +264,29 @@ impl ClientShared {
 
     /// What it does.
     pub fn state(&self) -> ClientState {
-        ClientState::from_u8(self.state.load(Ordering::Relaxed))
+        self.stamp().state()
     }
 
     /// Hot path. A transaction begins, in this state.
     pub fn begin(&self, state: ClientState, now: Instant) {
-        let millis = self.millis(now);
-        self.state.store(state as u8, Ordering::Relaxed);
-        self.since.store(millis, Ordering::Relaxed);
-        self.xact_since.store(millis, Ordering::Relaxed);
+        let stamp = Stamp::new(state, self.millis(now));
+        self.xact.store(stamp.0, Ordering::Relaxed);
+        self.put(stamp);
+    }
+
+    /// Hot path. A transaction begins on a server, with a request that may have waited for it since `asked`; `turns` and
+    /// `xact_turns` are those of [`Self::show`] so far.
+    pub fn begin_linked(&self, asked: Instant, now: Instant, turns: u32, xact_turns: u32) {
+        self.turns.store(turns, Ordering::Relaxed);
+        self.xact_turns.store(xact_turns, Ordering::Relaxed);
+        self.xact.store(Stamp::new(ClientState::Active, self.millis(now)).0, Ordering::Relaxed);
+        self.put(Stamp::new(ClientState::Active, self.millis(asked)));
     }
 
     /// How long it does that, and how long its transaction runs.
     pub fn ages(&self, now: Instant) -> (Duration, Duration) {
-        let age = |at: &AtomicU64| {
-            now.duration_since(self.connected)
-                .saturating_sub(Duration::from_millis(at.load(Ordering::Relaxed)))
-        };
-        (age(&self.since), age(&self.xact_since))
+        let passed = now.duration_since(self.connected);
+        (self.stamp().age(passed), Stamp(self.xact.load(Ordering::Relaxed)).age(passed))
     }
 
     /// Tells the session something; wakes it.
@@ -393,9 +463,8 @@ impl Registry {
             connected: Instant::now(),
             application_name: Mutex::new(new.application_name),
             statements: AtomicU64::new(0),
-            state: AtomicU8::new(ClientState::Idle as u8),
-            since: AtomicU64::new(0),
-            xact_since: AtomicU64::new(0),
+            state: AtomicU64::new(Stamp::new(ClientState::Idle, 0).0),
+            xact: AtomicU64::new(0),
             turns: AtomicU32::new(0),
             xact_turns: AtomicU32::new(0),
             watched: Mutex::new(Watched::new(Instant::now())),
@@ -470,5 +539,77 @@ impl Registry {
             Linked::Enough => {}
             Linked::None => client.signal(Signal::Cancel),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client() -> Arc<ClientShared> {
+        Registry::default().enter(NewClient {
+            asked: PoolKey::new("db".into(), "ann".into()),
+            console: false,
+            pid: None,
+            peer_id: 0,
+            key_bytes: 4,
+            peer: None,
+            local: None,
+            tls: None,
+            application_name: "".into(),
+        })
+    }
+
+    /// What is told of it so long after its login: its state, and the seconds of it and of its transaction.
+    fn seen(client: &ClientShared, seconds: u64) -> (ClientState, u64, u64) {
+        let (state, age, xact) = client.watch(client.connected + Duration::from_secs(seconds));
+        (state, age.as_secs(), xact.as_secs())
+    }
+
+    #[test]
+    fn an_age_counts_from_when_it_began_where_that_is_known() {
+        use ClientState::{Active, Coalescing, Idle, IdleInTransaction, Waiting};
+        let client = client();
+        let at = |seconds| client.connected + Duration::from_secs(seconds);
+        assert_eq!(seen(&client, 5), (Idle, 5, 0));
+        client.set_state(Waiting, at(10));
+        assert_eq!(seen(&client, 13), (Waiting, 3, 0));
+        // The request has waited since 10; its transaction begins with the server.
+        client.begin_linked(at(10), at(14), 7, 3);
+        client.show(Active, 7, 3);
+        assert_eq!(seen(&client, 16), (Active, 6, 2));
+        // Answers and requests behind it read no clock.
+        client.show(IdleInTransaction, 8, 3);
+        assert_eq!(seen(&client, 20), (IdleInTransaction, 0, 6));
+        assert_eq!(seen(&client, 22), (IdleInTransaction, 2, 8));
+        client.show(Active, 8, 3);
+        assert_eq!(seen(&client, 24), (Active, 0, 10));
+        client.set_state(Idle, at(30));
+        assert_eq!(seen(&client, 31), (Idle, 1, 0));
+        client.begin(Coalescing, at(40));
+        assert_eq!(seen(&client, 42), (Coalescing, 2, 2));
+        client.rest();
+        assert_eq!(seen(&client, 45), (Idle, 0, 0));
+        assert_eq!(seen(&client, 47), (Idle, 2, 0));
+    }
+
+    #[test]
+    fn a_transaction_that_begins_without_the_clock_is_as_old_as_it_is_known() {
+        use ClientState::{Active, Idle, IdleInTransaction};
+        let at = |client: &ClientShared, seconds| client.connected + Duration::from_secs(seconds);
+        // A client with a server of its own, which was idle long before its first transaction, and between two.
+        let client = client();
+        client.begin_linked(at(&client, 0), at(&client, 0), 0, 0);
+        client.show(Idle, 0, 0);
+        assert_eq!(seen(&client, 50), (Idle, 0, 0));
+        client.show(IdleInTransaction, 1, 0);
+        assert_eq!(seen(&client, 60), (IdleInTransaction, 0, 0));
+        client.show(Active, 2, 1);
+        assert_eq!(seen(&client, 65), (Active, 0, 0));
+        assert_eq!(seen(&client, 66), (Active, 1, 1));
+        // One of which no server knows yet, behind one that was there.
+        client.set_state(Idle, at(&client, 70));
+        client.show(IdleInTransaction, 3, 2);
+        assert_eq!(seen(&client, 90), (IdleInTransaction, 0, 0));
     }
 }

@@ -53,6 +53,33 @@ fn a_bad_file_is_refused_by_check_and_by_serve_with_every_mistake() {
 }
 
 #[test]
+fn a_pidfile_of_a_process_that_runs_is_not_taken_over() {
+    let (server, dir) = (Postgres::shared(), tempfile::tempdir().expect("a directory"));
+    let pidfile = dir.path().join("pid");
+    let named =
+        || std::fs::read_to_string(&pidfile).expect("a pidfile").trim().parse::<u32>().expect("a number");
+    let config = |more: &str| Proxy::config(server, &format!("pidfile = {pidfile:?}\n{more}"), "", "");
+    let first = Proxy::start(&config(""));
+    assert_eq!(named(), first.pid());
+    let file = dir.path().join("pgsluice.toml");
+    let port = support::child::free_port().to_string();
+    std::fs::write(&file, config("").replace("@PORT@", &port)).expect("a file");
+    let serve = [env!("CARGO_BIN_EXE_pgsluice"), "serve", "-c"];
+    let output = Command::new("timeout").arg("20").args(serve).arg(&file).output().expect("it runs");
+    let why = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{why}");
+    assert!(why.contains("pidfile") && why.contains(&format!("process {}", first.pid())), "{why}");
+    assert_eq!(named(), first.pid());
+    // What a process left behind that was killed is nobody's.
+    drop(first);
+    let sharing = config("so_reuseport = true\nunix_socket_dir = \"@DIR@\"");
+    let first = Proxy::start(&sharing);
+    assert_eq!(named(), first.pid());
+    let next = Proxy::start_beside(first.port(), &sharing);
+    assert_eq!(named(), next.pid(), "the next one of those that share a port");
+}
+
+#[test]
 fn who_runs_it_as_root_is_told() {
     let proxy = Proxy::to(Postgres::shared(), "", "", "");
     assert_eq!(proxy.log().contains("runs as root"), support::child::is_root(), "{}", proxy.log());

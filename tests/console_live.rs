@@ -404,7 +404,7 @@ fn pause_waits_for_transactions_and_holds_what_comes() {
         &[("database", &database), ("user", "console_other"), ("cl_waiting", "1")],
     );
     assert_eq!(backends(server, &database), "0");
-    assert_eq!(console.error(&format!("PAUSE {database}")).sqlstate(), "55000", "it is already");
+    tell(&mut console, &format!("PAUSE {database}"));
 
     tell(&mut console, &format!("RESUME {database}"));
     assert_eq!(waiting.join().expect("a client").1.as_deref(), Some("after"));
@@ -428,8 +428,19 @@ fn a_pause_that_is_cancelled_stays_and_the_console_goes_on() {
     let error = answer.iter().find(|m| m.tag == backend::ERROR_RESPONSE).expect("cancelled");
     assert_eq!(error.sqlstate(), "57014");
     assert!(find(&mut pausing, "SHOW STATE", &[("key", "paused"), ("value", "yes")]).is_some());
-    tell(&mut pausing, "RESUME");
+    // Who stopped waiting waits again, for one database or for all.
+    for command in [format!("PAUSE {database}"), "PAUSE".into()] {
+        pausing.send(&query(&command));
+        pausing.cancel_until_answered(proxy.port());
+        let answer = pausing.read_until_ready();
+        assert!(answer.iter().any(|m| m.sqlstate() == "57014"), "{}", outline(&answer));
+    }
+    pausing.send(&query("PAUSE"));
     inside.rows("COMMIT");
+    let answer = pausing.read_until_ready();
+    assert!(answer.iter().any(|m| m.command() == "PAUSE"), "{}", outline(&answer));
+    tell(&mut pausing, "RESUME");
+    assert_eq!(pausing.error("RESUME").sqlstate(), "55000", "nothing is paused");
     assert_eq!(inside.value("SELECT 1").as_deref(), Some("1"));
     // One that leaves while it waits leaves no trace either.
     inside.rows("BEGIN");

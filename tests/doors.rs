@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use pgsluice::auth::{Auth, Credential};
+use pgsluice::auth::{Auth, Credential, Found};
 use pgsluice::client::handshake::{self, Authenticated, LoginError, Opened};
 use pgsluice::limits::{LOGIN_BYTES_MAX, SCRAM_ITERATIONS_MAX, STARTUP_BYTES_MAX};
 use pgsluice::net::{Acceptor, Connector, Keepalive, Peer, Stream};
@@ -717,7 +717,7 @@ impl Door {
     /// One client up to AuthenticationOk.
     async fn take(&self, listener: &TcpListener) -> Result<Authenticated, LoginError> {
         match self.open(listener).await? {
-            Opened::Startup(client) => client.authenticate(&self.settings, &self.auth, None).await,
+            Opened::Startup(client) => client.authenticate(&self.settings, &self.auth, Found::NotAsked).await,
             Opened::Cancel { .. } => panic!("a CancelRequest"),
         }
     }

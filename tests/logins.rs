@@ -96,6 +96,39 @@ fn only_whom_the_lookup_finds_gets_in() {
     assert!(enter(&md5, "old", "wrong", &[]).is_err());
 }
 
+/// A role without a password, or with one that has expired, is somebody all the same.
+#[test]
+fn who_has_no_password_gets_in_where_none_is_asked_for() {
+    let hba = "local all all trust\nhost all lookup all scram-sha-256\nhost all all all trust\n";
+    let server = Postgres::start(PgOptions { hba: Some(hba.into()), ..PgOptions::default() });
+    server.psql(
+        "postgres",
+        "CREATE ROLE lookup LOGIN SUPERUSER PASSWORD 'asks'; CREATE ROLE nothing LOGIN; CREATE ROLE nologin;
+         CREATE ROLE expired LOGIN PASSWORD 'right' VALID UNTIL '2001-01-01';",
+    );
+    let trusting = asking(&server, "auth_type = \"trust\"", "");
+    for user in ["nothing", "expired"] {
+        assert_eq!(enter(&trusting, user, "", &[]).as_deref(), Ok(user));
+    }
+    let refused =
+        |user| format!("28000 user \"{user}\" is not in auth_file, and auth_query finds no such user");
+    for user in ["nobody", "nologin"] {
+        assert_eq!(enter(&trusting, user, "", &[]), Err(refused(user)));
+    }
+    for method in ["plain", "md5", "scram-sha-256"] {
+        let proxy = asking(&server, &format!("auth_type = \"{method}\""), "");
+        for user in ["nothing", "expired", "nobody"] {
+            for password in ["right", "wrong", ""] {
+                let told = enter(&proxy, user, password, &[]).expect_err("let in");
+                let empty = password.is_empty() && told == "28P01 empty password returned by client";
+                let refused = format!("28P01 password authentication failed for user \"{user}\"");
+                assert!(empty || told == refused, "{method} {user}: {told}");
+            }
+        }
+        assert!(proxy.log().contains("has no password on the server"), "{}", proxy.log());
+    }
+}
+
 /// As docs/config.md has it, typed by a superuser into a fresh database.
 #[test]
 fn the_manuals_function_for_lookups_works_as_it_stands_there() {

@@ -401,6 +401,69 @@ fn a_minimum_of_connections_is_kept_and_idle_ones_close() {
     drop(raws);
 }
 
+/// Each logs in with the settings of its client there, and the next one like it finds a connection.
+#[test]
+fn session_mode_keeps_its_minimum_for_the_next_client_like_the_last() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "pool_mode = \"session\"\nmin_pool_size = 3", "", "");
+    let enter = |name: &str| {
+        let parameters = [("user", "postgres"), ("database", &database), ("application_name", name)];
+        let mut raw = Raw::login_as(proxy.port(), &parameters, "").expect("let in");
+        let pid = raw.value("SELECT pg_backend_pid()").expect("pid");
+        (raw, pid)
+    };
+    let pids = || {
+        let sql =
+            format!("SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE datname = '{database}'");
+        server.psql("postgres", &sql)
+    };
+    let _first = enter("app");
+    wait_for_connections(server, &database, 3);
+    let kept = pids();
+    for _ in 0..2 {
+        let (raw, pid) = enter("app");
+        assert!(kept.contains(&pid), "{pid} of {kept}");
+        drop(raw);
+    }
+    // Others are kept for another application; those of the first are there as long as they are not needed elsewhere.
+    let _other = enter("other");
+    wait_for_connections(server, &database, 5);
+    assert!(pids().contains(&enter("other").1));
+}
+
+/// The entry says whom they log in as: no client has to come first.
+#[test]
+fn a_minimum_of_an_entry_with_a_user_is_kept_before_the_first_client() {
+    let server = Postgres::shared();
+    let [one, two] = [server.fresh_database(""), server.fresh_database("")];
+    let entry = |name: &str, more: &str| {
+        format!("[databases.{name}]\nhost = \"127.0.0.1\"\nport = {}\n{more}\n", server.port())
+    };
+    let user = "user = \"postgres\"\nmin_pool_size = 2";
+    for mode in ["transaction", "session"] {
+        let general = format!("pool_mode = \"{mode}\"");
+        let named = |text: String| text.replace("[databases.\"*\"]", "[databases.none]");
+        let config = |rest: &str| named(Proxy::config(server, &general, "", rest));
+        let proxy =
+            Proxy::start(&config(&format!("{}{}", entry(&one, user), entry(&two, "min_pool_size = 2"))));
+        wait_for_connections(server, &one, 2);
+        assert_eq!(connections(server, &two), 0, "{mode}: nobody knows as whom");
+        let pids = format!("SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE datname = '{one}'");
+        let kept = server.psql("postgres", &pids);
+        let mut client = Raw::login(proxy.port(), &one);
+        let pid = client.value("SELECT pg_backend_pid()").expect("pid");
+        assert!(kept.contains(&pid), "{mode}: {pid} of {kept}");
+        drop(client);
+        // Another entry has one from here on, and the first is gone.
+        proxy.reload(&config(&entry(&two, user)));
+        wait_for_connections(server, &two, 2);
+        wait_for_connections(server, &one, 0);
+        drop(proxy);
+        wait_for_connections(server, &two, 0);
+    }
+}
+
 #[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();
@@ -810,6 +873,27 @@ fn long_queries_are_ended_on_the_server_too() {
         is_closed(&mut raw, "57014", "query_timeout");
         server.wait_until(&database, &format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}"));
     }
+}
+
+#[test]
+fn who_waits_for_a_server_is_bound_by_query_timeout_too() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_timeout = 1\nquery_wait_timeout = 0", "", "");
+    let mut holder = Raw::login(proxy.port(), &database);
+    let mut raws = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    holder.rows("BEGIN");
+    for (raw, sql) in raws.iter_mut().zip(["SELECT 7", "SELECT 8"]) {
+        send_query(raw, sql);
+    }
+    for raw in &mut raws {
+        is_closed(raw, "57014", "query_timeout");
+    }
+    assert_eq!(
+        holder.value("SELECT 1").as_deref(),
+        Some("1"),
+        "it is inside a transaction, and asks nothing"
+    );
 }
 
 /// Nobody waits for it any more, but the server.

@@ -96,12 +96,28 @@ impl Credential {
 
 // ===== who a client claims to be =====
 
+/// What the server has for a user that auth_file does not have (`auth_query`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Found {
+    /// It was not asked.
+    #[default]
+    NotAsked,
+    /// Nobody by that name, or the question failed.
+    Nobody,
+    /// Somebody without a password that holds: let in where none is asked for, and nowhere else.
+    NoSecret,
+    /// Somebody with this one.
+    Secret(Secret),
+}
+
 /// What is known of the user that a client claims to be.
 #[derive(Debug, Clone)]
 pub struct Account<'a> {
     user: &'a str,
     secret: Cow<'a, Secret>,
     known: bool,
+    /// See there; what it says of the secret is in the other two.
+    found: &'a Found,
 }
 
 /// The exchange that an account and a method ask for.
@@ -116,9 +132,17 @@ pub enum Exchange {
 }
 
 impl Account<'_> {
-    /// Is the user in auth_file?
+    /// Is there such a user, with or without a secret?
     pub fn is_known(&self) -> bool {
-        self.known
+        self.known || *self.found == Found::NoSecret
+    }
+
+    /// Where no such user was found.
+    pub fn sought(&self) -> &'static str {
+        match self.found {
+            Found::NotAsked => "is not in auth_file",
+            _ => "is not in auth_file, and auth_query finds no such user",
+        }
     }
 
     /// The exchange for `method`; `None` if the method asks for no password.
@@ -139,7 +163,11 @@ impl Account<'_> {
     /// Why no password can be right, for the log.
     pub fn flaw(&self, exchange: Exchange) -> Option<&'static str> {
         match (self.known, self.secret.as_ref()) {
-            (false, _) => Some("the user is not in auth_file"),
+            (false, _) => Some(match self.found {
+                Found::NotAsked => "the user is not in auth_file",
+                Found::NoSecret => "the user is not in auth_file, and has no password on the server",
+                _ => "the user is not in auth_file, and auth_query finds no such user",
+            }),
             (true, Secret::Plain(password)) if password.is_empty() => {
                 Some("the user's password in auth_file is empty")
             }
@@ -237,24 +265,23 @@ impl Auth {
 
     /// What is known of `user`, or something that looks like it.
     pub fn account<'a>(&self, settings: &'a Settings, user: &'a str) -> Account<'a> {
-        self.account_of(settings, user, None)
+        self.account_of(settings, user, &Found::NotAsked)
     }
 
-    /// The same, where the server was asked and gave `found`.
-    pub fn account_of<'a>(
-        &self,
-        settings: &'a Settings,
-        user: &'a str,
-        found: Option<&'a Secret>,
-    ) -> Account<'a> {
+    /// The same, where the server was asked and gave `found`. Who has no secret looks as if there were no such user.
+    pub fn account_of<'a>(&self, settings: &'a Settings, user: &'a str, found: &'a Found) -> Account<'a> {
         // Made up for everybody, so that it takes equally long.
         let made_up = self.made_up(user);
-        if let Some(secret) = found {
+        let given = match found {
+            Found::Secret(secret) => Some(secret),
+            _ => None,
+        };
+        if let Some(secret) = given {
             self.looks.lock().unwrap_or_else(PoisonError::into_inner).see(secret);
         }
-        match settings.userlist.get(user).or(found) {
-            Some(secret) => Account { user, secret: Cow::Borrowed(secret), known: true },
-            None => Account { user, secret: Cow::Owned(made_up), known: false },
+        match settings.userlist.get(user).or(given) {
+            Some(secret) => Account { user, secret: Cow::Borrowed(secret), known: true, found },
+            None => Account { user, secret: Cow::Owned(made_up), known: false, found },
         }
     }
 
@@ -502,6 +529,25 @@ mod tests {
                 assert_eq!(cleartext(&auth, &settings, USER, password), right && plain_passes, "{secret:?}");
                 assert_eq!(md5_login(&auth, &settings, USER, password), right && md5_passes, "{secret:?}");
                 assert_eq!(scram(&auth, &settings, USER, password), right && scram_passes, "{secret:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_no_secret_looks_like_nobody_wherever_one_is_asked_for() {
+        let settings = settings(&[(USER, plain("secret")), ("bob", hashed("x")), ("cid", scrambled("x"))]);
+        let auth = Auth::new(&settings);
+        let names: Vec<String> = (0..20).map(|n| format!("u{n}")).collect();
+        for name in &names {
+            let of = |found| auth.account_of(&settings, name, found);
+            let (nobody, no_secret) = (of(&Found::Nobody), of(&Found::NoSecret));
+            assert!(!nobody.is_known() && no_secret.is_known());
+            assert!(nobody.secret == no_secret.secret && matches!(no_secret.credential(), Credential::None));
+            for method in [AuthType::Plain, AuthType::Md5, AuthType::ScramSha256] {
+                assert_eq!(no_secret.exchange(method), nobody.exchange(method));
+            }
+            for exchange in [Exchange::Cleartext, Exchange::Md5, Exchange::Scram] {
+                assert!(!no_secret.may_pass(exchange));
             }
         }
     }

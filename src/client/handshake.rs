@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 
 use crate::auth::hba::{self, Asker};
 use crate::auth::scram::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
-use crate::auth::{Account, Auth, Credential, Exchange};
+use crate::auth::{Account, Auth, Credential, Exchange, Found};
 use crate::error::{Error, Kind};
 use crate::limits::{AUTH_MESSAGE_BYTES_MAX, LOGIN_PIECE_BYTES};
 use crate::net::stream::first_byte;
@@ -517,7 +517,7 @@ impl Unauthenticated {
         mut self,
         settings: &'a Settings,
         auth: &'a Auth,
-        found: Option<Secret>,
+        found: Found,
     ) -> Step<'a, Authenticated> {
         Box::pin(async move {
             let judge = Judge { settings, auth, found };
@@ -608,14 +608,14 @@ async fn welcome(client: &mut Unauthenticated, mut out: Vec<u8>) -> Outcome<()> 
 struct Judge<'a> {
     settings: &'a Settings,
     auth: &'a Auth,
-    found: Option<Secret>,
+    found: Found,
 }
 
 impl Judge<'_> {
     async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential)> {
         let (method, map) = client.method_and_map(self.settings)?;
         let user = client.startup.user.clone();
-        let account = self.auth.account_of(self.settings, &user, self.found.as_ref());
+        let account = self.auth.account_of(self.settings, &user, &self.found);
         let mut out = Vec::new();
         negotiate(client, &mut out);
         let credential = match account.exchange(method) {
@@ -653,10 +653,10 @@ impl Judge<'_> {
         Err(Error::new(Kind::InvalidAuthorization, what).with_log(format!("the {whose} is {system:?}")))
     }
 
-    /// Methods without a password: with an auth_file the user must be in it.
+    /// Methods without a password: with an auth_file the user must be in it, or be found by `auth_query`.
     fn admit(&self, user: &str, account: &Account<'_>) -> Result<(), Error> {
         if lists_users(self.settings) && !account.is_known() {
-            let what = format!("user \"{user}\" is not in auth_file");
+            let what = format!("user \"{user}\" {}", account.sought());
             return Err(Error::new(Kind::InvalidAuthorization, what));
         }
         Ok(())

@@ -109,7 +109,12 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
     pool::Settings {
         mode: if replicates { PoolMode::Session } else { chosen() },
         size: user.and_then(|u| u.pool_size).or(database.pool_size).unwrap_or(general.default_pool_size),
-        min_size: database.min_pool_size.unwrap_or(general.min_pool_size),
+        // A replication connection serves the client that asked for it.
+        min_size: if replicates { 0 } else { database.min_pool_size.unwrap_or(general.min_pool_size) },
+        // Names that the fallback entry serves are the clients' choice, and without end.
+        kept_alone: !replicates
+            && database.user.as_ref() == Some(&key.user)
+            && settings.databases.contains_key(&key.database),
         reserve_size: user
             .and_then(|u| u.reserve_pool_size)
             .or(database.reserve_pool_size)
@@ -176,6 +181,17 @@ pub fn pool_target(
         startup: startup_settings(database),
         minor: 2,
     }
+}
+
+/// A pool before its first client; a login that the entry names needs nothing of one.
+pub fn pool_of_entry(
+    settings: &Settings,
+    tls: &Connector,
+    database: &Database,
+    key: &PoolKey,
+) -> (pool::Settings, Target) {
+    let target = pool_target(settings, tls.clone(), database, key, Credential::None);
+    (pool_settings(settings, database, key), target)
 }
 
 /// What the operator chose for clients that choose nothing.

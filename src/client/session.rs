@@ -145,7 +145,8 @@ impl Session {
     /// Session mode: one server from login to the end.
     async fn keep(&mut self, server: Checkout) -> Result<(), Fault> {
         let mut server = server;
-        self.linked(&mut server, Instant::now());
+        let now = Instant::now();
+        self.linked(&mut server, now, now);
         loop {
             match self.relay(&mut server, true).await {
                 // Only a drain ends it here.
@@ -380,10 +381,12 @@ impl Session {
         let (mut server, mut now) = loop {
             let mut server = match self.pool.checkout_now(&self.state.vars.want, None) {
                 Some(server) => server,
-                None => match Box::pin(self.wait_for_server(since.unwrap_or_else(Instant::now))).await? {
-                    Some(server) => server,
-                    None => return Ok(None),
-                },
+                None => {
+                    match Box::pin(self.wait_for_server(*since.get_or_insert_with(Instant::now))).await? {
+                        Some(server) => server,
+                        None => return Ok(None),
+                    }
+                }
             };
             if server.names_passed && self.state.tracks_names() {
                 // A client that follows none may have left a statement behind any name: the connection ends here.
@@ -405,7 +408,7 @@ impl Session {
             }
             now = Instant::now();
         }
-        self.linked(&mut server, now);
+        self.linked(&mut server, now, since.unwrap_or(now));
         Ok(Some(server))
     }
 
@@ -457,12 +460,12 @@ impl Session {
         }
     }
 
-    /// Hot path. The server is ours from here on, which is `now`.
-    fn linked(&mut self, server: &mut Checkout, now: Instant) {
+    /// Hot path. The server is ours from here on, which is `now`, for what the client asked at `asked`.
+    fn linked(&mut self, server: &mut Checkout, now: Instant, asked: Instant) {
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings();
         self.linked_at = now;
-        self.me.begin(ClientState::Active, now);
+        self.me.begin_linked(asked, now, self.state.turns, self.state.xact_turns);
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.vars.report, self.state.awaiting) = (Reporting::None, false);
@@ -486,7 +489,7 @@ impl Session {
     /// The queue. Ends also when the client leaves or somebody signals. Who closed only its own half listens still, and is not
     /// told from one that is gone: it waits a little.
     async fn wait_for_server(&mut self, since: Instant) -> Result<Option<Checkout>, Fault> {
-        self.me.set_state(ClientState::Waiting, Instant::now());
+        self.me.set_state(ClientState::Waiting, since);
         let pool = Arc::clone(&self.pool);
         let want = Arc::clone(&self.state.vars.want);
         let mut queue = std::pin::pin!(pool.checkout_since(&want, None, since));

@@ -18,10 +18,11 @@ use rustls::crypto::{
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme, SupportedCipherSuite,
-    SupportedProtocolVersion,
+    ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme,
+    SupportedCipherSuite, SupportedProtocolVersion,
 };
 use sha2::Digest;
 use tokio::net::TcpStream;
@@ -130,6 +131,20 @@ struct Identity {
     key: PrivateKeyDer<'static>,
 }
 
+impl Identity {
+    /// Our own certificate is for others to judge. rustls reads its key from it before, and can't where it is of X.509 version 1.
+    fn certified(self) -> Result<SingleCertAndKey, rustls::Error> {
+        let key = provider().key_provider.load_private_key(self.key)?;
+        let certified = CertifiedKey::new(self.chain, key);
+        match (certified.key.public_key(), public_key(certified.end_entity_cert()?)) {
+            (Some(own), Some(shown)) if own != shown => return Err(InconsistentKeys::KeyMismatch.into()),
+            (_, None) => certified.keys_match()?,
+            _ => {}
+        }
+        Ok(certified.into())
+    }
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
@@ -203,9 +218,9 @@ impl Acceptor {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder
-            .with_single_cert(identity.chain, identity.key)
-            .map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
+        let certified =
+            identity.certified().map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
+        let mut config = builder.with_cert_resolver(Arc::new(certified));
         config.alpn_protocols = vec![ALPN.to_vec()];
         // A session that is resumed shows its certificate again and nobody checks it: it may have expired since. As in PostgreSQL.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -306,9 +321,11 @@ impl Connector {
             .with_custom_certificate_verifier(Arc::new(Verifier::new(tls)?));
         let mut config = match side.identity(tls)? {
             None => builder.with_no_client_auth(),
-            Some(identity) => builder
-                .with_client_auth_cert(identity.chain, identity.key)
-                .map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?,
+            Some(identity) => {
+                let certified =
+                    identity.certified().map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
+                builder.with_client_cert_resolver(Arc::new(certified))
+            }
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), digest })
@@ -846,6 +863,67 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// The values that follow each other in `der`, with their heads.
+    fn values(mut der: &[u8]) -> Vec<&[u8]> {
+        let mut found = Vec::new();
+        while let [_, length, rest @ ..] = der {
+            let more = if *length < 0x80 { 0 } else { usize::from(*length & 0x7f) };
+            let long = rest[..more].iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+            let (value, behind) =
+                der.split_at(2 + more + if more == 0 { usize::from(*length) } else { long });
+            found.push(value);
+            der = behind;
+        }
+        found
+    }
+
+    fn inside(value: &[u8]) -> &[u8] {
+        &value[2 + if value[1] < 0x80 { 0 } else { usize::from(value[1] & 0x7f) }..]
+    }
+
+    fn sequence(values: &[&[u8]]) -> Vec<u8> {
+        let body = values.concat();
+        let length = (body.len() as u16).to_be_bytes();
+        let head: &[u8] = match length {
+            [0, short @ ..0x80] => &[0x30, short],
+            [0, long] => &[0x30, 0x81, long],
+            [high, low] => &[0x30, 0x82, high, low],
+        };
+        [head, &body].concat()
+    }
+
+    /// As the first version of X.509 had it: without a version and without extensions. Its signature is not looked at here.
+    fn of_version_1(pem: &str) -> String {
+        let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let parts = values(inside(&certificate));
+        let signed = values(inside(parts[0])).into_iter().filter(|value| value[0] & 0xf0 != 0xa0);
+        let signed = sequence(&signed.collect::<Vec<_>>());
+        let der = sequence(&[&signed, parts[1], parts[2]]);
+        assert_eq!(X509Certificate::from_der(&der).unwrap().1.version(), X509Version::V1);
+        use base64::Engine as _;
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+    }
+
+    #[test]
+    fn a_certificate_of_version_1_is_shown_like_any_other() {
+        let ours = Authority::new();
+        let old = |cn: &str| {
+            let tls = ours.sign(SslMode::Require, cn, &["localhost"]);
+            let file = tls.cert_file.clone().unwrap();
+            std::fs::write(&file, of_version_1(&std::fs::read_to_string(&file).unwrap())).unwrap();
+            tls
+        };
+        let (server, other) = (old("server"), old("other"));
+        let connector = Connector::new(&old("client")).unwrap();
+        let (dialed, _taken) =
+            block_on(meet(&Acceptor::new(&server).unwrap(), &connector, "localhost")).unwrap();
+        assert_eq!(common_name(&dialed.peer_certificates().unwrap()[0]).as_deref(), Some("server"));
+        let mixed = Tls { key_file: other.key_file, ..server };
+        let error = Acceptor::new(&mixed).expect_err("another's key");
+        assert!(error.setting == "client_tls_key_file" && error.what.contains("KeyMismatch"), "{error}");
     }
 
     #[test]

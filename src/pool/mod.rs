@@ -77,6 +77,8 @@ pub struct Settings {
     pub size: usize,
     /// Kept open while the pool is used.
     pub min_size: usize,
+    /// And while it is not: the entry says whom its connections log in as, so no client is waited for.
+    pub kept_alone: bool,
     /// Extra ones after `reserve_timeout`.
     pub reserve_size: usize,
     /// See `reserve_size`.
@@ -125,6 +127,11 @@ impl Settings {
     fn patience(&self) -> Duration {
         let limits = [self.server_connect_timeout, self.query_wait_timeout / 2];
         limits.into_iter().filter(|limit| !limit.is_zero()).min().unwrap_or_default()
+    }
+
+    /// It has connections without a client.
+    fn keeps_alone(&self) -> bool {
+        self.kept_alone && self.min_size > 0
     }
 
     /// Most connections with so many in reserve.
@@ -182,6 +189,8 @@ struct Inner {
     total: usize,
     /// Everything that is connected, for the console.
     servers: Vec<Arc<ServerShared>>,
+    /// Session mode: what the last client asked for that got a connection; the next one is most likely to ask for the same.
+    ordinary: Option<Arc<VarSet>>,
     /// As the pool's: for those that hold the lock anyway.
     settings: Arc<Settings>,
     paused: bool,
@@ -198,11 +207,29 @@ impl Inner {
             queue: Queue::default(),
             total: 0,
             servers: Vec::new(),
+            ordinary: None,
             settings,
             paused,
             vacate_until: None,
             look_at_names: Some(Instant::now()),
         }
+    }
+
+    /// A client that asked for this got a connection. One with a role serves nobody else when it has left.
+    fn note_ordinary(&mut self, startup: Option<&Arc<VarSet>>) {
+        if let Some(startup) = startup.filter(|set| !set.names_a_role()) {
+            self.ordinary = Some(Arc::clone(startup));
+        }
+    }
+
+    /// What is missing to `min_pool_size`, of connections that are for this. Idle ones that are for others are of no use to
+    /// the next client, and make way when the pool is full.
+    fn missing(&self, startup: Option<&Arc<VarSet>>) -> usize {
+        let most = self.settings.most(0);
+        let unfit = self.idle.iter().filter(|server| !server.is_for(startup)).count();
+        let all = self.total + self.queue.logins();
+        let missing = self.settings.min_size.min(most).saturating_sub(all - unfit);
+        missing.min(most.saturating_sub(all))
     }
 }
 
@@ -295,7 +322,10 @@ impl Pool {
                 break;
             }
         }
-        best.map(|(at, _)| inner.idle.remove(at))
+        best.map(|(at, _)| {
+            inner.note_ordinary(startup);
+            inner.idle.remove(at)
+        })
     }
 
     /// Takes a connection out of the counts.
@@ -594,6 +624,7 @@ impl Pool {
         {
             let mut inner = self.lock();
             inner.queue.succeeded(login);
+            inner.note_ordinary(login.startup.as_ref());
             inner.total += 1;
             inner.servers.push(Arc::clone(&server.shared));
         }
@@ -663,6 +694,12 @@ impl Pool {
         }
         self.lock().settings = Arc::clone(&settings);
         self.settings.store(settings);
+    }
+
+    /// Its database is no more: what is idle closes, and nothing is kept.
+    pub fn give_up(self: &Arc<Self>) {
+        self.govern(Settings { min_size: 0, ..(**self.settings.load()).clone() });
+        self.reconnect();
     }
 
     /// What all pools share.
@@ -748,10 +785,11 @@ impl Pool {
         CountedIn { pool: Arc::clone(self), of_user }
     }
 
-    /// No client, no connection, nobody who waits for one.
+    /// No client, no connection, nobody who waits for one, none to be kept.
     pub fn is_unused(&self) -> bool {
         let inner = self.lock();
         inner.total + inner.queue.logins() == 0
+            && !inner.settings.keeps_alone()
             && inner.queue.is_empty()
             && self.clients.load(Ordering::Relaxed) == 0
     }
@@ -865,18 +903,21 @@ impl Pool {
     }
 
     fn keep_minimum(self: &Arc<Self>, settings: &Settings) {
-        if self.clients.load(Ordering::Relaxed) == 0 || settings.mode == PoolMode::Session {
+        if self.clients.load(Ordering::Relaxed) == 0 && !settings.keeps_alone() {
             return;
         }
+        let now = Instant::now();
         let missing = {
             let mut inner = self.lock();
-            let have = inner.total + inner.queue.logins();
-            let missing = settings.min_size.min(settings.most(0)).saturating_sub(have);
-            if inner.paused || inner.queue.is_in_trouble() {
+            let vacated = inner.vacate_until.is_some_and(|until| now < until);
+            if inner.paused || vacated || inner.queue.hesitates(settings.server_login_retry, now) {
                 return;
             }
+            let startup = (settings.mode == PoolMode::Session)
+                .then(|| inner.ordinary.clone().unwrap_or_else(|| Arc::clone(&self.shared.none)));
+            let missing = inner.missing(startup.as_ref()).min(inner.queue.tries());
             let granted = (0..missing).take_while(|_| self.take_slot(settings));
-            granted.map(|_| inner.queue.begin(None)).collect::<Vec<_>>()
+            granted.map(|_| inner.queue.begin(startup.clone())).collect::<Vec<_>>()
         };
         for login in missing {
             tokio::spawn(Arc::clone(self).login(login));

@@ -102,6 +102,8 @@ pub(super) struct Queue {
     logins: Vec<Underway>,
     /// The server's, whatever is asked for.
     trouble: Trouble,
+    /// When a login failed that nobody has succeeded in since, whatever was asked for.
+    failed_at: Option<Instant>,
 }
 
 impl Queue {
@@ -123,6 +125,16 @@ impl Queue {
     /// The server lets nobody in.
     pub(super) fn is_in_trouble(&self) -> bool {
         self.trouble.failures > 0
+    }
+
+    /// A login that nobody waits for is not to be made now: one has failed less than `pause` ago.
+    pub(super) fn hesitates(&self, pause: Duration, now: Instant) -> bool {
+        self.failed_at.is_some_and(|at| now.saturating_duration_since(at) < pause)
+    }
+
+    /// So many such logins make sense at a time: one, while it is not known whether any succeeds.
+    pub(super) fn tries(&self) -> usize {
+        if self.failed_at.is_some() { 1 } else { usize::MAX }
     }
 
     /// Why there is no connection for who asks for this.
@@ -217,6 +229,7 @@ impl Queue {
     /// All trouble is over that it could have met.
     pub(super) fn succeeded(&mut self, login: &Underway) {
         self.end(login);
+        self.failed_at = None;
         self.trouble = Trouble::default();
         self.mates_of(login).for_each(|mate| mate.trouble = Trouble::default());
     }
@@ -231,6 +244,7 @@ impl Queue {
     ) -> Failed {
         self.end(login);
         let now = Instant::now();
+        self.failed_at = Some(now);
         let plain = login.startup.as_ref().is_none_or(|own| own.is_empty());
         match error.concerns() {
             Concerns::Asked => self.answered(login, error, alive),
@@ -375,6 +389,20 @@ mod tests {
             let later = later + RETRY_WAITED_FOR;
             assert!(queue.next_login(later).is_some_and(|startup| same(startup.as_ref(), Some(&b))));
         }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_tried_again_one_at_a_time() {
+        let mut queue = Queue::default();
+        let login = queue.begin(None);
+        assert!(!queue.hesitates(LONGEST, login.began) && queue.tries() > 1);
+        queue.failed(&login, &refusal("28000"), false, LONGEST);
+        let failed = Instant::now();
+        assert!(queue.hesitates(LONGEST, failed) && !queue.hesitates(LONGEST, failed + LONGEST));
+        assert_eq!(queue.tries(), 1);
+        let login = queue.begin(None);
+        queue.succeeded(&login);
+        assert!(!queue.hesitates(LONGEST, failed) && queue.tries() > 1);
     }
 
     #[test]

@@ -213,18 +213,19 @@ impl Pools {
     }
 
     /// PAUSE of one database or of all: free connections close, nobody gets one until [`Pools::resume`], also in pools
-    /// that are made later. False: it was paused already.
-    pub fn pause(&self, database: Option<&str>) -> bool {
+    /// that are made later.
+    pub fn pause(&self, database: Option<&str>) {
         let _turn = lock(&self.shared.turn);
         let pools = lock(&self.shared.pools);
         let mut held = lock(&self.shared.held);
-        let news = match database {
-            Some(name) => held.paused.insert(name.to_owned()),
-            None => !std::mem::replace(&mut held.all_paused, true),
-        };
+        match database {
+            Some(name) => {
+                held.paused.insert(name.to_owned());
+            }
+            None => held.all_paused = true,
+        }
         drop((held, pools));
         self.of(database).iter().for_each(Pool::pause);
-        news
     }
 
     /// RESUME of one database, or of all (those that were paused by name as well). False: it was not paused. While

@@ -53,15 +53,10 @@ impl Proxy {
         Ok(())
     }
 
+    /// Also of what is paused: who stopped waiting may wait again.
     async fn pause(&self, database: Option<&str>) -> Done {
         self.known(database)?;
-        if !self.cx.pools.pause(database) {
-            let message = match database {
-                Some(name) => format!("database {name} is already paused"),
-                None => "already suspended/paused".to_owned(),
-            };
-            return Err(Refusal::new("55000", message));
-        }
+        self.cx.pools.pause(database);
         self.drained(database).await;
         Ok(())
     }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use crate::admin::rows::Counters;
 use crate::telemetry::events;
 
+/// Between two calls of [`Averages::tick`], more or less.
+pub(super) const TICK: Duration = Duration::from_secs(1);
+
 /// Counters by database.
 pub(super) type ByDatabase = HashMap<String, Counters>;
 
@@ -27,7 +30,7 @@ impl Averages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the period if `period` has passed since it began, and gives its averages over all databases; `totals` are
+    /// Ends the period at the tick that is nearest to its end, and gives its averages over all databases; `totals` are
     /// the counters since the start.
     pub(super) fn tick(
         &self,
@@ -42,7 +45,7 @@ impl Averages {
             return None;
         };
         let passed = now.duration_since(began);
-        if passed < period || passed.is_zero() {
+        if passed + TICK / 2 < period || passed.is_zero() {
             return None;
         }
         let totals = totals();
@@ -137,6 +140,22 @@ mod tests {
         let idle = averages.of("app");
         assert_eq!((idle.xact_count, idle.xact_time), (0, 0));
         assert_eq!(averages.of("other"), Counters::default());
+    }
+
+    /// The clock of ticks and that of periods are not the same.
+    #[test]
+    fn a_tick_that_comes_a_little_early_ends_the_period_as_well() {
+        let averages = Averages::default();
+        let (start, period) = (Instant::now(), Duration::from_secs(2));
+        let at = |millis| start + Duration::from_millis(millis);
+        averages.tick(at(0), period, || of(0, 0));
+        averages.tick(at(1_001), period, || unreachable!("half of it"));
+        assert_eq!(
+            averages.tick(at(1_998), period, || of(2, 0)).map(|over_all| over_all.xact_count),
+            Some(1)
+        );
+        averages.tick(at(3_001), period, || unreachable!("half of the next"));
+        assert!(averages.tick(at(3_999), period, || of(2, 0)).is_some());
     }
 
     #[test]

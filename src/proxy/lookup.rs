@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::stop::FOREVER;
 use super::{CONSOLES, Proxy};
-use crate::auth::Credential;
+use crate::auth::{Credential, Found};
 use crate::client::handshake::Unauthenticated;
 use crate::client::login;
 use crate::config;
@@ -22,7 +22,7 @@ use crate::pool::{self, CheckoutError, PoolKey, Pools};
 use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
 use crate::server::internal::{Reply, Rows};
-use crate::settings::{PoolMode, Secret, Settings};
+use crate::settings::{PoolMode, Settings};
 use crate::sql::effects::Effects;
 use crate::telemetry::events;
 use crate::wire::backend::ErrorFields;
@@ -108,6 +108,7 @@ impl Lookup {
             mode: PoolMode::Transaction,
             size: LOOKUPS_AT_A_TIME,
             min_size: 0,
+            kept_alone: false,
             reserve_size: 0,
             max_db_connections: 0,
             max_user_connections: 0,
@@ -120,8 +121,8 @@ impl Lookup {
 }
 
 impl Proxy {
-    /// The secret of a user that auth_file does not have, where the server is to be asked. `None`: there is none, and the
-    /// client goes the way of all strangers, also where the question failed: the log says why.
+    /// What the server has for a user that auth_file does not have, where it is to be asked. Where the question failed the
+    /// client goes the way of all strangers, and the log says why.
     ///
     /// # Errors
     /// The server cannot be reached.
@@ -129,13 +130,15 @@ impl Proxy {
         &self,
         settings: &Settings,
         client: &Unauthenticated,
-    ) -> Result<Option<Secret>, Error> {
+    ) -> Result<Found, Error> {
         let startup = client.startup();
         // Whom the rules keep out anyway, nobody is asked about.
         if settings.userlist.contains_key(&startup.user) || client.method(settings).is_err() {
-            return Ok(None);
+            return Ok(Found::NotAsked);
         }
-        let Some(lookup) = Lookup::of(settings, &self.cx.server_tls.load(), startup) else { return Ok(None) };
+        let Some(lookup) = Lookup::of(settings, &self.cx.server_tls.load(), startup) else {
+            return Ok(Found::NotAsked);
+        };
         let (database, user) = (lookup.key.database.clone(), startup.user.clone());
         let deadline = client.deadline().unwrap_or_else(|| tokio::time::Instant::now() + FOREVER);
         let asked = tokio::time::timeout_at(deadline, self.ask(lookup, &user)).await;
@@ -143,16 +146,16 @@ impl Proxy {
             .unwrap_or_else(|_| Err(Failed::Unreachable("no answer within client_login_timeout".into())))
         {
             Ok(rows) => {
-                let secret = secret_of(&rows, &user);
-                if let Err(why) = &secret {
+                let found = found_in(&rows, &user);
+                if let Err(why) = &found {
                     events::lookup_failed(&database, why);
                 }
-                Ok(secret.ok().flatten())
+                Ok(found.unwrap_or(Found::Nobody))
             }
             Err(Failed::Unreachable(why)) => Err(Error::lookup_unreachable(&why)),
             Err(Failed::Refused(why)) => {
                 events::lookup_failed(&database, &why);
-                Ok(None)
+                Ok(Found::Nobody)
             }
         }
     }
@@ -193,10 +196,10 @@ enum Failed {
     Refused(String),
 }
 
-/// The secret in the one row that is the user's. `None`: there is no row, or it holds none.
-fn secret_of(rows: &Rows, user: &str) -> Result<Option<Secret>, &'static str> {
+/// What the one row says that is the user's.
+fn found_in(rows: &Rows, user: &str) -> Result<Found, &'static str> {
     match rows.as_slice() {
-        [] => Ok(None),
+        [] => Ok(Found::Nobody),
         [row] => {
             let [Some(name), secret, ..] = row.as_slice() else {
                 return Err("a row of a name and a secret is expected");
@@ -204,9 +207,9 @@ fn secret_of(rows: &Rows, user: &str) -> Result<Option<Secret>, &'static str> {
             if name != user.as_bytes() {
                 return Err("the row is another user's");
             }
-            let Some(secret) = secret else { return Ok(None) };
+            let Some(secret) = secret else { return Ok(Found::NoSecret) };
             let text = std::str::from_utf8(secret).map_err(|_| "a secret that is not UTF-8")?;
-            config::secret(text).map(Some).map_err(|_| "a malformed SCRAM verifier")
+            config::secret(text).map(Found::Secret).map_err(|_| "a malformed SCRAM verifier")
         }
         _ => Err("more than one row"),
     }
@@ -215,6 +218,7 @@ fn secret_of(rows: &Rows, user: &str) -> Result<Option<Secret>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Secret;
 
     #[test]
     fn only_the_users_own_row_holds_its_secret() {
@@ -222,18 +226,19 @@ mod tests {
             values.iter().map(|v| v.map(|v| v.as_bytes().to_vec())).collect::<Vec<_>>()
         };
         let ann = row(&[Some("ann"), Some("pw")]);
-        assert_eq!(secret_of(&vec![ann.clone()], "ann"), Ok(Some(Secret::Plain("pw".into()))));
-        assert_eq!(secret_of(&vec![], "ann"), Ok(None));
-        assert_eq!(secret_of(&vec![row(&[Some("ann"), None])], "ann"), Ok(None));
+        assert_eq!(found_in(&vec![ann.clone()], "ann"), Ok(Found::Secret(Secret::Plain("pw".into()))));
+        assert_eq!(found_in(&vec![], "ann"), Ok(Found::Nobody));
+        assert_eq!(found_in(&vec![row(&[Some("ann"), None])], "ann"), Ok(Found::NoSecret));
         for bad in [
             vec![ann.clone(), ann.clone()],
             vec![row(&[Some("eve"), Some("pw")])],
             vec![row(&[None, Some("pw")])],
             vec![row(&[Some("ann")])],
             vec![row(&[])],
+            vec![row(&[Some("eve"), None])],
             vec![row(&[Some("ann"), Some("SCRAM-SHA-256$1:x")])],
         ] {
-            assert!(secret_of(&bad, "ann").is_err(), "{bad:?}");
+            assert!(found_in(&bad, "ann").is_err(), "{bad:?}");
         }
     }
 }

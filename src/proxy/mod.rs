@@ -11,7 +11,7 @@
 //!                                            status     the page for people
 //! lookup     auth_query
 //! logins     who has not logged in yet       show, act  what it asks, what it orders
-//! workers    threads
+//! workers    threads                        timeouts   of clients
 //! ```
 
 mod act;
@@ -26,6 +26,7 @@ mod reload;
 mod show;
 mod status;
 mod stop;
+mod timeouts;
 mod workers;
 
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ use arc_swap::ArcSwap;
 use listenfd::ListenFd;
 
 use crate::auth::Auth;
-use crate::cancel::{ClientState, Peers, Registry, Signal};
+use crate::cancel::{Peers, Registry};
 use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
 use crate::client::replication::{self, Replicating};
 use crate::client::session::Session;
@@ -48,8 +49,8 @@ use crate::error::{Error, Kind};
 use crate::files;
 use crate::learn::Learner;
 use crate::net::{Acceptor, Connector, Peer, Stream};
-use crate::pool::{Checkout, Pools};
-use crate::settings::{Settings, is_within};
+use crate::pool::{Checkout, PoolKey, Pools};
+use crate::settings::{Database, General, Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
 use crate::wire::CancelKey;
@@ -130,6 +131,9 @@ pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
 async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Running, ServeError> {
     let files = raise_file_limit();
     let general = settings.general.clone();
+    if let Some(held) = held_pidfile(&general) {
+        return Err(held);
+    }
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
     let server_tls = Connector::new(&general.server_tls).map_err(|e| ServeError(e.to_string()))?;
     let peers = Peers::new(&settings, server_tls.clone());
@@ -170,12 +174,22 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
     }
     let janitor = Arc::clone(&proxy);
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
+    proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_timeouts());
     proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_userlist());
     if let Some(pidfile) = &general.pidfile {
         files::write(pidfile, &format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
     Ok(Running::new(proxy, addrs, threads, sockets))
+}
+
+/// Another process would not be found by its pidfile any more. Those that follow each other on a port may share one, which names
+/// the one that began last.
+fn held_pidfile(general: &General) -> Option<ServeError> {
+    let file = general.pidfile.as_ref().filter(|_| !general.so_reuseport)?;
+    let pid = stop::holder(file)?;
+    let why = format!("it is that of process {pid}, which runs; end that one, or name another file");
+    Some(ServeError(format!("pidfile {}: {why}", file.display())))
 }
 
 /// What a connection turned out to be.
@@ -368,11 +382,12 @@ impl Proxy {
         self.let_in.load(Ordering::Relaxed)
     }
 
-    /// Once a second: pools keep their limits, clients their timeouts, SHOW STATS its averages.
+    /// Once a second: pools keep their limits, SHOW STATS its averages.
     async fn maintain(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut tick = tokio::time::interval(averages::TICK);
         loop {
             tick.tick().await;
+            self.open_kept_pools();
             for pool in self.cx.pools.all() {
                 pool.maintain();
             }
@@ -382,7 +397,6 @@ impl Proxy {
                 tokio::task::spawn_blocking(move || learner.flush());
             }
             let now = Instant::now();
-            self.enforce_timeouts(now);
             self.remind_drained();
             let settings = self.cx.settings.load();
             self.forget_pools(&settings);
@@ -391,6 +405,19 @@ impl Proxy {
             if let Some(average) = period.filter(|_| settings.general.log_stats) {
                 averages::log(&average);
             }
+        }
+    }
+
+    /// Where the entry says whom its connections log in as, `min_pool_size` does not wait for a client.
+    fn open_kept_pools(&self) {
+        let settings = self.cx.settings.load();
+        let min = |entry: &Database| entry.min_pool_size.unwrap_or(settings.general.min_pool_size);
+        for (name, entry) in settings.databases.iter().filter(|(_, entry)| min(entry) > 0) {
+            let Some(user) = &entry.user else { continue };
+            let key = PoolKey::new(name.clone(), user.clone());
+            self.cx
+                .pools
+                .get(&key, || login::pool_of_entry(&settings, &self.cx.server_tls.load(), entry, &key));
         }
     }
 
@@ -407,50 +434,6 @@ impl Proxy {
                 past.entry(name.clone()).or_default().add(&show::counters(&pool.stats));
             }
         });
-    }
-
-    fn enforce_timeouts(&self, now: Instant) {
-        let settings = self.cx.settings.load();
-        let general = &settings.general;
-        let common = [
-            general.client_idle_timeout,
-            general.idle_transaction_timeout,
-            general.query_timeout,
-            general.transaction_timeout,
-        ];
-        if common.iter().all(Duration::is_zero) && settings.users.is_empty() {
-            return;
-        }
-        // Replication is one query without an end.
-        let clients = self.cx.clients.all().into_iter();
-        for client in clients.filter(|client| client.asked.replication == Replication::None) {
-            let user = settings.users.get(&client.asked.user);
-            let (state, since, xact) = client.watch(now);
-            let over = |age: Duration, own: Option<Duration>, common: Duration| {
-                let limit = own.unwrap_or(common);
-                !limit.is_zero() && age > limit
-            };
-            let idle = || over(since, user.and_then(|u| u.client_idle_timeout), general.client_idle_timeout);
-            let idle_inside = || {
-                let own = user.and_then(|u| u.idle_transaction_timeout);
-                over(since, own, general.idle_transaction_timeout)
-            };
-            let query = || over(since, user.and_then(|u| u.query_timeout), general.query_timeout);
-            let transaction =
-                || over(xact, user.and_then(|u| u.transaction_timeout), general.transaction_timeout);
-            let signal = match state {
-                ClientState::Idle if idle() => Signal::IdleTimeout,
-                ClientState::IdleInTransaction if idle_inside() => Signal::IdleTransactionTimeout,
-                ClientState::Active | ClientState::Coalescing if query() => Signal::QueryTimeout,
-                ClientState::Active | ClientState::Coalescing | ClientState::IdleInTransaction
-                    if transaction() =>
-                {
-                    Signal::TransactionTimeout
-                }
-                _ => continue,
-            };
-            client.signal(signal);
-        }
     }
 }
 

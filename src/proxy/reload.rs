@@ -146,7 +146,7 @@ impl Proxy {
             }
         }
         // New clients of a removed database are told that it does not exist; those that are here end their transactions.
-        removed.iter().for_each(Pool::reconnect);
+        removed.iter().for_each(Pool::give_up);
         self.cx.generation.fetch_add(1, Ordering::AcqRel);
         let pools = self.cx.pools.all();
         self.cx.lanes.forget_all(|pool| pools.iter().any(|known| std::ptr::eq(&**known, pool)));

@@ -210,7 +210,7 @@ impl Running {
                 () = caught(&mut int) => if told.once_more(&proxy) { break },
                 () = caught(&mut quit) => break,
                 () = caught(&mut hup) => reload(&proxy).await,
-                () = caught(&mut usr1) => { proxy.cx.pools.pause(None); }
+                () = caught(&mut usr1) => proxy.cx.pools.pause(None),
                 () = caught(&mut usr2) => { proxy.cx.pools.resume(None); }
                 () = proxy.stopping.changed.notified() => {}
                 () = tokio::time::sleep_until(told.until()) => if told.is_over(&proxy) { break },
@@ -240,6 +240,16 @@ fn remove_pidfile(file: &Path) {
     if files::read(file, 64).is_ok_and(|held| held.trim_ascii_end() == own.as_bytes()) {
         let _ = std::fs::remove_file(file);
     }
+}
+
+/// The living process that a pidfile names, if it is another one and runs this program: its number may have been given to a
+/// stranger since the process ended that wrote it.
+pub(super) fn holder(pidfile: &Path) -> Option<u32> {
+    let held = files::read(pidfile, 64).ok()?;
+    let pid: u32 = std::str::from_utf8(held.trim_ascii()).ok()?.parse().ok()?;
+    let program = |pid: &str| files::read(&Path::new("/proc").join(pid).join("comm"), 64).ok();
+    let same = program(&pid.to_string())? == program("self")?;
+    (same && pid != std::process::id()).then_some(pid)
 }
 
 /// SIGHUP. Files are read beside the runtime that accepts.
@@ -311,6 +321,21 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_pidfile_of_ours_or_of_a_stranger_is_held_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        assert_eq!(super::holder(&file), None);
+        let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pids = [stranger.id().to_string(), format!("{}\n", std::process::id()), "nonsense".into()];
+        for held in pids {
+            std::fs::write(&file, &held).unwrap();
+            assert_eq!(super::holder(&file), None, "{held}");
+        }
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+
     #[test]
     fn the_pidfile_of_another_process_stays() {
         let dir = tempfile::tempdir().unwrap();
