@@ -246,13 +246,32 @@ impl Draft {
         match (entry.set)(to, raw, &self.dir) {
             Ok(()) => {
                 // The name the checks know, also where an alias was written.
-                self.set.insert(join(path, entry.name), at.clone());
+                self.was_set(at, &join(path, entry.name));
             }
             Err(takes) if entry.name == "password" => {
                 self.problem(at, &key, format!("cannot be used; expected {takes}"));
             }
             Err(takes) => self.problem(at, &key, format!("found {raw}; expected {takes}")),
         }
+    }
+
+    /// Keeps where `key` was set. In an ini file it may have been before.
+    fn was_set(&mut self, at: &At, key: &str) {
+        let before = self.set.insert(key.to_owned(), at.clone());
+        if let Some(before) = before.filter(|_| self.ini) {
+            self.replaced(at, key, &before);
+        }
+    }
+
+    /// PgBouncer lets the same name stand twice, and what stands last holds.
+    fn replaced(&mut self, at: &At, key: &str, before: &At) {
+        let place = match before.line {
+            _ if before == at => "in this line".to_owned(),
+            Some(line) if before.file == at.file => format!("in line {line}"),
+            Some(line) => format!("in {}:{line}", before.file.display()),
+            None => format!("in {}", before.file.display()),
+        };
+        self.notice(at, key, format!("stands {place} already; what stands last holds, as in PgBouncer"));
     }
 
     fn unknown(&mut self, section: Section, at: &At, key: &str, name: &str) {
@@ -264,7 +283,7 @@ impl Draft {
         }
     }
 
-    /// The number of the peer called `name`, which is new.
+    /// The number of the peer called `name`; only in an ini file it may stand there already.
     fn peer_id(&mut self, at: &At, path: &str, name: &str) -> Option<u16> {
         let id = name.parse().ok().filter(|id| (1..=table::PEER_ID_MAX).contains(id));
         match id {
@@ -272,13 +291,11 @@ impl Draft {
                 let message = format!("is no peer; its name is its peer_id, 1 to {}", table::PEER_ID_MAX);
                 self.problem(at, path, message);
             }
-            Some(id) if self.settings.peers.contains_key(&id) => {
+            Some(id) if !self.ini && self.settings.peers.contains_key(&id) => {
                 self.problem(at, path, "stands here twice; keep one of the two");
                 return None;
             }
-            Some(_) => {
-                self.set.insert(path.to_owned(), at.clone());
-            }
+            Some(_) => self.was_set(at, path),
         }
         id
     }
@@ -287,7 +304,10 @@ impl Draft {
     fn set_disable_pqexec(&mut self, at: &At, raw: &Raw) {
         use value::{Flag, Kind as _};
         match Flag.read(raw, &self.dir) {
-            Some(on) => self.disable_pqexec = on,
+            Some(on) => {
+                self.disable_pqexec = on;
+                self.was_set(at, "disable_pqexec");
+            }
             None => self.problem(at, "disable_pqexec", format!("found {raw}; expected {}", Flag.takes())),
         }
     }

@@ -695,9 +695,7 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
         ("[databases]\nx = nonsense", "databases.x", "key=value pairs"),
         ("[databases]\nx = hots=a", "databases.x.hots", "did you mean host?"),
         ("[databases]\nx = password=SCRAM-SHA-256$1", "databases.x.password", "expected a password in clear"),
-        ("[databases]\napp = host=a", "databases.app", "keep one of the two lines"),
         ("[databases]\npgbouncer = host=a", "databases.pgbouncer", "choose another"),
-        ("[users]\nu = pool_mode=transaction\nu = pool_mode=session", "users.u", "keep one of the two lines"),
     ];
     for (text, key, says) in cases {
         let all =
@@ -707,6 +705,42 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
         let (name, line) = if text.contains("unclosed") { ("a.ini", 5) } else { ("a.ini", line) };
         assert_one(&problems, (name, Some(line), key, says));
     }
+}
+
+/// As an include that overrides what stands before it.
+#[test]
+fn of_what_stands_twice_in_an_ini_the_last_holds_with_a_notice() {
+    let dir = files(&[
+        (
+            "a.ini",
+            "[databases]\napp = host=a pool_size=5\n* = host=x port=1\nb = host=b\n[users]\nu = pool_mode=transaction\n\
+             [peers]\n1 = host=one\n[pgbouncer]\nauth_type = trust\nmax_client_conn = 7\npeer_id = 1\n%include b.ini\n",
+        ),
+        (
+            "b.ini",
+            "[databases]\napp = host=b min_pool_size=1 min_pool_size=2\n* = host=y\n\
+             [users]\nu = max_user_connections=3\n[peers]\n1 = host=two\n[pgbouncer]\nmax_client_conn = 8\n",
+        ),
+    ]);
+    let Loaded { settings, notices } = read_in(&dir, "a.ini").expect("PgBouncer takes it");
+    let app = &settings.databases["app"];
+    assert_eq!((&*app.host[0], app.pool_size, app.min_pool_size), ("b", None, Some(2)));
+    let any = settings.fallback.as_ref().expect("a fallback");
+    assert_eq!((&*any.host[0], any.port), ("y", 5432));
+    assert_eq!((settings.users["u"].pool_mode, settings.users["u"].max_user_connections), (None, Some(3)));
+    assert_eq!(settings.peers[&1].host.as_deref(), Some("two"));
+    assert_eq!(settings.general.max_client_conn, 8);
+    let said: Vec<_> = notices.iter().map(|n| (n.line, n.key.as_str(), n.message.as_str())).collect();
+    let places = said.iter().map(|(line, key, _)| (line.expect("a line"), *key)).collect::<Vec<_>>();
+    let app = [(2, "databases.app"), (2, "databases.app.min_pool_size"), (3, "databases.*")];
+    assert_eq!(places[..3], app);
+    assert_eq!(places[3..], [(5, "users.u"), (7, "peers.1"), (9, "max_client_conn")]);
+    assert!(said[1].2.contains("stands in this line already"), "{said:?}");
+    for (at, line) in [(0, 2), (2, 3), (3, 6), (4, 8), (5, 11)] {
+        assert!(said[at].2.contains(&format!("a.ini:{line} already; what stands last holds")), "{said:?}");
+    }
+    // Our own format does not let it pass.
+    refused("a.toml", &format!("{BASE}{DATABASE}{DATABASE}"), &[]);
 }
 
 #[test]
