@@ -121,15 +121,18 @@ pub fn load(path: &Path) -> Result<Settings, Vec<Problem>> {
     Ok(loaded.settings)
 }
 
-/// `settings` with what their `auth_file` holds now.
+/// `settings`, read from `file`, with what their `auth_file` holds now.
 ///
 /// # Errors
 /// Everything that is wrong with that file.
-pub fn with_userlist(settings: &Settings) -> Result<Settings, Vec<Problem>> {
-    let mut draft = Draft::new(Path::new(""));
+pub fn with_userlist(file: &Path, settings: &Settings) -> Result<Loaded, Vec<Problem>> {
+    let mut draft = Draft::new(file);
     draft.settings = settings.clone();
     draft.read_auth_file();
-    if draft.problems.is_empty() { Ok(draft.settings) } else { Err(draft.problems) }
+    if !draft.problems.is_empty() {
+        return Err(draft.problems);
+    }
+    Ok(Loaded { settings: draft.settings, notices: draft.notices })
 }
 
 /// What a file is now; `None`: it can't be seen.

@@ -98,8 +98,11 @@ impl Proxy {
     fn reread_userlist(&self) -> Result<(), Vec<String>> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.cx.settings.load_full();
-        let outcome = config::with_userlist(&running)
-            .map(|settings| self.enact(settings, self.cx.server_tls.load_full()))
+        let outcome = config::with_userlist(&self.path, &running)
+            .map(|loaded| {
+                loaded.notices.iter().for_each(|notice| events::has_no_effect(notice));
+                self.enact(loaded.settings, self.cx.server_tls.load_full());
+            })
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
         if outcome.is_err() {
             // Said once; the next change is looked at again.
