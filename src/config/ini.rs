@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::keys::{self, Entry, Section};
+use super::lenient;
 use super::table;
 use super::userlist::quoted;
 use super::value::{Raw, shorten};
@@ -178,7 +179,12 @@ impl Reader<'_> {
                 let bytes = value.parse::<usize>().unwrap_or(limits::MESSAGE_BYTES_MAX);
                 raw = Raw::Text(bytes.min(limits::MESSAGE_BYTES_MAX).to_string());
             }
-            _ => {}
+            _ => {
+                if let Some((meant, notice)) = lenient::general(name, value) {
+                    self.draft.notice(at, name, notice);
+                    raw = Raw::Text(meant);
+                }
+            }
         }
         let mut general = std::mem::take(&mut self.draft.settings.general);
         self.draft.apply((table::GENERAL, Section::General), &mut general, "", at, (name, &raw));

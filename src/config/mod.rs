@@ -10,6 +10,7 @@ mod hba;
 mod ignored;
 mod ini;
 mod keys;
+mod lenient;
 mod set;
 mod table;
 #[cfg(test)]

@@ -553,7 +553,7 @@ impl Kind for Protocols {
 }
 
 /// The items of a text with commas or, as OpenSSL has it, colons between, or of an array.
-fn words_of(raw: &Raw) -> Option<Vec<String>> {
+pub(super) fn words_of(raw: &Raw) -> Option<Vec<String>> {
     match raw {
         Raw::Text(text) => Some(split_list(&text.replace(':', ","))),
         Raw::List(items) => Some(items.clone()),

@@ -371,6 +371,29 @@ fn versions_and_ciphers_of_tls_are_understood_in_pgbouncers_words() {
     }
 }
 
+#[test]
+fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
+    let ini = |words: &str| {
+        format!("[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nclient_tls_protocols = {words}\n")
+    };
+    for (words, protocols, old) in [
+        ("tlsv1.0,tlsv1.1,tlsv1.2", TlsProtocols::Tls12, "tlsv1.0, tlsv1.1 left out"),
+        ("TLSv1.1:tlsv1.2:tlsv1.3", TlsProtocols::Both, "TLSv1.1 left out"),
+    ] {
+        let Loaded { settings, notices } = loaded("a.ini", &ini(words));
+        assert_eq!(settings.general.client_tls.protocols, protocols, "{words}");
+        assert_one(&notices, ("a.ini", Some(5), "client_tls_protocols", old));
+        let set = set(Path::new("a.ini"), &settings, "server_tls_protocols", words).expect("also on the console");
+        assert_eq!(set.general.server_tls.protocols, protocols);
+    }
+    for words in ["tlsv1.0,tlsv1.1", "tlsv1.1,tlsv1.2,!tlsv1.2"] {
+        let says = ("a.ini", Some(5), "client_tls_protocols", words);
+        assert_one(&refused("a.ini", &ini(words), &[]), says);
+    }
+    let text = format!("{BASE}client_tls_protocols = \"tlsv1.1,tlsv1.2\"\n{DATABASE}");
+    assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(3), "client_tls_protocols", "tlsv1.2, tlsv1.3"));
+}
+
 /// As pgbouncer.ini files have it; what cannot be left out is an error, see above.
 #[test]
 fn openssls_words_for_ciphers_are_understood_where_they_change_nothing() {

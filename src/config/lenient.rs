@@ -1,0 +1,31 @@
+//! What PgBouncer takes in its own file and our format does not, and what it means here.
+//!
+//! Never: lets a wish for less safety pass in silence, or one for more.
+
+use std::path::Path;
+
+use super::value::{Kind as _, Protocols, Raw, words_of};
+
+/// Versions of TLS that nothing here speaks.
+const OLD_TLS: [&str; 2] = ["tlsv1.0", "tlsv1.1"];
+
+/// What `value` of `[pgbouncer]` means here, and the notice of it; `None`: what it says.
+pub(super) fn general(name: &str, value: &str) -> Option<(String, String)> {
+    match name {
+        "client_tls_protocols" | "server_tls_protocols" => protocols(value),
+        _ => None,
+    }
+}
+
+/// Old versions are left out as long as one that is spoken is left.
+fn protocols(value: &str) -> Option<(String, String)> {
+    let words = words_of(&Raw::Text(value.to_owned()))?;
+    let is_old = |word: &String| OLD_TLS.contains(&word.to_ascii_lowercase().as_str());
+    let (old, spoken): (Vec<_>, Vec<_>) = words.into_iter().partition(is_old);
+    let spoken = spoken.join(",");
+    if old.is_empty() || Protocols.read(&Raw::Text(spoken.clone()), Path::new("")).is_none() {
+        return None;
+    }
+    let notice = format!("{} left out: TLS 1.2 and 1.3 are spoken, nothing older", old.join(", "));
+    Some((spoken, notice))
+}
