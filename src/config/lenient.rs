@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use super::ciphers::CIPHERS;
 use super::value::{Kind as _, Protocols, Raw, words_of};
 
 /// Versions of TLS that nothing here speaks.
@@ -13,6 +14,7 @@ const OLD_TLS: [&str; 2] = ["tlsv1.0", "tlsv1.1"];
 pub(super) fn general(name: &str, value: &str) -> Option<(String, String)> {
     match name {
         "client_tls_protocols" | "server_tls_protocols" => protocols(value),
+        "client_tls_ciphers" | "server_tls_ciphers" => ciphers(value),
         _ => None,
     }
 }
@@ -28,4 +30,15 @@ fn protocols(value: &str) -> Option<(String, String)> {
     }
     let notice = format!("{} left out: TLS 1.2 and 1.3 are spoken, nothing older", old.join(", "));
     Some((spoken, notice))
+}
+
+/// A list for OpenSSL means those of its suites that rustls has, which is said unless it names just them.
+fn ciphers(value: &str) -> Option<(String, String)> {
+    let kept = CIPHERS.read(&Raw::Text(value.to_owned()), Path::new(""))?;
+    let shown = CIPHERS.show(&kept);
+    if ["", "default", "secure", &shown].iter().any(|word| word.eq_ignore_ascii_case(value.trim())) {
+        return None;
+    }
+    let notice = format!("means {shown} here: the suites are those of rustls, all of them strong");
+    Some((value.to_owned(), notice))
 }

@@ -5,6 +5,7 @@
 //! Everything that is wrong is reported at once, with file, line and key.
 
 mod check;
+mod ciphers;
 mod describe;
 mod hba;
 mod ignored;

@@ -2,10 +2,11 @@
 //!
 //! A row is: heading, whether a reload changes it, name = field: what it takes, what it means.
 
+use super::ciphers::{CIPHERS, TLS13_CIPHERS};
 use super::keys::Entry;
 use super::value::{
-    Bytes, CIPHERS, Count, File, FileMode, Flag, Kind, List, Maybe, Networks, Password, Protocols, Rule,
-    Socket, Statement, TIMEOUT, TLS13_CIPHERS, Text, Time,
+    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Networks, Password, Protocols, Rule, Socket,
+    Statement, TIMEOUT, Text, Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;

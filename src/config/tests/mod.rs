@@ -239,7 +239,9 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             "server_tls_protocols",
             "expected tlsv1.2, tlsv1.3, or both",
         ),
-        ("client_tls_ciphers = \"HIGH:!AES\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"HIGH:!ECDHE\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"HIGH:!WHAT\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"MEDIUM:+3DES\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"!aNULL:!MD5\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"DHE-RSA-AES256-SHA\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"TLS_AES_256_GCM_SHA384\"", "client_tls_ciphers", "ECDHE-RSA-AES256"),
@@ -396,24 +398,54 @@ fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
 
 /// As pgbouncer.ini files have it; what cannot be left out is an error, see above.
 #[test]
-fn openssls_words_for_ciphers_are_understood_where_they_change_nothing() {
+fn openssls_words_for_ciphers_mean_what_they_mean_there() {
     let chosen = |words: &str| {
         let ini = format!(
             "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nserver_tls_ciphers = {words}\n"
         );
         loaded("a.ini", &ini).settings.general.server_tls.ciphers
     };
-    let all: Vec<_> = value::CIPHERS.0.iter().map(|(_, kept)| *kept).collect();
+    let all: Vec<_> = ciphers::CIPHERS.0.iter().map(|(_, kept)| *kept).collect();
     for words in [
         "HIGH:!ADH:!AECDH:!LOW:!EXP:!MD5:!3DES:!SRP:!PSK:@STRENGTH",
         "HIGH:!aNULL:!MD5",
         "HIGH:MEDIUM-SHA:!RC4",
         "kEECDH:-kRSA:@SECLEVEL=2",
+        "HIGH:MEDIUM:+3DES:!aNULL",
+        "ALL:!DHE-RSA-AES256-SHA:!EXPORT:!LOW:!SSLv2:!SSLv3",
     ] {
         assert_eq!(chosen(words), all, "{words}");
     }
     let some = "ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-RSA-AES128-GCM-SHA256";
     assert_eq!(chosen(some), ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
+    for word in ["compat", "fast", "normal", "secure", "legacy", "insecure", "all", "default"] {
+        assert!(chosen(word).is_empty(), "{word} is all");
+    }
+    let names = |words: &str| value_of(&chosen(words));
+    assert_eq!(names("EECDH+AESGCM+aRSA:EDH+AESGCM"), "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES128-GCM-SHA256");
+    assert_eq!(names("HIGH:!AES"), "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305");
+    assert_eq!(names("ECDHE+aRSA:!AES128:+AES256"), "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES256-GCM-SHA384");
+    assert_eq!(names("HIGH:!aECDSA:-AES:ECDHE-ECDSA-AES128-GCM-SHA256:AES128"), "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES128-GCM-SHA256");
+}
+
+fn value_of(kept: &Vec<&'static str>) -> String {
+    use value::Kind as _;
+    ciphers::CIPHERS.show(kept)
+}
+
+/// Where a list is in OpenSSL's language, an ini's reader hears what it comes to.
+#[test]
+fn what_a_list_of_openssls_comes_to_is_said_of_an_ini() {
+    let notices = |words: &str| {
+        let ini = "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\n";
+        loaded("a.ini", &format!("{ini}client_tls_ciphers = {words}\n")).notices
+    };
+    for words in ["", "default", "secure", "ecdhe-rsa-aes256-gcm-sha384"] {
+        assert_eq!(notices(words), [], "{words}");
+    }
+    let says = "means ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305 here: the suites are those of rustls";
+    assert_one(&notices("HIGH:MEDIUM:!AES"), ("a.ini", Some(5), "client_tls_ciphers", says));
+    assert_one(&notices("compat"), ("a.ini", Some(5), "client_tls_ciphers", "means default here"));
 }
 
 /// What the settings may name is what there is.
@@ -422,7 +454,7 @@ fn every_cipher_of_rustls_has_a_name() {
     let suites = rustls::crypto::aws_lc_rs::default_provider().cipher_suites;
     let mut there: Vec<_> = suites.iter().filter_map(|suite| suite.suite().as_str()).collect();
     let mut named: Vec<_> =
-        [value::CIPHERS, value::TLS13_CIPHERS].iter().flat_map(|c| c.0).map(|(_, kept)| *kept).collect();
+        [ciphers::CIPHERS, ciphers::TLS13_CIPHERS].iter().flat_map(|c| c.0).map(|(_, kept)| *kept).collect();
     there.sort_unstable();
     named.sort_unstable();
     assert_eq!(named, there);
