@@ -245,7 +245,8 @@ impl Reader<'_> {
         }
         let Some(pairs) = self.pairs(at, path, value) else { return false };
         for (key, value) in pairs {
-            self.draft.apply((table, section), to, path, at, (&key, &Raw::Text(value)));
+            let raw = Raw::Text(lenient::of_line(&key, value));
+            self.draft.apply((table, section), to, path, at, (&key, &raw));
         }
         true
     }

@@ -10,6 +10,23 @@ use super::value::{Kind as _, Protocols, Raw, words_of};
 /// Versions of TLS that nothing here speaks.
 const OLD_TLS: [&str; 2] = ["tlsv1.0", "tlsv1.1"];
 
+/// Keys of a line for a database, a user or a peer for which PgBouncer has -1 as "not set".
+const MAY_BE_UNSET: [&str; 8] = [
+    "pool_size",
+    "min_pool_size",
+    "reserve_pool_size",
+    "reserve_pool",
+    "max_db_connections",
+    "max_db_client_connections",
+    "max_user_connections",
+    "max_user_client_connections",
+];
+
+/// The value of a key of such a line; empty where it is not set.
+pub(super) fn of_line(key: &str, value: String) -> String {
+    if value.trim() == "-1" && MAY_BE_UNSET.contains(&key) { String::new() } else { value }
+}
+
 /// What `value` of `[pgbouncer]` means here, and the notice of it; `None`: what it says.
 pub(super) fn general(name: &str, value: &str) -> Option<(String, String)> {
     match name {

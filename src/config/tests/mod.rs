@@ -376,7 +376,9 @@ fn versions_and_ciphers_of_tls_are_understood_in_pgbouncers_words() {
 #[test]
 fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
     let ini = |words: &str| {
-        format!("[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nclient_tls_protocols = {words}\n")
+        format!(
+            "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nclient_tls_protocols = {words}\n"
+        )
     };
     for (words, protocols, old) in [
         ("tlsv1.0,tlsv1.1,tlsv1.2", TlsProtocols::Tls12, "tlsv1.0, tlsv1.1 left out"),
@@ -385,7 +387,8 @@ fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
         let Loaded { settings, notices } = loaded("a.ini", &ini(words));
         assert_eq!(settings.general.client_tls.protocols, protocols, "{words}");
         assert_one(&notices, ("a.ini", Some(5), "client_tls_protocols", old));
-        let set = set(Path::new("a.ini"), &settings, "server_tls_protocols", words).expect("also on the console");
+        let set =
+            set(Path::new("a.ini"), &settings, "server_tls_protocols", words).expect("also on the console");
         assert_eq!(set.general.server_tls.protocols, protocols);
     }
     for words in ["tlsv1.0,tlsv1.1", "tlsv1.1,tlsv1.2,!tlsv1.2"] {
@@ -393,7 +396,10 @@ fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
         assert_one(&refused("a.ini", &ini(words), &[]), says);
     }
     let text = format!("{BASE}client_tls_protocols = \"tlsv1.1,tlsv1.2\"\n{DATABASE}");
-    assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(3), "client_tls_protocols", "tlsv1.2, tlsv1.3"));
+    assert_one(
+        &refused("a.toml", &text, &[]),
+        ("a.toml", Some(3), "client_tls_protocols", "tlsv1.2, tlsv1.3"),
+    );
 }
 
 /// As pgbouncer.ini files have it; what cannot be left out is an error, see above.
@@ -422,10 +428,19 @@ fn openssls_words_for_ciphers_mean_what_they_mean_there() {
         assert!(chosen(word).is_empty(), "{word} is all");
     }
     let names = |words: &str| value_of(&chosen(words));
-    assert_eq!(names("EECDH+AESGCM+aRSA:EDH+AESGCM"), "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES128-GCM-SHA256");
+    assert_eq!(
+        names("EECDH+AESGCM+aRSA:EDH+AESGCM"),
+        "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES128-GCM-SHA256"
+    );
     assert_eq!(names("HIGH:!AES"), "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305");
-    assert_eq!(names("ECDHE+aRSA:!AES128:+AES256"), "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES256-GCM-SHA384");
-    assert_eq!(names("HIGH:!aECDSA:-AES:ECDHE-ECDSA-AES128-GCM-SHA256:AES128"), "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES128-GCM-SHA256");
+    assert_eq!(
+        names("ECDHE+aRSA:!AES128:+AES256"),
+        "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES256-GCM-SHA384"
+    );
+    assert_eq!(
+        names("HIGH:!aECDSA:-AES:ECDHE-ECDSA-AES128-GCM-SHA256:AES128"),
+        "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES128-GCM-SHA256"
+    );
 }
 
 fn value_of(kept: &Vec<&'static str>) -> String {
@@ -796,6 +811,23 @@ fn of_what_stands_twice_in_an_ini_the_last_holds_with_a_notice() {
     }
     // Our own format does not let it pass.
     refused("a.toml", &format!("{BASE}{DATABASE}{DATABASE}"), &[]);
+}
+
+#[test]
+fn less_than_nothing_in_a_line_of_an_ini_is_not_set() {
+    let ini = "[databases]\na = host=h pool_size=-1 min_pool_size=-1 max_db_connections=-1 reserve_pool_size=5 reserve_pool=-1 \
+        max_db_client_connections=-1\n[users]\nu = pool_size=-1 reserve_pool_size=-1 max_user_connections=-1 \
+        max_user_client_connections=-1\n[pgbouncer]\nauth_type = trust\n";
+    let settings = loaded("a.ini", ini).settings;
+    let (a, u) = (&settings.databases["a"], &settings.users["u"]);
+    assert_eq!([a.pool_size, a.min_pool_size, a.reserve_pool_size], [None; 3]);
+    assert_eq!([a.max_db_connections, a.max_db_client_connections], [None; 2]);
+    assert_eq!([u.pool_size, u.reserve_pool_size], [None; 2]);
+    assert_eq!([u.max_user_connections, u.max_user_client_connections], [None; 2]);
+    let problems = refused("a.ini", &ini.replace("pool_size=-1 min", "pool_size=-2 min"), &[]);
+    assert_one(&problems, ("a.ini", Some(2), "databases.a.pool_size", "expected a whole number"));
+    let text = format!("{BASE}{DATABASE}pool_size = -1\n");
+    assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(5), "databases.app.pool_size", "from 0"));
 }
 
 #[test]
