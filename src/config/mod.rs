@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use describe::describe;
+pub use ignored::ignored;
 pub use keys::{Key, Section, keys, needs_restart, values};
 pub use set::{SetError, set};
 pub use userlist::secret;
@@ -282,7 +283,7 @@ impl Draft {
     fn unknown(&mut self, section: Section, at: &At, key: &str, name: &str) {
         match ignored::because(section, name) {
             Some(because) if self.ini => {
-                self.notice(at, key, format!("not understood: ignored, because {because}"));
+                self.notice(at, key, ignored::said(because));
             }
             _ => self.problem(at, key, keys::hint(section, name)),
         }
