@@ -238,7 +238,7 @@ table! {
          RELOAD and SIGHUP; without it they go to standard error";
     LOG, RESTART, log_format = log_format: one_of::<LogFormat>(),
         "form of the log on standard error: lines for people, or one JSON object a line";
-    LOG, RESTART, log_level = log_level: Level,
+    LOG, RELOAD, log_level = log_level: Level,
         "what is logged: this level and those above it";
     LOG, RELOAD, log_stats = log_stats: Flag,
         "log the averages over all databases each stats_period";

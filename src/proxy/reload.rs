@@ -17,6 +17,7 @@ use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
 use crate::settings::{AllowList, FileState, General, PoolMode, Settings};
+use crate::telemetry;
 use crate::telemetry::audit::Sink;
 use crate::telemetry::events;
 
@@ -140,6 +141,7 @@ impl Proxy {
         self.cx.server_tls.store(server_tls);
         self.auth.reload(&settings);
         self.lookups.forget();
+        telemetry::set_level(&settings.general.log_level);
         self.cx.settings.store(Arc::new(settings));
         for Change { pool, settings, target, moved } in changes {
             pool.govern(settings);
@@ -219,7 +221,6 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
     new.workers = running.workers;
     new.pidfile.clone_from(&running.pidfile);
     new.log_format = running.log_format;
-    new.log_level.clone_from(&running.log_level);
 }
 
 #[cfg(test)]
@@ -244,7 +245,6 @@ mod tests {
             workers: 3,
             pidfile: Some("/run/pid".into()),
             log_format: LogFormat::Json,
-            log_level: "debug".into(),
             ..General::default()
         };
         let mut new = Settings { general, ..Settings::default() };
