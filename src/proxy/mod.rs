@@ -59,7 +59,7 @@ use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Signals, Stopping};
-use workers::{Counted, Worker, raise_file_limit, runtime, start_workers};
+use workers::{Counted, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
 
 pub use stop::Running;
 
@@ -129,6 +129,7 @@ pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
 /// As [`serve`].
 async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Running, ServeError> {
     let files = raise_file_limit();
+    warn_of_few_files(files, &settings);
     let general = settings.general.clone();
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
     let server_tls = Connector::new(&general.server_tls).map_err(|e| ServeError(e.to_string()))?;
