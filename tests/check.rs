@@ -85,6 +85,23 @@ fn who_runs_it_as_root_is_told() {
     assert_eq!(proxy.log().contains("runs as root"), support::child::is_root(), "{}", proxy.log());
 }
 
+/// 300 clients, two pools of 30 with their reserve, of which one database may have 10, and what there is beside.
+#[test]
+fn who_lets_it_open_too_few_files_is_told() {
+    let general = "max_client_conn = 300\ndefault_pool_size = 25\nreserve_pool_size = 5";
+    let more = "[databases.small]\nhost = \"127.0.0.1\"\nmax_db_connections = 10\n";
+    let config = Proxy::config(Postgres::shared(), general, "", more);
+    let says =
+        "fewer files may be open than all clients and pools need: raise the limit (ulimit -n, LimitNOFILE=";
+    let line = Proxy::start_with_few_files(371, &config).wait_for_log(says);
+    for part in ["limit=371", "max_client_conn=300", "needed=372"] {
+        assert!(line.contains(part), "{line}");
+    }
+    let enough = Proxy::start_with_few_files(372, &config);
+    enough.wait_for_log("listening");
+    assert!(!enough.log().contains(says), "{}", enough.log());
+}
+
 /// Each login is a line of the log.
 #[test]
 fn a_log_that_takes_nothing_keeps_nobody_out() {

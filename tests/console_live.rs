@@ -609,8 +609,40 @@ fn set_changes_one_key_until_the_next_reload() {
         assert_eq!(console.error(command).sqlstate(), sqlstate, "{command}");
     }
     assert_eq!(effective(&mut console, "default_pool_size"), "7");
+    let answer = console.query("SET server_fast_close = 1");
+    assert_eq!(answer[0].tag, backend::NOTICE_RESPONSE, "{}", outline(&answer));
+    let says =
+        "server_fast_close: not understood: ignored, because a client in session mode keeps its server";
+    assert!(answer[0].field(b'M').starts_with(says), "{}", outline(&answer));
+    assert_eq!(answer[1].command(), "SET", "{}", outline(&answer));
     tell(&mut console, "RELOAD");
     assert_eq!(effective(&mut console, "default_pool_size"), "20");
+}
+
+#[test]
+fn the_log_begins_and_ends_to_say_more_while_it_runs() {
+    let proxy = proxy("log_level = \"warn\"", "");
+    let mut console = console(&proxy);
+    let databases: [String; 5] = std::array::from_fn(|_| Postgres::shared().fresh_database(""));
+    let log_in = |at: usize| drop(Raw::login(proxy.port(), &databases[at]));
+    log_in(0);
+    tell(&mut console, "SET log_level = info");
+    assert_eq!(effective(&mut console, "log_level"), "info");
+    log_in(1);
+    tell(&mut console, "RELOAD");
+    assert_eq!(effective(&mut console, "log_level"), "warn");
+    log_in(2);
+    // Each kind of line by itself, too.
+    tell(&mut console, "SET log_level = info");
+    tell(&mut console, "SET log_connections = 0");
+    log_in(3);
+    tell(&mut console, "SET log_connections = 1");
+    log_in(4);
+    proxy.wait_for_log(&databases[4]);
+    let log = proxy.log();
+    let is_said = |name: &String| log.lines().any(|line| line.contains(" login ") && line.contains(name));
+    let said: Vec<_> = databases.iter().map(is_said).collect();
+    assert_eq!(said, [false, true, false, false, true], "{log}");
 }
 
 #[test]

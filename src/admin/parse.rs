@@ -4,6 +4,7 @@
 //! without case, names are not folded (as in PgBouncer), a `;` may end the text, comments count as space.
 
 use super::{COMMAND_BYTES_MAX, PARAMETERS, Refusal};
+use crate::config;
 
 /// One thing said to the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Command {
     SelectVersion,
     /// `SET name = value` of a session parameter, for drivers that do: ignored, with a notice.
     SetParameter,
+    /// `SET key = value` of a setting of PgBouncer's that has no effect here: the notice that says so.
+    SetIgnored(String),
     /// BEGIN, COMMIT, ROLLBACK of drivers that frame everything: nothing to do, with a warning.
     Transaction(&'static str),
     /// `DISCARD ALL` and `DEALLOCATE ALL`: the console's own prepared statements go.
@@ -185,6 +188,7 @@ impl Command {
                 Show::Policy | Show::Audit => Role::Stats,
             },
             Self::ShowParameter(_) | Self::SelectOne | Self::SelectVersion => Role::Stats,
+            Self::SetIgnored(_) => Role::Admin,
             Self::SetParameter | Self::Transaction(_) | Self::Discard(_) => Role::Stats,
             Self::Act(action) => match action {
                 Action::Pause(_) | Action::Resume(_) | Action::Suspend => Role::Admin,
@@ -312,7 +316,11 @@ fn set(rest: &[Token]) -> Result<Command, Refusal> {
     if PARAMETERS.iter().any(|(name, _)| named(name)) || SET_IGNORED.iter().any(|name| named(name)) {
         return Ok(Command::SetParameter);
     }
-    Ok(Command::Act(Action::Set { key: key.to_ascii_lowercase(), value }))
+    let key = key.to_ascii_lowercase();
+    if let Some(why) = config::ignored(&key) {
+        return Ok(Command::SetIgnored(format!("{key}: {why}")));
+    }
+    Ok(Command::Act(Action::Set { key, value }))
 }
 
 fn shutdown(rest: &[Token]) -> Result<Shutdown, Refusal> {

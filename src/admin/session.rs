@@ -346,6 +346,10 @@ impl Session {
                 notice(out, "NOTICE", "00000", "SET ignored", None);
                 "SET"
             }
+            Command::SetIgnored(why) => {
+                notice(out, "NOTICE", "00000", why, None);
+                "SET"
+            }
             Command::Transaction(tag) => {
                 notice(out, "WARNING", "25P01", "the console has no transactions", None);
                 tag
@@ -374,6 +378,7 @@ fn columns(command: &Command) -> Option<Vec<Column>> {
         Command::Show(show) => show_columns(*show).map(<[Column]>::to_vec),
         Command::Empty
         | Command::SetParameter
+        | Command::SetIgnored(_)
         | Command::Transaction(_)
         | Command::Discard(_)
         | Command::Act(_) => None,
@@ -420,6 +425,7 @@ fn rows(command: &Command, engine: &impl Engine) -> Vec<Vec<Value>> {
         Command::Show(show) => show_rows(*show, engine),
         Command::Empty
         | Command::SetParameter
+        | Command::SetIgnored(_)
         | Command::Transaction(_)
         | Command::Discard(_)
         | Command::Act(_) => Vec::new(),
@@ -630,6 +636,7 @@ mod tests {
             ("show help", "NCZ"),
             ("show totals", &format!("T{}CZ", "D".repeat(24))),
             ("set timezone = 'UTC'", "NCZ"),
+            ("set Verbose = 2", "NCZ"),
             ("begin", "NCZ"),
             ("", "IZ"),
             ("reload", "CZ"),
@@ -689,7 +696,7 @@ mod tests {
     fn who_looks_may_not_act() {
         let mut stats = Session::new(Role::Stats);
         assert_eq!(say(&mut stats, &query("show pools")).0, "TDDDCZ");
-        for text in ["reload", "shutdown", "set query_timeout = 1", "flush"] {
+        for text in ["reload", "shutdown", "set query_timeout = 1", "set verbose = 1", "flush"] {
             let (tags, bodies) = say(&mut stats, &query(text));
             assert_eq!((&tags[..], ErrorFields::new(&bodies[0]).sqlstate()), ("EZ", &b"42501"[..]), "{text}");
             assert_eq!(say(&mut stats, &extended(text, 0, 0)).0, "EZ");

@@ -55,6 +55,16 @@ pub(super) fn because(section: Section, name: &str) -> Option<&'static str> {
     table.iter().find(|(key, _)| *key == name).map(|(_, because)| *because)
 }
 
+/// What is said of a setting of `[pgbouncer]` that has no effect; `None` if `name` is not one of those.
+pub fn ignored(name: &str) -> Option<String> {
+    because(Section::General, name).map(said)
+}
+
+/// The words for one that is ignored `because`.
+pub(super) fn said(because: &str) -> String {
+    format!("not understood: ignored, because {because}")
+}
+
 /// Every ignored setting: its section as an ini file names it, its name, why.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {

@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::keys::{self, Section};
+use super::keys::{self, Entry, Section};
+use super::lenient;
 use super::table;
 use super::userlist::quoted;
 use super::value::{Raw, shorten};
@@ -178,7 +179,12 @@ impl Reader<'_> {
                 let bytes = value.parse::<usize>().unwrap_or(limits::MESSAGE_BYTES_MAX);
                 raw = Raw::Text(bytes.min(limits::MESSAGE_BYTES_MAX).to_string());
             }
-            _ => {}
+            _ => {
+                if let Some((meant, notice)) = lenient::general(name, value) {
+                    self.draft.notice(at, name, notice);
+                    raw = Raw::Text(meant);
+                }
+            }
         }
         let mut general = std::mem::take(&mut self.draft.settings.general);
         self.draft.apply((table::GENERAL, Section::General), &mut general, "", at, (name, &raw));
@@ -187,43 +193,62 @@ impl Reader<'_> {
 
     fn database(&mut self, at: &At, name: &str, value: &str) {
         let path = join("databases", name);
-        if self.draft.databases.iter().any(|database| database.name == name) {
-            return self.draft.problem(at, &path, "stands here twice; keep one of the two lines");
-        }
-        self.draft.set.insert(path.clone(), at.clone());
+        let before = self.draft.databases.iter().position(|database| database.name == name);
+        self.begin(at, &path, before.is_some());
         let mut database = keys::blank_database(name);
-        let Some(pairs) = self.pairs(at, &path, value) else { return };
-        for (key, value) in pairs {
-            let raw = Raw::Text(value);
-            self.draft.apply((table::DATABASE, Section::Database), &mut database, &path, at, (&key, &raw));
+        if !self.entry(at, (table::DATABASE, Section::Database), &mut database, &path, value) {
+            return;
         }
-        self.draft.databases.push(database);
+        match before.and_then(|index| self.draft.databases.get_mut(index)) {
+            Some(before) => *before = database,
+            None => self.draft.databases.push(database),
+        }
     }
 
     fn user(&mut self, at: &At, name: &str, value: &str) {
         let path = join("users", name);
-        if self.draft.settings.users.contains_key(name) {
-            return self.draft.problem(at, &path, "stands here twice; keep one of the two lines");
-        }
+        self.begin(at, &path, self.draft.settings.users.contains_key(name));
         let mut user = User::default();
-        let Some(pairs) = self.pairs(at, &path, value) else { return };
-        for (key, value) in pairs {
-            let raw = Raw::Text(value);
-            self.draft.apply((table::USER, Section::User), &mut user, &path, at, (&key, &raw));
+        if self.entry(at, (table::USER, Section::User), &mut user, &path, value) {
+            self.draft.settings.users.insert(name.to_owned(), Arc::new(user));
         }
-        self.draft.settings.users.insert(name.to_owned(), Arc::new(user));
     }
 
     fn peer(&mut self, at: &At, name: &str, value: &str) {
         let path = join("peers", name);
         let Some(id) = self.draft.peer_id(at, &path, name) else { return };
         let mut peer = Peer::default();
-        let Some(pairs) = self.pairs(at, &path, value) else { return };
-        for (key, value) in pairs {
-            let raw = Raw::Text(value);
-            self.draft.apply((table::PEER, Section::Peer), &mut peer, &path, at, (&key, &raw));
+        if self.entry(at, (table::PEER, Section::Peer), &mut peer, &path, value) {
+            self.draft.settings.peers.insert(id, peer);
         }
-        self.draft.settings.peers.insert(id, peer);
+    }
+
+    /// A line that defines something begins; `again`: another line did before.
+    fn begin(&mut self, at: &At, path: &str, again: bool) {
+        let before = self.draft.set.insert(path.to_owned(), at.clone());
+        if let Some(before) = before.filter(|_| again) {
+            self.draft.replaced(at, path, &before);
+        }
+    }
+
+    /// The pairs of one line, set in `to`; false: they are none. Nothing of an earlier line of the same name is left.
+    fn entry<T>(
+        &mut self,
+        at: &At,
+        (table, section): (&'static [Entry<T>], Section),
+        to: &mut T,
+        path: &str,
+        value: &str,
+    ) -> bool {
+        for entry in table {
+            self.draft.set.remove(&join(path, entry.name));
+        }
+        let Some(pairs) = self.pairs(at, path, value) else { return false };
+        for (key, value) in pairs {
+            let raw = Raw::Text(lenient::of_line(&key, value));
+            self.draft.apply((table, section), to, path, at, (&key, &raw));
+        }
+        true
     }
 
     fn pairs(&mut self, at: &At, path: &str, value: &str) -> Option<Vec<(String, String)>> {

@@ -5,11 +5,13 @@
 //! Everything that is wrong is reported at once, with file, line and key.
 
 mod check;
+mod ciphers;
 mod describe;
 mod hba;
 mod ignored;
 mod ini;
 mod keys;
+mod lenient;
 mod set;
 mod table;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use describe::describe;
+pub use ignored::ignored;
 pub use keys::{Key, Section, keys, needs_restart, values};
 pub use set::{SetError, set};
 pub use userlist::secret;
@@ -121,15 +124,18 @@ pub fn load(path: &Path) -> Result<Settings, Vec<Problem>> {
     Ok(loaded.settings)
 }
 
-/// `settings` with what their `auth_file` holds now.
+/// `settings`, read from `file`, with what their `auth_file` holds now.
 ///
 /// # Errors
 /// Everything that is wrong with that file.
-pub fn with_userlist(settings: &Settings) -> Result<Settings, Vec<Problem>> {
-    let mut draft = Draft::new(Path::new(""));
+pub fn with_userlist(file: &Path, settings: &Settings) -> Result<Loaded, Vec<Problem>> {
+    let mut draft = Draft::new(file);
     draft.settings = settings.clone();
     draft.read_auth_file();
-    if draft.problems.is_empty() { Ok(draft.settings) } else { Err(draft.problems) }
+    if !draft.problems.is_empty() {
+        return Err(draft.problems);
+    }
+    Ok(Loaded { settings: draft.settings, notices: draft.notices })
 }
 
 /// What a file is now; `None`: it can't be seen.
@@ -246,7 +252,7 @@ impl Draft {
         match (entry.set)(to, raw, &self.dir) {
             Ok(()) => {
                 // The name the checks know, also where an alias was written.
-                self.set.insert(join(path, entry.name), at.clone());
+                self.was_set(at, &join(path, entry.name));
             }
             Err(takes) if entry.name == "password" => {
                 self.problem(at, &key, format!("cannot be used; expected {takes}"));
@@ -255,16 +261,35 @@ impl Draft {
         }
     }
 
+    /// Keeps where `key` was set. In an ini file it may have been before.
+    fn was_set(&mut self, at: &At, key: &str) {
+        let before = self.set.insert(key.to_owned(), at.clone());
+        if let Some(before) = before.filter(|_| self.ini) {
+            self.replaced(at, key, &before);
+        }
+    }
+
+    /// PgBouncer lets the same name stand twice, and what stands last holds.
+    fn replaced(&mut self, at: &At, key: &str, before: &At) {
+        let place = match before.line {
+            _ if before == at => "in this line".to_owned(),
+            Some(line) if before.file == at.file => format!("in line {line}"),
+            Some(line) => format!("in {}:{line}", before.file.display()),
+            None => format!("in {}", before.file.display()),
+        };
+        self.notice(at, key, format!("stands {place} already; what stands last holds, as in PgBouncer"));
+    }
+
     fn unknown(&mut self, section: Section, at: &At, key: &str, name: &str) {
         match ignored::because(section, name) {
             Some(because) if self.ini => {
-                self.notice(at, key, format!("not understood: ignored, because {because}"));
+                self.notice(at, key, ignored::said(because));
             }
             _ => self.problem(at, key, keys::hint(section, name)),
         }
     }
 
-    /// The number of the peer called `name`, which is new.
+    /// The number of the peer called `name`; only in an ini file it may stand there already.
     fn peer_id(&mut self, at: &At, path: &str, name: &str) -> Option<u16> {
         let id = name.parse().ok().filter(|id| (1..=table::PEER_ID_MAX).contains(id));
         match id {
@@ -272,13 +297,11 @@ impl Draft {
                 let message = format!("is no peer; its name is its peer_id, 1 to {}", table::PEER_ID_MAX);
                 self.problem(at, path, message);
             }
-            Some(id) if self.settings.peers.contains_key(&id) => {
+            Some(id) if !self.ini && self.settings.peers.contains_key(&id) => {
                 self.problem(at, path, "stands here twice; keep one of the two");
                 return None;
             }
-            Some(_) => {
-                self.set.insert(path.to_owned(), at.clone());
-            }
+            Some(_) => self.was_set(at, path),
         }
         id
     }
@@ -287,7 +310,10 @@ impl Draft {
     fn set_disable_pqexec(&mut self, at: &At, raw: &Raw) {
         use value::{Flag, Kind as _};
         match Flag.read(raw, &self.dir) {
-            Some(on) => self.disable_pqexec = on,
+            Some(on) => {
+                self.disable_pqexec = on;
+                self.was_set(at, "disable_pqexec");
+            }
             None => self.problem(at, "disable_pqexec", format!("found {raw}; expected {}", Flag.takes())),
         }
     }

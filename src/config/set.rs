@@ -5,7 +5,7 @@ use std::path::Path;
 use super::keys::{self, Section};
 use super::table::GENERAL;
 use super::value::Raw;
-use super::{Draft, check};
+use super::{Draft, check, lenient};
 use crate::settings::Settings;
 
 /// Why a key can't be set while running.
@@ -38,7 +38,9 @@ pub fn set(file: &Path, settings: &Settings, key: &str, value: &str) -> Result<S
     let mut draft = Draft::new(file);
     draft.settings = settings.clone();
     draft.databases = settings.databases.values().chain(&settings.fallback).map(|d| (**d).clone()).collect();
-    (entry.set)(&mut draft.settings.general, &Raw::Text(value.to_owned()), Path::new(""))
+    let meant = lenient::general(key, value).filter(|_| draft.ini).map(|(meant, _)| meant);
+    let raw = Raw::Text(meant.unwrap_or_else(|| value.to_owned()));
+    (entry.set)(&mut draft.settings.general, &raw, Path::new(""))
         .map_err(|takes| SetError::Invalid(format!("expected {takes}")))?;
     check::check(&mut draft);
     match draft.problems.first() {

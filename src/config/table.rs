@@ -2,10 +2,11 @@
 //!
 //! A row is: heading, whether a reload changes it, name = field: what it takes, what it means.
 
+use super::ciphers::{CIPHERS, TLS13_CIPHERS};
 use super::keys::Entry;
 use super::value::{
-    Bytes, CIPHERS, Count, File, FileMode, Flag, Kind, List, Maybe, Networks, Password, Protocols, Rule,
-    Socket, Statement, TIMEOUT, TLS13_CIPHERS, Text, Time,
+    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Networks, Password, Protocols, Rule, Socket,
+    Statement, TIMEOUT, Text, Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;
@@ -237,7 +238,7 @@ table! {
          RELOAD and SIGHUP; without it they go to standard error";
     LOG, RESTART, log_format = log_format: one_of::<LogFormat>(),
         "form of the log on standard error: lines for people, or one JSON object a line";
-    LOG, RESTART, log_level = log_level: Level,
+    LOG, RELOAD, log_level = log_level: Level,
         "what is logged: this level and those above it";
     LOG, RELOAD, log_stats = log_stats: Flag,
         "log the averages over all databases each stats_period";

@@ -28,22 +28,32 @@ pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> HashMap<Strin
             continue;
         }
         let entry = fields(line).and_then(|(name, text)| Ok((name, secret(&text)?)));
-        let message = match entry {
-            Ok((name, secret)) => match users.get(&name) {
-                None => {
-                    users.insert(name, (secret, line_number));
+        let at = At::line(file, line_number);
+        match entry {
+            Ok((name, secret)) => {
+                if let Some((_, first)) = users.get(&name)
+                    && !twice(draft, &at, &name, *first)
+                {
                     continue;
                 }
-                Some((_, first)) => {
-                    let name = super::value::shorten(&name);
-                    format!("user \"{name}\" stands in line {first} already; keep one of the two")
-                }
-            },
-            Err(message) => message.to_owned(),
-        };
-        draft.problem(&At::line(file, line_number), "auth_file", message);
+                users.insert(name, (secret, line_number));
+            }
+            // PgBouncer logs it and reads no further: whoever stands below is kept out and nobody knows why.
+            Err(message) => draft.problem(&at, "auth_file", message),
+        }
     }
     users.into_iter().map(|(name, (secret, _))| (name, secret)).collect()
+}
+
+/// Whether a second line for `name` takes the place of the `first`: as in PgBouncer, where its own file names this one.
+fn twice(draft: &mut Draft, at: &At, name: &str, first: usize) -> bool {
+    let user = format!("user \"{}\" stands in line {first} already", super::value::shorten(name));
+    if draft.ini {
+        draft.notice(at, "auth_file", format!("{user}; what stands last holds, as in PgBouncer"));
+    } else {
+        draft.problem(at, "auth_file", format!("{user}; keep one of the two"));
+    }
+    draft.ini
 }
 
 /// The two quoted fields that begin `line`.

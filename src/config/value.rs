@@ -553,99 +553,11 @@ impl Kind for Protocols {
 }
 
 /// The items of a text with commas or, as OpenSSL has it, colons between, or of an array.
-fn words_of(raw: &Raw) -> Option<Vec<String>> {
+pub(super) fn words_of(raw: &Raw) -> Option<Vec<String>> {
     match raw {
         Raw::Text(text) => Some(split_list(&text.replace(':', ","))),
         Raw::List(items) => Some(items.clone()),
         _ => None,
-    }
-}
-
-/// Cipher suites: their names in OpenSSL, and in rustls, which the settings keep.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ciphers(pub(super) &'static [(&'static str, &'static str)]);
-
-/// Those of TLS 1.2.
-pub(super) const CIPHERS: Ciphers = Ciphers(&[
-    ("ECDHE-ECDSA-AES256-GCM-SHA384", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
-    ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"),
-    ("ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"),
-    ("ECDHE-RSA-AES256-GCM-SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"),
-    ("ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
-    ("ECDHE-RSA-CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"),
-]);
-
-/// Those of TLS 1.3.
-pub(super) const TLS13_CIPHERS: Ciphers = Ciphers(&[
-    ("TLS_AES_256_GCM_SHA384", "TLS13_AES_256_GCM_SHA384"),
-    ("TLS_AES_128_GCM_SHA256", "TLS13_AES_128_GCM_SHA256"),
-    ("TLS_CHACHA20_POLY1305_SHA256", "TLS13_CHACHA20_POLY1305_SHA256"),
-]);
-
-/// PgBouncer's words for what is the default, and for every cipher: all that there are here are safe.
-const EVERY_CIPHER: [&str; 5] = ["default", "secure", "fast", "normal", "all"];
-
-/// OpenSSL's words for sets that hold every suite of TLS 1.2 that there is here.
-const ALL_OF_OURS: [&str; 7] = ["HIGH", "DEFAULT", "ALL", "ECDHE", "EECDH", "KECDHE", "KEECDH"];
-
-/// Its words for sets that hold none of them: to leave those out changes nothing.
-const NONE_OF_OURS: [&str; 33] = [
-    "ANULL", "ENULL", "NULL", "LOW", "MEDIUM", "EXP", "EXPORT", "EXPORT40", "EXPORT56", "ADH", "AECDH", "DH",
-    "DHE", "EDH", "KDHE", "KEDH", "KRSA", "DSS", "ADSS", "PSK", "SRP", "MD5", "SHA", "SHA1", "DES", "3DES",
-    "RC2", "RC4", "IDEA", "SEED", "CAMELLIA", "SSLV2", "SSLV3",
-];
-
-/// Its names of suites that there are not here, by the hash or the tag at their end.
-const ENDS_OF_SUITES: [&str; 6] = ["-SHA", "-SHA256", "-SHA384", "-POLY1305", "-CCM", "-CCM8"];
-
-impl Ciphers {
-    /// Adds what one word of OpenSSL's language names. `None`: it is not understood, and may forbid something.
-    fn add(&self, word: &str, kept: &mut Vec<&'static str>) -> Option<()> {
-        let upper = word.to_ascii_uppercase();
-        let known =
-            self.0.iter().find(|(ours, theirs)| [*ours, *theirs].contains(&&*upper)).map(|(_, name)| *name);
-        match (known, upper.strip_prefix(['!', '-'])) {
-            (Some(name), _) => kept.push(name),
-            (None, Some(set)) if NONE_OF_OURS.contains(&set) => {}
-            (None, None) if ALL_OF_OURS.contains(&&*upper) => {
-                kept.extend(self.0.iter().map(|(_, name)| *name))
-            }
-            (None, None) if ENDS_OF_SUITES.iter().any(|end| upper.ends_with(end)) => {}
-            (None, None) if upper == "@STRENGTH" || upper.starts_with("@SECLEVEL=") => {}
-            _ => return None,
-        }
-        Some(())
-    }
-}
-
-impl Kind for Ciphers {
-    type Value = Vec<&'static str>;
-    fn takes(&self) -> String {
-        let names: Vec<&str> = self.0.iter().map(|(name, _)| *name).collect();
-        format!(
-            "\"default\" for all, or names with colons between, the preferred one first: {}",
-            names.join(", ")
-        )
-    }
-    fn read(&self, raw: &Raw, _: &Path) -> Option<Vec<&'static str>> {
-        let words = words_of(raw)?;
-        if matches!(&words[..], [word] if EVERY_CIPHER.contains(&word.to_ascii_lowercase().as_str())) {
-            return Some(Vec::new());
-        }
-        let mut named = Vec::new();
-        words.iter().try_for_each(|word| self.add(word, &mut named))?;
-        let mut kept: Vec<&'static str> = Vec::new();
-        named.into_iter().for_each(|name| {
-            if !kept.contains(&name) {
-                kept.push(name)
-            }
-        });
-        (words.is_empty() || !kept.is_empty()).then_some(kept)
-    }
-    fn show(&self, value: &Vec<&'static str>) -> String {
-        let name = |kept: &&str| self.0.iter().find(|(_, known)| known == kept).map(|(name, _)| *name);
-        let names: Vec<&str> = value.iter().filter_map(name).collect();
-        if names.is_empty() { EVERY_CIPHER[0].to_owned() } else { names.join(":") }
     }
 }
 

@@ -60,7 +60,7 @@ use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Signals, Stopping};
-use workers::{Counted, Worker, raise_file_limit, runtime, start_workers};
+use workers::{Counted, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
 
 pub use stop::Running;
 
@@ -130,6 +130,7 @@ pub fn serve(settings: Settings, path: PathBuf) -> Result<(), ServeError> {
 /// As [`serve`].
 async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Running, ServeError> {
     let files = raise_file_limit();
+    warn_of_few_files(files, &settings);
     let general = settings.general.clone();
     if let Some(held) = held_pidfile(&general) {
         return Err(held);

@@ -17,6 +17,7 @@ use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
 use crate::settings::{AllowList, FileState, General, PoolMode, Settings};
+use crate::telemetry;
 use crate::telemetry::audit::Sink;
 use crate::telemetry::events;
 
@@ -98,8 +99,11 @@ impl Proxy {
     fn reread_userlist(&self) -> Result<(), Vec<String>> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.cx.settings.load_full();
-        let outcome = config::with_userlist(&running)
-            .map(|settings| self.enact(settings, self.cx.server_tls.load_full()))
+        let outcome = config::with_userlist(&self.path, &running)
+            .map(|loaded| {
+                loaded.notices.iter().for_each(|notice| events::has_no_effect(notice));
+                self.enact(loaded.settings, self.cx.server_tls.load_full());
+            })
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
         if outcome.is_err() {
             // Said once; the next change is looked at again.
@@ -137,6 +141,7 @@ impl Proxy {
         self.cx.server_tls.store(server_tls);
         self.auth.reload(&settings);
         self.lookups.forget();
+        telemetry::set_level(&settings.general.log_level);
         self.cx.settings.store(Arc::new(settings));
         for Change { pool, settings, target, moved } in changes {
             pool.govern(settings);
@@ -216,7 +221,6 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
     new.workers = running.workers;
     new.pidfile.clone_from(&running.pidfile);
     new.log_format = running.log_format;
-    new.log_level.clone_from(&running.log_level);
 }
 
 #[cfg(test)]
@@ -241,7 +245,6 @@ mod tests {
             workers: 3,
             pidfile: Some("/run/pid".into()),
             log_format: LogFormat::Json,
-            log_level: "debug".into(),
             ..General::default()
         };
         let mut new = Settings { general, ..Settings::default() };

@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 
 use super::{Proxy, ServeError};
 use crate::pool::registry;
-use crate::settings::General;
+use crate::settings::{Database, General, Settings};
+use crate::telemetry::events;
 
 /// One worker, seen from outside.
 #[derive(Debug)]
@@ -26,6 +27,34 @@ pub(super) fn raise_file_limit() -> usize {
     let Ok((soft, hard)) = rlimit::Resource::NOFILE.get() else { return usize::MAX };
     let raised = soft < hard && rlimit::Resource::NOFILE.set(hard, hard).is_ok();
     usize::try_from(if raised { hard } else { soft }).unwrap_or(usize::MAX)
+}
+
+/// Says at the start that `files` may not do: later it would be clients that can't come in, or servers not reached.
+pub(super) fn warn_of_few_files(files: usize, settings: &Settings) {
+    let needed = files_needed(settings);
+    if files < needed {
+        events::few_files(files, settings.general.max_client_conn, needed);
+    }
+}
+
+/// Open files beside connections: listeners, logs, runtimes.
+const OTHER_FILES: usize = 32;
+
+/// Open files when all clients are here and one pool of each database is full. There may be more of them: their users
+/// are not known yet.
+fn files_needed(settings: &Settings) -> usize {
+    let general = &settings.general;
+    let pool = |database: &Arc<Database>| {
+        let size = database.pool_size.unwrap_or(general.default_pool_size);
+        let reserve = database.reserve_pool_size.unwrap_or(general.reserve_pool_size);
+        let most = database.max_db_connections.unwrap_or(general.max_db_connections);
+        // 0 is no limit.
+        let size = if size == 0 { general.max_client_conn } else { size.saturating_add(reserve) };
+        if most == 0 { size } else { size.min(most) }
+    };
+    let servers = settings.databases.values().chain(&settings.fallback).map(pool);
+    let all = servers.fold(general.max_client_conn, usize::saturating_add);
+    all.saturating_add(OTHER_FILES)
 }
 
 pub(super) fn start_workers(

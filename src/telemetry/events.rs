@@ -173,6 +173,17 @@ pub fn runs_as_root() {
     tracing::warn!("runs as root, which nothing here needs: give it an account of its own");
 }
 
+/// Fewer files may be open than there may be connections.
+pub fn few_files(limit: usize, max_client_conn: usize, needed: usize) {
+    tracing::warn!(
+        limit,
+        max_client_conn,
+        needed,
+        "fewer files may be open than all clients and pools need: raise the limit (ulimit -n, LimitNOFILE= of systemd) \
+         or lower max_client_conn"
+    );
+}
+
 /// A port is no longer listened on here: new clients are the other processes' (`so_reuseport`).
 pub fn left_to_others(addr: &str) {
     tracing::info!(addr, "left to others");

@@ -8,22 +8,50 @@ pub mod html;
 pub mod request;
 pub mod time;
 
+use std::sync::OnceLock;
+
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::settings::LogFormat;
+
+/// What the log lets through, once it has begun.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
 /// Starts the structured log on standard error; call it once, before any room logs.
 ///
 /// `level` is `log_level`: error, warn, info, debug or trace; any other word is info. A second call, or one
 /// in a process that has a subscriber already, changes nothing.
 pub fn init(format: LogFormat, level: &str) {
-    let level: LevelFilter = level.parse().unwrap_or(LevelFilter::INFO);
+    let (level, handle) = reload::Layer::new(filter(level));
     // A line that a full disk or a closed pipe did not take is lost. The library would tell standard error so, and panic there.
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).log_internal_errors(false);
-    let log = log.with_max_level(level).with_target(false);
-    // Already set: the embedding process has its own log, which is as good.
-    let _ = match format {
-        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    let log = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false).with_target(false);
+    let log_above = tracing_subscriber::registry().with(level);
+    let begun = match format {
+        LogFormat::Text => {
+            let log = log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+            log_above.with(log).try_init()
+        }
+        LogFormat::Json => log_above.with(log.json().flatten_event(true)).try_init(),
     };
+    // Otherwise the embedding process has its own log, which is as good.
+    if begun.is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// From now on the log has this `level`; nothing changes where [`init`] did not start it.
+pub fn set_level(level: &str) {
+    let Some(handle) = LEVEL.get() else { return };
+    let level = filter(level);
+    // Every place in the code that logs is asked again then.
+    if handle.with_current(|now| *now != level).unwrap_or(false) {
+        let _ = handle.reload(level);
+    }
+}
+
+fn filter(level: &str) -> LevelFilter {
+    level.parse().unwrap_or(LevelFilter::INFO)
 }

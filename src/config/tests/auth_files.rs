@@ -41,6 +41,26 @@ fn each_mistake_in_a_userlist_is_named() {
 }
 
 #[test]
+fn of_a_name_that_stands_twice_in_pgbouncers_userlist_the_last_holds() {
+    let ini = "[databases]\na = host=h\n[pgbouncer]\nauth_type = md5\nauth_file = userlist.txt\n";
+    let dir = files(&[("a.ini", ini), ("userlist.txt", "\"u\" \"old\"\n\"v\" \"x\"\n\"u\" \"new\"\n")]);
+    let loaded = read_in(&dir, "a.ini").expect("PgBouncer takes it");
+    assert_eq!(loaded.settings.userlist["u"], Secret::Plain("new".into()));
+    assert_eq!(loaded.settings.userlist.len(), 2);
+    let says =
+        ("userlist.txt", Some(3), "auth_file", "\"u\" stands in line 1 already; what stands last holds");
+    assert_one(&loaded.notices, says);
+    // And when it is read again.
+    let again = with_userlist(&dir.path().join("a.ini"), &loaded.settings).expect("as good as at the start");
+    assert_one(&again.notices, says);
+    assert_eq!(again.settings.userlist["u"], Secret::Plain("new".into()));
+    // A line that is none is an error also there.
+    std::fs::write(dir.path().join("userlist.txt"), "\"u\" \"old\"\na x\n").expect("a file");
+    let problems = read_in(&dir, "a.ini").expect_err("a line that is none");
+    assert_one(&problems, ("userlist.txt", Some(2), "auth_file", "write \"name\" \"secret\""));
+}
+
+#[test]
 fn hba_rules_are_read_as_postgresql_reads_them() {
     let dir = files(&[("names", "one, two # three\n\"four\"\n")]);
     let file = dir.path().join("hba");

@@ -239,7 +239,9 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             "server_tls_protocols",
             "expected tlsv1.2, tlsv1.3, or both",
         ),
-        ("client_tls_ciphers = \"HIGH:!AES\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"HIGH:!ECDHE\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"HIGH:!WHAT\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
+        ("client_tls_ciphers = \"MEDIUM:+3DES\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"!aNULL:!MD5\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"DHE-RSA-AES256-SHA\"", "client_tls_ciphers", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("client_tls_ciphers = \"TLS_AES_256_GCM_SHA384\"", "client_tls_ciphers", "ECDHE-RSA-AES256"),
@@ -371,26 +373,94 @@ fn versions_and_ciphers_of_tls_are_understood_in_pgbouncers_words() {
     }
 }
 
+#[test]
+fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
+    let ini = |words: &str| {
+        format!(
+            "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nclient_tls_protocols = {words}\n"
+        )
+    };
+    for (words, protocols, old) in [
+        ("tlsv1.0,tlsv1.1,tlsv1.2", TlsProtocols::Tls12, "tlsv1.0, tlsv1.1 left out"),
+        ("TLSv1.1:tlsv1.2:tlsv1.3", TlsProtocols::Both, "TLSv1.1 left out"),
+    ] {
+        let Loaded { settings, notices } = loaded("a.ini", &ini(words));
+        assert_eq!(settings.general.client_tls.protocols, protocols, "{words}");
+        assert_one(&notices, ("a.ini", Some(5), "client_tls_protocols", old));
+        let set =
+            set(Path::new("a.ini"), &settings, "server_tls_protocols", words).expect("also on the console");
+        assert_eq!(set.general.server_tls.protocols, protocols);
+    }
+    for words in ["tlsv1.0,tlsv1.1", "tlsv1.1,tlsv1.2,!tlsv1.2"] {
+        let says = ("a.ini", Some(5), "client_tls_protocols", words);
+        assert_one(&refused("a.ini", &ini(words), &[]), says);
+    }
+    let text = format!("{BASE}client_tls_protocols = \"tlsv1.1,tlsv1.2\"\n{DATABASE}");
+    assert_one(
+        &refused("a.toml", &text, &[]),
+        ("a.toml", Some(3), "client_tls_protocols", "tlsv1.2, tlsv1.3"),
+    );
+}
+
 /// As pgbouncer.ini files have it; what cannot be left out is an error, see above.
 #[test]
-fn openssls_words_for_ciphers_are_understood_where_they_change_nothing() {
+fn openssls_words_for_ciphers_mean_what_they_mean_there() {
     let chosen = |words: &str| {
         let ini = format!(
             "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\nserver_tls_ciphers = {words}\n"
         );
         loaded("a.ini", &ini).settings.general.server_tls.ciphers
     };
-    let all: Vec<_> = value::CIPHERS.0.iter().map(|(_, kept)| *kept).collect();
+    let all: Vec<_> = ciphers::CIPHERS.0.iter().map(|(_, kept)| *kept).collect();
     for words in [
         "HIGH:!ADH:!AECDH:!LOW:!EXP:!MD5:!3DES:!SRP:!PSK:@STRENGTH",
         "HIGH:!aNULL:!MD5",
         "HIGH:MEDIUM-SHA:!RC4",
         "kEECDH:-kRSA:@SECLEVEL=2",
+        "HIGH:MEDIUM:+3DES:!aNULL",
+        "ALL:!DHE-RSA-AES256-SHA:!EXPORT:!LOW:!SSLv2:!SSLv3",
     ] {
         assert_eq!(chosen(words), all, "{words}");
     }
     let some = "ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-RSA-AES128-GCM-SHA256";
     assert_eq!(chosen(some), ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
+    for word in ["compat", "fast", "normal", "secure", "legacy", "insecure", "all", "default"] {
+        assert!(chosen(word).is_empty(), "{word} is all");
+    }
+    let names = |words: &str| value_of(&chosen(words));
+    assert_eq!(
+        names("EECDH+AESGCM+aRSA:EDH+AESGCM"),
+        "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-RSA-AES128-GCM-SHA256"
+    );
+    assert_eq!(names("HIGH:!AES"), "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305");
+    assert_eq!(
+        names("ECDHE+aRSA:!AES128:+AES256"),
+        "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES256-GCM-SHA384"
+    );
+    assert_eq!(
+        names("HIGH:!aECDSA:-AES:ECDHE-ECDSA-AES128-GCM-SHA256:AES128"),
+        "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-RSA-AES128-GCM-SHA256"
+    );
+}
+
+fn value_of(kept: &Vec<&'static str>) -> String {
+    use value::Kind as _;
+    ciphers::CIPHERS.show(kept)
+}
+
+/// Where a list is in OpenSSL's language, an ini's reader hears what it comes to.
+#[test]
+fn what_a_list_of_openssls_comes_to_is_said_of_an_ini() {
+    let notices = |words: &str| {
+        let ini = "[databases]\na = host=127.0.0.1\n[pgbouncer]\nauth_type = trust\n";
+        loaded("a.ini", &format!("{ini}client_tls_ciphers = {words}\n")).notices
+    };
+    for words in ["", "default", "secure", "ecdhe-rsa-aes256-gcm-sha384"] {
+        assert_eq!(notices(words), [], "{words}");
+    }
+    let says = "means ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305 here: the suites are those of rustls";
+    assert_one(&notices("HIGH:MEDIUM:!AES"), ("a.ini", Some(5), "client_tls_ciphers", says));
+    assert_one(&notices("compat"), ("a.ini", Some(5), "client_tls_ciphers", "means default here"));
 }
 
 /// What the settings may name is what there is.
@@ -399,7 +469,7 @@ fn every_cipher_of_rustls_has_a_name() {
     let suites = rustls::crypto::aws_lc_rs::default_provider().cipher_suites;
     let mut there: Vec<_> = suites.iter().filter_map(|suite| suite.suite().as_str()).collect();
     let mut named: Vec<_> =
-        [value::CIPHERS, value::TLS13_CIPHERS].iter().flat_map(|c| c.0).map(|(_, kept)| *kept).collect();
+        [ciphers::CIPHERS, ciphers::TLS13_CIPHERS].iter().flat_map(|c| c.0).map(|(_, kept)| *kept).collect();
     there.sort_unstable();
     named.sort_unstable();
     assert_eq!(named, there);
@@ -695,9 +765,7 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
         ("[databases]\nx = nonsense", "databases.x", "key=value pairs"),
         ("[databases]\nx = hots=a", "databases.x.hots", "did you mean host?"),
         ("[databases]\nx = password=SCRAM-SHA-256$1", "databases.x.password", "expected a password in clear"),
-        ("[databases]\napp = host=a", "databases.app", "keep one of the two lines"),
         ("[databases]\npgbouncer = host=a", "databases.pgbouncer", "choose another"),
-        ("[users]\nu = pool_mode=transaction\nu = pool_mode=session", "users.u", "keep one of the two lines"),
     ];
     for (text, key, says) in cases {
         let all =
@@ -707,6 +775,59 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
         let (name, line) = if text.contains("unclosed") { ("a.ini", 5) } else { ("a.ini", line) };
         assert_one(&problems, (name, Some(line), key, says));
     }
+}
+
+/// As an include that overrides what stands before it.
+#[test]
+fn of_what_stands_twice_in_an_ini_the_last_holds_with_a_notice() {
+    let dir = files(&[
+        (
+            "a.ini",
+            "[databases]\napp = host=a pool_size=5\n* = host=x port=1\nb = host=b\n[users]\nu = pool_mode=transaction\n\
+             [peers]\n1 = host=one\n[pgbouncer]\nauth_type = trust\nmax_client_conn = 7\npeer_id = 1\n%include b.ini\n",
+        ),
+        (
+            "b.ini",
+            "[databases]\napp = host=b min_pool_size=1 min_pool_size=2\n* = host=y\n\
+             [users]\nu = max_user_connections=3\n[peers]\n1 = host=two\n[pgbouncer]\nmax_client_conn = 8\n",
+        ),
+    ]);
+    let Loaded { settings, notices } = read_in(&dir, "a.ini").expect("PgBouncer takes it");
+    let app = &settings.databases["app"];
+    assert_eq!((&*app.host[0], app.pool_size, app.min_pool_size), ("b", None, Some(2)));
+    let any = settings.fallback.as_ref().expect("a fallback");
+    assert_eq!((&*any.host[0], any.port), ("y", 5432));
+    assert_eq!((settings.users["u"].pool_mode, settings.users["u"].max_user_connections), (None, Some(3)));
+    assert_eq!(settings.peers[&1].host.as_deref(), Some("two"));
+    assert_eq!(settings.general.max_client_conn, 8);
+    let said: Vec<_> = notices.iter().map(|n| (n.line, n.key.as_str(), n.message.as_str())).collect();
+    let places = said.iter().map(|(line, key, _)| (line.expect("a line"), *key)).collect::<Vec<_>>();
+    let app = [(2, "databases.app"), (2, "databases.app.min_pool_size"), (3, "databases.*")];
+    assert_eq!(places[..3], app);
+    assert_eq!(places[3..], [(5, "users.u"), (7, "peers.1"), (9, "max_client_conn")]);
+    assert!(said[1].2.contains("stands in this line already"), "{said:?}");
+    for (at, line) in [(0, 2), (2, 3), (3, 6), (4, 8), (5, 11)] {
+        assert!(said[at].2.contains(&format!("a.ini:{line} already; what stands last holds")), "{said:?}");
+    }
+    // Our own format does not let it pass.
+    refused("a.toml", &format!("{BASE}{DATABASE}{DATABASE}"), &[]);
+}
+
+#[test]
+fn less_than_nothing_in_a_line_of_an_ini_is_not_set() {
+    let ini = "[databases]\na = host=h pool_size=-1 min_pool_size=-1 max_db_connections=-1 reserve_pool_size=5 reserve_pool=-1 \
+        max_db_client_connections=-1\n[users]\nu = pool_size=-1 reserve_pool_size=-1 max_user_connections=-1 \
+        max_user_client_connections=-1\n[pgbouncer]\nauth_type = trust\n";
+    let settings = loaded("a.ini", ini).settings;
+    let (a, u) = (&settings.databases["a"], &settings.users["u"]);
+    assert_eq!([a.pool_size, a.min_pool_size, a.reserve_pool_size], [None; 3]);
+    assert_eq!([a.max_db_connections, a.max_db_client_connections], [None; 2]);
+    assert_eq!([u.pool_size, u.reserve_pool_size], [None; 2]);
+    assert_eq!([u.max_user_connections, u.max_user_client_connections], [None; 2]);
+    let problems = refused("a.ini", &ini.replace("pool_size=-1 min", "pool_size=-2 min"), &[]);
+    assert_one(&problems, ("a.ini", Some(2), "databases.a.pool_size", "expected a whole number"));
+    let text = format!("{BASE}{DATABASE}pool_size = -1\n");
+    assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(5), "databases.app.pool_size", "from 0"));
 }
 
 #[test]
