@@ -223,13 +223,13 @@ impl Inner {
     }
 
     /// What is missing to `min_pool_size`, of connections that are for this. Idle ones that are for others are of no use to
-    /// the next client, and make way when the pool is full.
+    /// the next client; but where each client asks for something else no more than twice as many are kept.
     fn missing(&self, startup: Option<&Arc<VarSet>>) -> usize {
         let most = self.settings.most(0);
+        let least = self.settings.min_size.min(most);
         let unfit = self.idle.iter().filter(|server| !server.is_for(startup)).count();
         let all = self.total + self.queue.logins();
-        let missing = self.settings.min_size.min(most).saturating_sub(all - unfit);
-        missing.min(most.saturating_sub(all))
+        least.saturating_sub(all - unfit).min(least.saturating_mul(2).min(most).saturating_sub(all))
     }
 }
 
