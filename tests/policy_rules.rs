@@ -765,6 +765,8 @@ fn what_is_prepared_again_is_judged_as_it_is_read_then() {
     let mut raw = Raw::login(proxy.port(), &database);
     let mut out = Vec::new();
     parse_named(&mut out, name, TRICK);
+    // Who was told its types is told again before it is bound elsewhere.
+    f::put_target(&mut out, f::DESCRIBE, b'S', name.as_bytes());
     f::put_empty(&mut out, f::SYNC);
     raw.send(&out);
     assert!(passed(&raw.read_until_ready()));

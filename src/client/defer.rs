@@ -385,6 +385,8 @@ impl Session {
         self.state.counts.xacts += 1;
         self.settle(server);
         self.state.ties.forget_taint();
+        self.state.meaning.end();
+        self.state.nothing_in_flight(true);
         Ok(Left::Ended)
     }
 

@@ -65,14 +65,14 @@ pub struct Reading {
     moves: bool,
     /// Its transaction has sent such: what it left there, a cursor or a portal, may do so again when it is run.
     left: bool,
-    /// It was, or may have been, in an encoding that is not safe.
-    was_unsafe: bool,
+    /// The client's texts were read otherwise than most are: what was prepared may have been, on some connection.
+    was_odd: bool,
 }
 
 impl Default for Reading {
     fn default() -> Self {
         let lexing = Lexing { std_strings: true, encoding_safe: true };
-        Self { lexing, in_doubt: false, moves: false, left: false, was_unsafe: false }
+        Self { lexing, in_doubt: false, moves: false, left: false, was_odd: false }
     }
 }
 
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// How texts are read matters to the rules, and to who has the server connection next.
-    fn follows_lexing(&self) -> bool {
+    pub(super) fn follows_lexing(&self) -> bool {
         self.rules.needs_lexing() || self.shares_servers()
     }
 
@@ -140,15 +140,22 @@ impl State {
         if self.may_misread(text) { found.union(Effects::UNREAD) } else { found }
     }
 
-    /// What a statement may do that was prepared before. Its text was read then, and perhaps again, on another connection, when the
-    /// settings were others.
-    pub(super) fn effects_of_prepared(&self, statement: &Statement) -> Effects {
-        let text = &statement.query;
-        if statement.is_read_plainly {
+    /// What a statement may do that was prepared before. Its text was read then, and is perhaps again, on another connection, when the
+    /// settings are others.
+    pub(super) fn effects_of_prepared(
+        &self,
+        name: &[u8],
+        statement: &Statement,
+        server: &ServerConn,
+    ) -> Effects {
+        let Reading { in_doubt, was_odd, .. } = self.reading;
+        let is_as_it_was = || !was_odd && (!in_doubt || self.is_here(name, statement, server));
+        if statement.is_read_plainly || is_as_it_was() {
             return statement.effects;
         }
+        let text = &statement.query;
         let either = effects(text, true).union(effects(text, false)).union(statement.effects);
-        let misread = self.may_misread(text) || (self.reading.was_unsafe && !text.is_ascii());
+        let misread = self.may_misread(text) || (was_odd && !text.is_ascii());
         if misread { either.union(Effects::UNREAD) } else { either }
     }
 
@@ -171,11 +178,11 @@ impl State {
             self.reading.lexing.std_strings = value != b"off";
         } else if name == ENCODING.as_bytes() {
             self.reading.lexing.encoding_safe = policy::encoding_is_safe(value);
-            self.reading.was_unsafe |= !self.reading.lexing.encoding_safe;
         } else {
             return;
         }
         self.reading.moves = true;
+        self.remember_reading();
     }
 
     /// As all these values say. An encoding that is not named is not safe.
@@ -183,7 +190,12 @@ impl State {
         let value = |name: &str| reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
         self.reading.lexing.std_strings = value(STRINGS) != Some(b"off");
         self.reading.lexing.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
-        self.reading.was_unsafe |= !self.reading.lexing.encoding_safe;
+    }
+
+    /// What is known is the client's own, and not what another one left on a connection.
+    pub(super) fn remember_reading(&mut self) {
+        let Lexing { std_strings, encoding_safe } = self.reading.lexing;
+        self.reading.was_odd |= !std_strings || !encoding_safe;
     }
 
     /// New rules, in the middle of a session.
@@ -191,7 +203,7 @@ impl State {
         if rules.distrust_what_was_prepared(&self.rules) {
             self.unjudged = Unjudged { any: true, unnamed_judged: false, portals: Some(HashSet::new()) };
         }
-        if rules.needs_lexing() && !self.rules.needs_lexing() {
+        if rules.needs_lexing() && !self.follows_lexing() {
             // Nobody kept track.
             (self.reading.moves, self.reading.in_doubt, self.reading.left) = (true, true, true);
         }
@@ -268,20 +280,31 @@ impl State {
     }
 
     /// What was judged when it was prepared is prepared on another connection now, where the server may read it otherwise.
-    pub(super) fn rule_again(&self, name: &[u8], statement: &Statement, server: &ServerConn) -> Ruling {
-        if statement.is_read_plainly || !self.rules.reads_texts() || self.is_here(name, statement, server) {
+    pub(super) fn rule_again(
+        &self,
+        message: &'static str,
+        name: &[u8],
+        statement: &Statement,
+        server: &ServerConn,
+    ) -> Ruling {
+        if statement.is_read_plainly || self.is_here(name, statement, server) {
             return Ruling::Pass;
         }
-        self.rule_parse(&statement.query, &server.pipeline)
+        self.rule_prepared(message, &statement.query, &server.pipeline)
     }
 
     /// The text of a Parse.
     pub(super) fn rule_parse(&self, text: &[u8], pipeline: &Pipeline) -> Ruling {
+        self.rule_prepared("Parse", text, pipeline)
+    }
+
+    /// A text that is about to be prepared, because of this message.
+    fn rule_prepared(&self, message: &'static str, text: &[u8], pipeline: &Pipeline) -> Ruling {
         if !self.rules.reads_texts() {
             return Ruling::Pass;
         }
         let Some(lexing) = self.lexing_of(text, pipeline) else { return Ruling::Wait };
-        match self.rule_text("Parse", text, lexing) {
+        match self.rule_text(message, text, lexing) {
             Some(error) => Ruling::Refuse(error),
             None => Ruling::Pass,
         }

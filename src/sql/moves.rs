@@ -200,13 +200,14 @@ impl<'a> Reading<'a> {
     }
 
     fn selects_into(&self, token: Token<'a>) -> bool {
-        self.begun && !self.passed && is_word(Some(token), &["into"]) && !self.is_label() && !self.is_verb()
+        self.begun && !self.passed && is_into(token) && !self.is_label() && !self.is_verb()
     }
 
     /// `AS into`, `t.into`.
     fn is_label(&self) -> bool {
         let [last, before] = self.last;
-        is_mark(last, b".") || is_word(last, &["as"]) && !is_mark(before, b".")
+        // Of `AS as INTO t` the second one is the label.
+        is_mark(last, b".") || is_word(last, &["as"]) && !is_mark(before, b".") && !is_word(before, &["as"])
     }
 
     /// INSERT INTO, MERGE INTO: not in `SELECT 1 insert INTO t`, where that is a label. It begins a statement in parentheses, or stands
@@ -217,6 +218,13 @@ impl<'a> Reading<'a> {
         let behind = || self.depth == 0 && !self.selects && (is_mark(before, b")") || explained());
         is_word(last, &["insert", "merge"]) && (is_mark(before, b"(") || behind())
     }
+}
+
+/// Also in `1INTO t`, which PostgreSQL 14 reads as a number and a word.
+fn is_into((kind, bytes): Token<'_>) -> bool {
+    let end = bytes.len().checked_sub(4).and_then(|at| bytes.get(at..));
+    is_word(Some((kind, bytes)), &["into"])
+        || kind == Kind::Junk && end.is_some_and(|end| end.eq_ignore_ascii_case(b"into"))
 }
 
 /// Behind CREATE: does TEMP belong to it?
@@ -312,6 +320,8 @@ mod tests {
             "SELECT 1 insert INTO t",
             "SELECT count(*) insert INTO t",
             "SELECT 1 AS a, 2 AS into INTO t",
+            "SELECT 1 AS as INTO t",
+            "SELECT 1INTO t",
             "SELECT 1 INTO temp",
             "SELECT 1 INTO temp FROM a",
             "SELECT 1 INTO temporary.t",

@@ -205,5 +205,6 @@ impl State {
     pub fn know(&mut self, reported: &Arc<Reported>) {
         self.vars.reported = Arc::clone(reported);
         self.know_lexing(reported);
+        self.remember_reading();
     }
 }

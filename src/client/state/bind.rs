@@ -44,20 +44,20 @@ impl State {
             self.note_no_deallocate(bind.portal);
         }
         let statement = self.names.lookup(name).cloned();
+        let mut found = Effects::NONE;
         if let Some(statement) = &statement {
+            found = self.effects_of_prepared(name, statement, server);
             if self.waits_to_prepare(name, statement, server)
-                || self.waits_to_lend(&statement.query, statement.effects, server)
+                || self.waits_to_lend(&statement.query, found, server)
             {
                 return Ok(Taken::Later);
             }
             if let Some(taken) = self.judged_again(Kind::Bind, name, statement, server) {
                 return Ok(taken);
             }
-            let found = self.effects_of_prepared(statement);
-            self.note_in_flight(found);
             self.lend(&statement.query, found, server);
             self.tainted(found, &statement.query);
-            self.meaning.note_made(statement.makes_for_all());
+            self.note_made(statement.makes_for_all());
             if found.intersects(MAKES_SETTINGS) {
                 self.note_bound_names(head, body);
             }
@@ -67,11 +67,14 @@ impl State {
         {
             return Ok(self.bind_deallocate(&bind, statement, &gone, server));
         }
-        Ok(match statement {
+        let taken = match statement {
             statement if name.is_empty() => self.bind_unnamed(&bind, statement.as_deref(), server),
             Some(statement) => self.bind_named(&bind, statement, server),
             None => self.bind_unknown(name, server),
-        })
+        };
+        // Its own text is read before it does anything.
+        self.note_in_flight(found);
+        Ok(taken)
     }
 
     /// Names pass untouched.
@@ -130,6 +133,10 @@ impl State {
             self.refuse_bytes(Kind::Bind, server);
             return Taken::Drop;
         };
+        // It may be another one now.
+        if let Some(taken) = self.judged_again(Kind::Bind, bind.name, &statement, server) {
+            return taken;
+        }
         if self.asks_for_description(&statement, server) {
             return Taken::Later;
         }

@@ -92,7 +92,8 @@ impl State {
 
     /// A text that rules judged is not given to a server that may read it otherwise now.
     fn may_lend(&self, statement: &Statement) -> bool {
-        statement.is_read_plainly || !self.rules.reads_texts()
+        let is_known = || !self.is_reading_in_doubt() && self.passes(&statement.query);
+        statement.is_read_plainly || !self.rules.reads_texts() || is_known()
     }
 
     /// What a text speaks of may be lent when it is known what that is, that SQL does not have it there, and, for what is run, that

@@ -286,7 +286,7 @@ pub struct Meaning {
 }
 
 impl Meaning {
-    /// A text is run; `makes`: it makes what others see, or is not known.
+    /// A text is run; `makes`: it makes what others see, or may.
     fn note_made(&mut self, makes: bool) {
         self.open |= makes;
         self.makes |= makes;

@@ -64,7 +64,7 @@ impl State {
             // Names pass untouched, but what a text may do still counts.
             let found = self.effects_of(parse.query);
             self.tainted(found, parse.query);
-            self.meaning.note_made(makes_for_all(parse.query));
+            self.note_made(makes_for_all(parse.query));
             self.unjudged.unnamed_judged |= parse.name.is_empty();
             server.pipeline.push(Kind::Parse, Action::Forward, false);
             return Ok(Taken::Forward);
@@ -121,7 +121,8 @@ impl State {
         statement: &Statement,
         server: &mut ServerConn,
     ) -> Option<Taken> {
-        match self.rule_again(name, statement, server) {
+        let message = if kind == Kind::Bind { "Bind" } else { "Describe" };
+        match self.rule_again(message, name, statement, server) {
             Ruling::Pass | Ruling::Fold => None,
             Ruling::Wait => {
                 self.await_answers(server);
@@ -365,7 +366,7 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
-        self.meaning.note_made(true);
+        self.note_made(true);
         self.counts.server_parses += 1;
         if self.shares_servers() {
             self.ties.doubt(Effects::UNKNOWN);
@@ -466,6 +467,10 @@ impl State {
                 let Some(statement) = self.settled(statement, server) else {
                     return Ok(self.refuse_bytes(Kind::Describe, server));
                 };
+                // Before anything prepares it here: what is here is not looked at again.
+                if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
+                    return Ok(taken);
+                }
                 if statement.was_told_open() && self.asks_for_description(&statement, server) {
                     return Ok(Taken::Later);
                 }

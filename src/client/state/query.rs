@@ -35,7 +35,7 @@ impl State {
             return Ok(self.refuse(Kind::Query, error, server));
         }
         self.tainted(found, text);
-        self.meaning.note_made(makes_for_all(text));
+        self.note_made(makes_for_all(text));
         // Of several statements only the first was looked at.
         self.meaning.open |= memchr::memchr(b';', without_its_end(text)).is_some();
         self.awaiting |= found.intersects(FORGETS_NAMES);
@@ -132,7 +132,7 @@ impl State {
             return Ok(Taken::Drop);
         }
         self.note_in_flight(Effects::UNKNOWN);
-        self.meaning.note_made(true);
+        self.note_made(true);
         if self.shares_servers() {
             self.ties.doubt(Effects::UNKNOWN);
         }

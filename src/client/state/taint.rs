@@ -20,7 +20,7 @@ const CANDIDATE_BYTES_MAX: usize = 128;
 impl State {
     /// What a text that is run now may do to the session's state, as far as that is followed.
     pub(super) fn effects_of(&mut self, text: &[u8]) -> Effects {
-        if !self.shares_servers() && !self.rules.needs_lexing() {
+        if !self.follows_lexing() {
             return Effects::NONE;
         }
         let found = self.read_effects(text);
@@ -32,12 +32,7 @@ impl State {
     pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
         self.ties.taint = self.ties.taint.union(found.difference(Effects::LOCAL));
         self.ties.local |= found.contains(Effects::LOCAL);
-        if (self.ties.local || self.vars.want.names_temp) && may_create(text) {
-            // What is made without a schema may be made in that of temporary objects.
-            self.ties.taint = self.ties.taint.union(Effects::TEMP);
-        }
         self.meaning.open |= may_change_meaning(text, found);
-        self.meaning.note_made(found.contains(Effects::UNREAD));
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
         }
@@ -48,6 +43,15 @@ impl State {
             // DROP of a temporary object has no mark of its own.
             self.ties.recheck = found.touches_session()
                 || memchr::memmem::find(&text.to_ascii_lowercase(), b"drop").is_some();
+        }
+    }
+
+    /// A text is run; `makes`: it makes an object that is not temporary by what it says, or may. Without a schema that is made where
+    /// the search path says, which may be where temporary ones are.
+    pub(super) fn note_made(&mut self, makes: bool) {
+        self.meaning.note_made(makes);
+        if makes && (self.ties.local || self.vars.want.names_temp) {
+            self.ties.taint = self.ties.taint.union(Effects::TEMP);
         }
     }
 
@@ -79,12 +83,6 @@ impl State {
         (self.shares_servers() && self.bounds.session_state == SessionState::Reject && !bound.is_empty())
             .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
     }
-}
-
-/// CREATE, SELECT INTO and what else makes an object has one of these words in it.
-fn may_create(text: &[u8]) -> bool {
-    let lower = text.to_ascii_lowercase();
-    [&b"create"[..], b"into", b"import"].iter().any(|word| memchr::memmem::find(&lower, word).is_some())
 }
 
 /// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,

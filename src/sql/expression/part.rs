@@ -7,6 +7,9 @@
 /// `bool`.
 const BOOL: u16 = 16;
 
+/// Most constants told apart for one part.
+const CONSTANTS_MAX: usize = 16;
+
 /// What a part may be reduced to, beside NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Constant {
@@ -76,10 +79,13 @@ impl Part {
         self.param |= part.param;
     }
 
-    /// All constants of the other's are its own, too.
+    /// All constants of the other's are its own, too. Of many of them it is not told apart which.
     fn or(&mut self, other: &Self) {
         for constant in &other.constants {
-            if !self.constants.contains(constant) {
+            if self.constants.len() >= CONSTANTS_MAX {
+                self.constants = vec![Constant::Unknown];
+            }
+            if !self.constants.contains(constant) && !self.constants.contains(&Constant::Unknown) {
                 self.constants.push(*constant);
             }
         }
