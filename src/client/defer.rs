@@ -267,6 +267,8 @@ impl Session {
         let step = self.held(work, names, scratch);
         if let Some(deferred) = self.deferred.take() {
             Work { transactions: 1, ..deferred.work }.count(&self.pool.stats);
+            // The next one is not this one, also for who did not see the pause between them.
+            self.state.xact_turns = self.state.xact_turns.wrapping_add(1);
         }
         self.me.show(ClientState::Idle, self.state.turns, self.state.xact_turns);
         step

@@ -402,7 +402,7 @@ impl Session {
             }
         };
         if !server.has_vars(&self.state.vars.want, self.whose()) {
-            if !Box::pin(self.carry_settings(&mut server)).await? {
+            if !Box::pin(self.carry_settings(&mut server, since.unwrap_or(now))).await? {
                 server.release(Instant::now());
                 return Ok(None);
             }
@@ -441,13 +441,14 @@ impl Session {
 
     /// The client's settings are put on the connection in a round trip of their own: where one can't be set (the role
     /// is gone, or the text search configuration) nothing of the client's may run. Only its name goes out together with
-    /// what the client sends, unless a block is held. False: the client cancelled meanwhile, and has its answer.
-    async fn carry_settings(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
+    /// what the client sends, unless a block is held. False: the client cancelled meanwhile, and has its answer. `asked`: when
+    /// the client did what this is for.
+    async fn carry_settings(&mut self, server: &mut Checkout, asked: Instant) -> Result<bool, Fault> {
         let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
         if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
             return Ok(true);
         }
-        self.me.begin(ClientState::Active, Instant::now());
+        self.me.begin(ClientState::Active, asked);
         let whose = self.whose();
         match self.unless_ended(server.settle_vars(&want, max, whose)).await? {
             Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {

@@ -643,6 +643,10 @@ impl Pool {
         let failed = {
             let mut inner = self.lock();
             let (alive, longest) = (inner.total > 0, inner.settings.server_login_retry);
+            // What cannot be had is not kept for anybody.
+            inner
+                .ordinary
+                .take_if(|kept| login.startup.as_ref().is_some_and(|asked| Arc::ptr_eq(kept, asked)));
             inner.queue.failed(login, &error, alive, longest)
         };
         self.changed.notify_waiters();
@@ -756,9 +760,9 @@ impl Pool {
         }
     }
 
-    /// Ready when no connection is open or being opened any more; used after [`Pool::pause`].
+    /// Ready when no connection is open or being opened any more, or when somebody says RESUME; used after [`Pool::pause`].
     pub async fn drained(&self) {
-        self.until(|inner| inner.total + inner.queue.logins() == 0).await;
+        self.until(|inner| !inner.paused || inner.total + inner.queue.logins() == 0).await;
     }
 
     /// Ready when no connection is left that is to be replaced; used after [`Pool::reconnect`].
@@ -797,6 +801,7 @@ impl Pool {
     /// RESUME.
     pub fn resume(self: &Arc<Self>) {
         self.lock().paused = false;
+        self.changed.notify_waiters();
         self.launch_if_needed();
     }
 

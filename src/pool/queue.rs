@@ -102,8 +102,10 @@ pub(super) struct Queue {
     logins: Vec<Underway>,
     /// The server's, whatever is asked for.
     trouble: Trouble,
-    /// When a login failed that nobody has succeeded in since, whatever was asked for.
+    /// When a login failed that asked for nothing of its own, and nobody has succeeded since.
     failed_at: Option<Instant>,
+    /// The last login succeeded.
+    lets_in: bool,
 }
 
 impl Queue {
@@ -134,7 +136,7 @@ impl Queue {
 
     /// So many such logins make sense at a time: one, while it is not known whether any succeeds.
     pub(super) fn tries(&self) -> usize {
-        if self.failed_at.is_some() { 1 } else { usize::MAX }
+        if self.lets_in { usize::MAX } else { usize::from(self.logins.is_empty()) }
     }
 
     /// Why there is no connection for who asks for this.
@@ -229,7 +231,7 @@ impl Queue {
     /// All trouble is over that it could have met.
     pub(super) fn succeeded(&mut self, login: &Underway) {
         self.end(login);
-        self.failed_at = None;
+        (self.failed_at, self.lets_in) = (None, true);
         self.trouble = Trouble::default();
         self.mates_of(login).for_each(|mate| mate.trouble = Trouble::default());
     }
@@ -244,8 +246,10 @@ impl Queue {
     ) -> Failed {
         self.end(login);
         let now = Instant::now();
-        self.failed_at = Some(now);
         let plain = login.startup.as_ref().is_none_or(|own| own.is_empty());
+        if plain {
+            (self.failed_at, self.lets_in) = (Some(now), false);
+        }
         match error.concerns() {
             Concerns::Asked => self.answered(login, error, alive),
             // Direct, it would have heard the same.
@@ -394,8 +398,11 @@ mod tests {
     #[test]
     fn what_nobody_waits_for_is_tried_again_one_at_a_time() {
         let mut queue = Queue::default();
+        // Nor is it known at first.
+        assert_eq!(queue.tries(), 1);
         let login = queue.begin(None);
-        assert!(!queue.hesitates(LONGEST, login.began) && queue.tries() > 1);
+        assert!(!queue.hesitates(LONGEST, login.began));
+        assert_eq!(queue.tries(), 0);
         queue.failed(&login, &refusal("28000"), false, LONGEST);
         let failed = Instant::now();
         assert!(queue.hesitates(LONGEST, failed) && !queue.hesitates(LONGEST, failed + LONGEST));

@@ -58,6 +58,10 @@ impl Proxy {
         self.known(database)?;
         self.cx.pools.pause(database);
         self.drained(database).await;
+        let goes_on = self.cx.pools.of(database).iter().any(|pool| !pool.is_paused());
+        if goes_on {
+            return Err(Refusal::new("55000", "resumed while PAUSE waited (RESUME)".to_owned()));
+        }
         Ok(())
     }
 

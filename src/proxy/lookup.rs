@@ -207,7 +207,9 @@ fn found_in(rows: &Rows, user: &str) -> Result<Found, &'static str> {
             if name != user.as_bytes() {
                 return Err("the row is another user's");
             }
-            let Some(secret) = secret else { return Ok(Found::NoSecret) };
+            let Some(secret) = secret.as_ref().filter(|secret| !secret.is_empty()) else {
+                return Ok(Found::NoSecret);
+            };
             let text = std::str::from_utf8(secret).map_err(|_| "a secret that is not UTF-8")?;
             config::secret(text).map(Found::Secret).map_err(|_| "a malformed SCRAM verifier")
         }

@@ -247,9 +247,17 @@ fn remove_pidfile(file: &Path) {
 pub(super) fn holder(pidfile: &Path) -> Option<u32> {
     let held = files::read(pidfile, 64).ok()?;
     let pid: u32 = std::str::from_utf8(held.trim_ascii()).ok()?.parse().ok()?;
-    let program = |pid: &str| files::read(&Path::new("/proc").join(pid).join("comm"), 64).ok();
-    let same = program(&pid.to_string())? == program("self")?;
-    (same && pid != std::process::id()).then_some(pid)
+    let about = |pid: &str, what: &str| files::read(&Path::new("/proc").join(pid).join(what), 4096).ok();
+    let other = pid.to_string();
+    let same = about(&other, "comm")? == about("self", "comm")?;
+    (same && pid != std::process::id() && !has_ended(&about(&other, "stat")?)).then_some(pid)
+}
+
+/// What the kernel says of a process (`/proc/PID/stat`): it has ended, and only its parent has not asked how.
+fn has_ended(stat: &[u8]) -> bool {
+    let name_ends = stat.iter().rposition(|byte| *byte == b')');
+    let state = name_ends.and_then(|at| stat[at + 1..].trim_ascii_start().first());
+    matches!(state, None | Some(b'Z' | b'X' | b'x'))
 }
 
 /// SIGHUP. Files are read beside the runtime that accepts.
@@ -321,6 +329,14 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use super::has_ended;
+
+    #[test]
+    fn a_process_that_nobody_asked_after_has_ended() {
+        assert!(!has_ended(b"17 (a) R) S 1 17 17 0"));
+        assert!(has_ended(b"17 (pgsluice) Z 1 17 17 0") && has_ended(b"17 (S) X 1") && has_ended(b""));
+    }
+
     #[test]
     fn a_pidfile_of_ours_or_of_a_stranger_is_held_by_nobody() {
         let dir = tempfile::tempdir().unwrap();
