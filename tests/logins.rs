@@ -487,14 +487,18 @@ fn settings_that_a_login_is_refused_for_are_the_matter_of_who_asked_for_them() {
         asked(port, &database, more).authenticate("postgres", "").map_err(|error| error.outline())
     };
     Raw::login(proxy.port(), &database).terminate();
+    let mut failed = 0;
     for refused in [("transaction_isolation", "serializable"), ("transaction_deferrable", "on")] {
         let direct = enter(server.port(), &[refused]);
-        assert!(direct.as_ref().is_err_and(|told| told.contains("25001")), "{direct:?}");
+        // Newer releases let it in.
+        let refuses = direct.as_ref().is_err_and(|told| told.contains("25001"));
+        assert!(refuses || direct.is_ok() && server.major() > 15, "{direct:?}");
+        failed += usize::from(refuses);
         assert_eq!(enter(proxy.port(), &[refused]), direct);
         assert_eq!(enter(proxy.port(), &[]), Ok(()), "who fits an idle connection");
         assert_eq!(enter(proxy.port(), &[("work_mem", "3MB")]), Ok(()), "who does not");
     }
-    assert_eq!(proxy.log().matches("server login failed").count(), 2, "{}", proxy.log());
+    assert_eq!(proxy.log().matches("server login failed").count(), failed, "{}", proxy.log());
 }
 
 #[test]
