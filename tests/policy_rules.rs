@@ -617,6 +617,21 @@ fn is_refused_or_in_failed_block(raw: &mut Raw, sql: &str, says: &str) {
     assert_eq!(error_in(&raw.extended(sql, &[])).sqlstate(), if failed { "25P02" } else { "42501" });
 }
 
+/// In one write: these messages and, behind a Sync of theirs or in the same unit, [`TRICK`]. Its answer.
+fn send_with_trick(raw: &mut Raw, mut out: Vec<u8>, synced: bool) -> Vec<Message> {
+    if synced {
+        f::put_empty(&mut out, f::SYNC);
+    }
+    f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
+    bind_execute(&mut out, "");
+    f::put_empty(&mut out, f::SYNC);
+    raw.send(&out);
+    if synced {
+        raw.read_until_ready();
+    }
+    raw.read_until_ready()
+}
+
 #[test]
 fn standard_conforming_strings_in_one_pipeline() {
     for mode in MODES {
@@ -633,17 +648,7 @@ fn standard_conforming_strings_in_one_pipeline() {
                 let mut out = Vec::new();
                 f::put_parse(&mut out, b"", set.as_bytes(), &[]);
                 bind_execute(&mut out, "");
-                if synced {
-                    f::put_empty(&mut out, f::SYNC);
-                }
-                f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
-                bind_execute(&mut out, "");
-                f::put_empty(&mut out, f::SYNC);
-                raw.send(&out);
-                if synced {
-                    raw.read_until_ready();
-                }
-                raw.read_until_ready();
+                send_with_trick(&mut raw, out, synced);
                 assert_eq!(sequence_of(&database), "f", "{mode} {set} {synced}");
                 raw.terminate();
             }
@@ -740,17 +745,8 @@ fn a_portal_bound_in_an_earlier_unit_may_change_the_reading() {
             raw.read_until_ready();
             let mut out = Vec::new();
             f::put_execute(&mut out, b"p", 0);
-            if synced {
-                f::put_empty(&mut out, f::SYNC);
-            }
-            f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
-            bind_execute(&mut out, "");
-            f::put_empty(&mut out, f::SYNC);
-            raw.send(&out);
-            if synced {
-                raw.read_until_ready();
-            }
-            assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{mode} {synced}");
+            let answer = send_with_trick(&mut raw, out, synced);
+            assert_eq!(error_in(&answer).sqlstate(), "42501", "{mode} {synced}");
             assert_eq!(sequence_of(&database), "f", "{mode} {synced}");
         }
     }
@@ -814,11 +810,7 @@ fn a_prepared_set_is_followed_by_what_it_does() {
         raw.read_until_ready();
         let mut out = Vec::new();
         bind_execute(&mut out, "off");
-        f::put_parse(&mut out, b"", TRICK.as_bytes(), &[]);
-        bind_execute(&mut out, "");
-        f::put_empty(&mut out, f::SYNC);
-        raw.send(&out);
-        let answer = raw.read_until_ready();
+        let answer = send_with_trick(&mut raw, out, false);
         assert_eq!(error_in(&answer).sqlstate(), "42501", "{mode}");
         assert_eq!(sequence_of(&database), "f", "{mode}");
     }

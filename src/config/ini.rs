@@ -194,7 +194,7 @@ impl Reader<'_> {
     fn database(&mut self, at: &At, name: &str, value: &str) {
         let path = join("databases", name);
         let before = self.draft.databases.iter().position(|database| database.name == name);
-        self.begin(at, &path, before.is_some());
+        self.draft.was_set(at, &path);
         let mut database = keys::blank_database(name);
         if !self.entry(at, (table::DATABASE, Section::Database), &mut database, &path, value) {
             return;
@@ -207,7 +207,7 @@ impl Reader<'_> {
 
     fn user(&mut self, at: &At, name: &str, value: &str) {
         let path = join("users", name);
-        self.begin(at, &path, self.draft.settings.users.contains_key(name));
+        self.draft.was_set(at, &path);
         let mut user = User::default();
         if self.entry(at, (table::USER, Section::User), &mut user, &path, value) {
             self.draft.settings.users.insert(name.to_owned(), Arc::new(user));
@@ -220,14 +220,6 @@ impl Reader<'_> {
         let mut peer = Peer::default();
         if self.entry(at, (table::PEER, Section::Peer), &mut peer, &path, value) {
             self.draft.settings.peers.insert(id, peer);
-        }
-    }
-
-    /// A line that defines something begins; `again`: another line did before.
-    fn begin(&mut self, at: &At, path: &str, again: bool) {
-        let before = self.draft.set.insert(path.to_owned(), at.clone());
-        if let Some(before) = before.filter(|_| again) {
-            self.draft.replaced(at, path, &before);
         }
     }
 

@@ -62,29 +62,36 @@ fn is_one_of(word: &[u8], words: &[&str]) -> bool {
 pub fn may_change_meaning(text: &[u8], found: Effects) -> bool {
     // SELECT INTO, and `set_config`, also for the transaction alone.
     let by_the_way = || found.intersects(Effects::SETTINGS.union(Effects::TEMP)) || names_set_config(text);
-    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(text.len());
-    if is_one_of(&text[..end], HARMLESS) {
+    if is_one_of(first_word(text), HARMLESS) {
         return by_the_way();
     }
-    let mut tokens = scan(text, true).map(|token| (token.kind, &text[token.start..token.end])).peekable();
+    let mut tokens = tokens_of(text, true).peekable();
     match tokens.next() {
         // It does nothing.
         None | Some((Kind::Punctuation, b";")) => false,
-        Some((Kind::Word, word)) if is_one_of(word, HARMLESS) => by_the_way(),
-        Some((Kind::Word, word)) if is_one_of(word, &["set", "reset"]) => {
-            let is = |token: Option<&(Kind, &[u8])>, words: &[&str]| {
-                token.is_some_and(|(kind, word)| *kind == Kind::Word && is_one_of(word, words))
-            };
-            let is_dot = |token: Option<&(Kind, &[u8])>| token == Some(&(Kind::Punctuation, b"."));
+        first if is_word(first, HARMLESS) => by_the_way(),
+        first if is_word(first, &["set", "reset"]) => {
             let mut name = tokens.next();
             // `local.x` is a setting.
-            if is(name.as_ref(), &["local", "session"]) && !is_dot(tokens.peek()) {
+            if is_word(name, &["local", "session"]) && !is_mark(tokens.peek().copied(), b".") {
                 name = tokens.next();
             }
-            !is(name.as_ref(), HARMLESS_SETTINGS) && !is_dot(tokens.peek())
+            !is_word(name, HARMLESS_SETTINGS) && !is_mark(tokens.peek().copied(), b".")
         }
         Some(_) => true,
     }
+}
+
+/// What stands at the very beginning of a text, if it is a word.
+fn first_word(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(text.len());
+    &text[..end]
+}
+
+/// May this text hold several statements? A semicolon at its end begins none.
+pub fn may_be_several(text: &[u8]) -> bool {
+    let text = text.trim_ascii_end();
+    memchr::memchr(b';', text.strip_suffix(b";").unwrap_or(text)).is_some()
 }
 
 /// Statements of one of these make nothing, and most texts begin so.
@@ -110,10 +117,7 @@ const CLAUSES: &[&str] = &[
 /// Does a statement of this text make what others see, be it that its tag is that of a query? SELECT INTO, CREATE ... AS, EXPLAIN of
 /// those (which makes it with ANALYZE); CREATE of anything else is one, too. What is temporary is nobody else's.
 pub fn makes_for_all(text: &[u8]) -> bool {
-    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(text.len());
-    let without_end = text.trim_ascii_end();
-    let without_end = without_end.strip_suffix(b";").unwrap_or(without_end);
-    let is_known = || is_one_of(&text[..end], MAKE_NOTHING) && memchr::memchr(b';', without_end).is_none();
+    let is_known = || is_one_of(first_word(text), MAKE_NOTHING) && !may_be_several(text);
     if is_known() || !names_a_maker(text) {
         return false;
     }
@@ -138,6 +142,10 @@ fn names_a_maker(text: &[u8]) -> bool {
 /// A token's kind and its bytes.
 type Token<'a> = (Kind, &'a [u8]);
 
+fn tokens_of(text: &[u8], std_strings: bool) -> impl Iterator<Item = Token<'_>> {
+    scan(text, std_strings).map(|token| (token.kind, &text[token.start..token.end]))
+}
+
 fn is_word(token: Option<Token<'_>>, words: &[&str]) -> bool {
     token.is_some_and(|(kind, word)| kind == Kind::Word && is_one_of(word, words))
 }
@@ -161,7 +169,7 @@ struct Reading<'a> {
 }
 
 fn has_maker(text: &[u8], std_strings: bool) -> bool {
-    let mut tokens = scan(text, std_strings).map(|token| (token.kind, &text[token.start..token.end]));
+    let mut tokens = tokens_of(text, std_strings);
     let mut reading = Reading::default();
     while let Some(token) = tokens.next() {
         if is_mark(Some(token), b";") {

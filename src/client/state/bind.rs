@@ -62,18 +62,17 @@ impl State {
                 self.note_bound_names(head, body);
             }
         }
-        if let Some(statement) = &statement
-            && let Some(gone) = self.deallocated_by(statement)
-        {
-            return Ok(self.bind_deallocate(&bind, statement, &gone, server));
-        }
-        let taken = match statement {
-            statement if name.is_empty() => self.bind_unnamed(&bind, statement.as_deref(), server),
-            Some(statement) => self.bind_named(&bind, statement, server),
-            None => self.bind_unknown(name, server),
+        let gone = statement.as_ref().and_then(|statement| self.deallocated_by(statement));
+        let taken = match (statement, gone) {
+            (Some(statement), Some(gone)) => self.bind_deallocate(&bind, &statement, &gone, server),
+            (statement, _) if name.is_empty() => self.bind_unnamed(&bind, statement.as_deref(), server),
+            (Some(statement), _) => self.bind_named(&bind, statement, server),
+            (None, _) => self.bind_unknown(name, server),
         };
         // Its own text is read before it does anything.
-        self.note_in_flight(found);
+        if taken != Taken::Later {
+            self.note_in_flight(found);
+        }
         Ok(taken)
     }
 

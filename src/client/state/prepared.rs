@@ -463,17 +463,9 @@ impl State {
         if kind == b'S' && self.tracks(name) {
             if !name.is_empty()
                 && let Some(statement) = self.names.lookup(name).cloned()
+                && self.settled(statement, server).is_none()
             {
-                let Some(statement) = self.settled(statement, server) else {
-                    return Ok(self.refuse_bytes(Kind::Describe, server));
-                };
-                // Before anything prepares it here: what is here is not looked at again.
-                if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
-                    return Ok(taken);
-                }
-                if statement.was_told_open() && self.asks_for_description(&statement, server) {
-                    return Ok(Taken::Later);
-                }
+                return Ok(self.refuse_bytes(Kind::Describe, server));
             }
             if let Some(statement) = self.names.lookup(name).cloned() {
                 if self.waits_to_prepare(name, &statement, server)
@@ -481,8 +473,13 @@ impl State {
                 {
                     return Ok(Taken::Later);
                 }
+                // Before anything prepares it here: what is here is not looked at again.
                 if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
                     return Ok(taken);
+                }
+                let is_compared = !name.is_empty() && statement.was_told_open();
+                if is_compared && self.asks_for_description(&statement, server) {
+                    return Ok(Taken::Later);
                 }
                 self.lend(&statement.query, statement.effects, server);
             }

@@ -10,7 +10,7 @@ use crate::proto::pipeline::{Action, Kind};
 use crate::server::ServerConn;
 use crate::sql::database::is_about_a_database;
 use crate::sql::effects::{Effects, deallocated_name};
-use crate::sql::moves::makes_for_all;
+use crate::sql::moves::{makes_for_all, may_be_several};
 use crate::wire::{TransactionStatus, frontend as f};
 
 impl State {
@@ -37,7 +37,7 @@ impl State {
         self.tainted(found, text);
         self.note_made(makes_for_all(text));
         // Of several statements only the first was looked at.
-        self.meaning.open |= memchr::memchr(b';', without_its_end(text)).is_some();
+        self.meaning.open |= may_be_several(text);
         self.awaiting |= found.intersects(FORGETS_NAMES);
         self.note_custom_settings(text, found);
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() && self.deallocate(text, server) {
@@ -174,10 +174,4 @@ impl State {
         self.names.forget(&gone);
         true
     }
-}
-
-/// Without the semicolon behind the last statement.
-fn without_its_end(text: &[u8]) -> &[u8] {
-    let text = text.trim_ascii_end();
-    text.strip_suffix(b";").unwrap_or(text)
 }
