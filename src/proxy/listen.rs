@@ -25,72 +25,98 @@ enum Heir {
     Manager,
 }
 
-/// Opens everything that is to be listened on, unless it was `handed` over; what was bound comes back.
-pub(super) fn listen(
-    proxy: &Arc<Proxy>,
-    general: &General,
-    handed: ListenFd,
-) -> Result<(Vec<SocketAddr>, Vec<PathBuf>), ServeError> {
-    if handed.len() > 0 {
-        return Ok((take_over(proxy, handed)?, Vec::new()));
-    }
-    let mut addrs = Vec::new();
-    for addr in &general.listen_addr {
-        for addr in resolve(addr, general.listen_port)? {
-            let listener = bind(addr, general).map_err(|e| {
-                ServeError(format!("cannot listen on {addr} (listen_addr, listen_port): {e}"))
-            })?;
-            let bound = listener.local_addr().unwrap_or(addr);
-            events::listening(&bound.to_string());
-            addrs.push(bound);
-            let heir = if general.so_reuseport { Heir::Peers } else { Heir::Nobody };
-            tokio::spawn(Arc::clone(proxy).accept_tcp(listener, heir));
-        }
-    }
-    let mut sockets = Vec::new();
-    if let Some(dir) = &general.unix_socket_dir {
-        let path = dir.join(format!(".s.PGSQL.{}", general.listen_port));
-        let listener = bind_unix(&path, general).map_err(|e| {
-            ServeError(format!(
-                "cannot listen on {} (unix_socket_dir, unix_socket_group): {e}",
-                path.display()
-            ))
-        })?;
-        events::listening(&path.display().to_string());
-        sockets.push(path);
-        tokio::spawn(Arc::clone(proxy).accept_unix(listener, Heir::Nobody));
-    }
-    if addrs.is_empty() && sockets.is_empty() {
-        return Err(ServeError("nothing to listen on: set listen_addr or unix_socket_dir".into()));
-    }
-    Ok((addrs, sockets))
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
-/// The service manager's sockets, in place of `listen_addr` and `unix_socket_dir`. Their files are its own.
-fn take_over(proxy: &Arc<Proxy>, mut handed: ListenFd) -> Result<Vec<SocketAddr>, ServeError> {
-    let unusable = |i: usize, why: &dyn std::fmt::Display| {
-        ServeError(format!("cannot listen on socket {i} of the service manager (LISTEN_FDS): {why}"))
-    };
-    let mut addrs = Vec::new();
-    for i in 0..handed.len() {
-        if let Ok(Some(listener)) = handed.take_tcp_listener(i) {
-            listener.set_nonblocking(true).map_err(|e| unusable(i, &e))?;
-            let listener = TcpListener::from_std(listener).map_err(|e| unusable(i, &e))?;
-            let addr = listener.local_addr().map_err(|e| unusable(i, &e))?;
-            events::listening(&addr.to_string());
-            addrs.push(addr);
-            tokio::spawn(Arc::clone(proxy).accept_tcp(listener, Heir::Manager));
-        } else if let Ok(Some(listener)) = handed.take_unix_listener(i) {
-            listener.set_nonblocking(true).map_err(|e| unusable(i, &e))?;
-            let listener = UnixListener::from_std(listener).map_err(|e| unusable(i, &e))?;
-            let path = listener.local_addr().ok().and_then(|addr| addr.as_pathname().map(Path::to_owned));
-            events::listening(&path.unwrap_or_default().display().to_string());
-            tokio::spawn(Arc::clone(proxy).accept_unix(listener, Heir::Manager));
-        } else {
-            return Err(unusable(i, &"it is neither a TCP nor a Unix socket that listens"));
+/// What was opened, of which nobody is taken yet.
+#[derive(Default)]
+pub(super) struct Listeners {
+    /// With the name that the log says.
+    all: Vec<(Socket, String, Heir)>,
+    addrs: Vec<SocketAddr>,
+    paths: Vec<PathBuf>,
+}
+
+impl Listeners {
+    /// Everything that is to be listened on, unless it was `handed` over.
+    pub(super) fn open(general: &General, handed: ListenFd) -> Result<Self, ServeError> {
+        let mut opened = Self::default();
+        if handed.len() > 0 {
+            opened.take_over(handed)?;
+            return Ok(opened);
         }
+        for addr in &general.listen_addr {
+            for addr in resolve(addr, general.listen_port)? {
+                let listener = bind(addr, general).map_err(|e| {
+                    ServeError(format!("cannot listen on {addr} (listen_addr, listen_port): {e}"))
+                })?;
+                let heir = if general.so_reuseport { Heir::Peers } else { Heir::Nobody };
+                opened.add_tcp(listener.local_addr().unwrap_or(addr), listener, heir);
+            }
+        }
+        if let Some(dir) = &general.unix_socket_dir {
+            let path = dir.join(format!(".s.PGSQL.{}", general.listen_port));
+            let listener = bind_unix(&path, general).map_err(|e| {
+                ServeError(format!(
+                    "cannot listen on {} (unix_socket_dir, unix_socket_group): {e}",
+                    path.display()
+                ))
+            })?;
+            opened.add_unix(&path, listener, Heir::Nobody);
+            opened.paths.push(path);
+        }
+        if opened.all.is_empty() {
+            return Err(ServeError("nothing to listen on: set listen_addr or unix_socket_dir".into()));
+        }
+        Ok(opened)
     }
-    Ok(addrs)
+
+    fn add_tcp(&mut self, addr: SocketAddr, listener: TcpListener, heir: Heir) {
+        self.addrs.push(addr);
+        self.all.push((Socket::Tcp(listener), addr.to_string(), heir));
+    }
+
+    fn add_unix(&mut self, path: &Path, listener: UnixListener, heir: Heir) {
+        self.all.push((Socket::Unix(listener), path.display().to_string(), heir));
+    }
+
+    /// The service manager's sockets, in place of `listen_addr` and `unix_socket_dir`. Their files are its own.
+    fn take_over(&mut self, mut handed: ListenFd) -> Result<(), ServeError> {
+        let unusable = |i: usize, why: &dyn std::fmt::Display| {
+            ServeError(format!("cannot listen on socket {i} of the service manager (LISTEN_FDS): {why}"))
+        };
+        for i in 0..handed.len() {
+            if let Ok(Some(listener)) = handed.take_tcp_listener(i) {
+                listener.set_nonblocking(true).map_err(|e| unusable(i, &e))?;
+                let listener = TcpListener::from_std(listener).map_err(|e| unusable(i, &e))?;
+                let addr = listener.local_addr().map_err(|e| unusable(i, &e))?;
+                self.add_tcp(addr, listener, Heir::Manager);
+            } else if let Ok(Some(listener)) = handed.take_unix_listener(i) {
+                listener.set_nonblocking(true).map_err(|e| unusable(i, &e))?;
+                let listener = UnixListener::from_std(listener).map_err(|e| unusable(i, &e))?;
+                let path = listener.local_addr().ok().and_then(|addr| addr.as_pathname().map(Path::to_owned));
+                self.add_unix(&path.unwrap_or_default(), listener, Heir::Manager);
+            } else {
+                return Err(unusable(i, &"it is neither a TCP nor a Unix socket that listens"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to let clients in. The addresses, and the files of sockets that were bound here, come back.
+    pub(super) fn accept(self, proxy: &Arc<Proxy>) -> (Vec<SocketAddr>, Vec<PathBuf>) {
+        for (socket, name, heir) in self.all {
+            events::listening(&name);
+            let proxy = Arc::clone(proxy);
+            match socket {
+                Socket::Tcp(listener) => tokio::spawn(proxy.accept_tcp(listener, heir)),
+                Socket::Unix(listener) => tokio::spawn(proxy.accept_unix(listener, heir)),
+            };
+        }
+        (self.addrs, self.paths)
+    }
 }
 
 fn resolve(addr: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {

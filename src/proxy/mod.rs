@@ -169,7 +169,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         averages: Averages::default(),
         past: Mutex::default(),
     });
-    let (addrs, sockets) = listen::listen(&proxy, &general, handed)?;
+    let listeners = listen::Listeners::open(&general, handed)?;
     if let Some(addr) = general.http_addr {
         http::listen(&proxy, addr).await?;
     }
@@ -181,6 +181,8 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         files::write(pidfile, &format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
+    // Last: who is let in finds everything there.
+    let (addrs, sockets) = listeners.accept(&proxy);
     Ok(Running::new(proxy, addrs, threads, sockets))
 }
 
