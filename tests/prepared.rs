@@ -107,7 +107,8 @@ fn a_named_statement_is_known_on_every_connection() {
         assert_eq!(row[0], Some((n + 1).to_string()));
         pids.insert(row[1].clone());
     }
-    assert_eq!(pids.len(), 3, "it was on every connection");
+    let servers = || Raw::login(proxy.port(), "pgsluice").rows("SHOW SERVERS");
+    assert_eq!(pids.len(), 3, "it was on every connection: {pids:?}; {:?}\n{}", servers(), proxy.log());
     // Described alone, where it is missing, too.
     for _ in 0..3 {
         let messages = ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', b"s"));
