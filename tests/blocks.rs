@@ -1271,6 +1271,32 @@ fn the_time_of_a_deferred_block_is_its_own() {
     }
 }
 
+/// The time of the server, as SHOW writes it.
+fn seconds(pg: &Postgres, db: &str) -> String {
+    let now = "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')";
+    pg.psql(db, now).trim().to_owned()
+}
+
+/// `transaction_timeout` counts from there.
+#[test]
+fn a_transaction_that_is_held_counts_from_its_begin() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    client.query("BEGIN");
+    assert_eq!(status(&client.query("INSERT INTO a (id, v) VALUES (1, 'x')")), 'T');
+    let begun = seconds(pg, &db);
+    assert!(nothing_is_open(pg, &db));
+    assert!(poll(PATIENCE, || (seconds(pg, &db) > begun).then_some(())).is_some(), "time stands still");
+    assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+    assert!(!nothing_is_open(pg, &db), "it has left");
+    let servers = show(&mut console(&proxy), "SHOW SERVERS");
+    let server = servers.iter().find(|row| row["state"] == "active" && row["database"] == db);
+    let since = &server.expect("its server")["request_time"];
+    assert!(since.as_str() < format!("{begun}~").as_str(), "begun {begun}, counted from {since}");
+}
+
 /// Blocks of one client that came together leave one after the other, deferred or not.
 #[test]
 fn successive_blocks_in_one_write_have_times_of_their_own() {

@@ -415,7 +415,7 @@ impl Session {
     /// Idle for long: whether it still answers is found before the client's own statement is at stake. The client waits for a
     /// server since `began`.
     async fn still_answers(&mut self, server: &mut Checkout, began: Instant) -> Result<bool, Fault> {
-        self.me.begin(ClientState::Active, began);
+        self.asks(ClientState::Active, began);
         self.unless_ended(server.still_answers()).await
     }
 
@@ -448,7 +448,7 @@ impl Session {
         if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
             return Ok(true);
         }
-        self.me.begin(ClientState::Active, asked);
+        self.asks(ClientState::Active, asked);
         let whose = self.whose();
         match self.unless_ended(server.settle_vars(&want, max, whose)).await? {
             Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {
@@ -466,7 +466,11 @@ impl Session {
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings();
         self.linked_at = now;
-        self.me.begin_linked(asked, now, self.state.turns, self.state.xact_turns);
+        if self.deferred.is_some() {
+            self.me.set_state(ClientState::Active, asked);
+        } else {
+            self.me.begin_linked(asked, now, self.state.turns, self.state.xact_turns);
+        }
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.vars.report, self.state.awaiting) = (Reporting::None, false);
@@ -532,13 +536,13 @@ impl Session {
             Some(Ok(server)) => Ok(Some(server)),
             Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Server, Fault::Client)),
             None => {
-                self.me.set_state(ClientState::Idle, Instant::now());
                 if self.me.take_signal(Signal::Cancel) {
                     match self.deferred {
                         Some(_) => self.cancel_block(),
                         None => self.answer_cancelled()?,
                     }
                 }
+                self.asks_nothing();
                 // Whatever else was told is obeyed before the next message is looked at.
                 Ok(None)
             }
