@@ -414,6 +414,41 @@ fn pause_waits_for_transactions_and_holds_what_comes() {
 }
 
 #[test]
+fn a_pause_that_waits_ends_with_a_resume_on_another_console() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut pausing = self::console(&proxy);
+    let mut inside = Raw::login(proxy.port(), &database);
+    for (pause, resume, paused) in [
+        ("PAUSE".to_owned(), "RESUME".to_owned(), ("SHOW STATE", [("key", "paused"), ("value", "yes")])),
+        (
+            format!("PAUSE {database}"),
+            format!("RESUME {database}"),
+            ("SHOW DATABASES", [("name", database.as_str()), ("paused", "1")]),
+        ),
+        (
+            format!("PAUSE {database}"),
+            "RESUME".to_owned(),
+            ("SHOW DATABASES", [("name", database.as_str()), ("paused", "1")]),
+        ),
+    ] {
+        inside.rows("BEGIN");
+        pausing.send(&query(&pause));
+        until(&mut console, paused.0, &paused.1);
+        assert!(!pausing.has_answer(), "{pause}: a transaction is open");
+        tell(&mut console, &resume);
+        let answer = pausing.read_until_ready();
+        let error = answer.iter().find(|m| m.tag == backend::ERROR_RESPONSE).expect("an error");
+        assert_eq!(error.sqlstate(), "55000", "{}", error.outline());
+        assert!(error.field(b'M').contains("RESUME"), "{}", error.outline());
+        inside.rows("COMMIT");
+        assert_eq!(inside.value("SELECT 1").as_deref(), Some("1"), "nobody is held");
+    }
+    assert!(find(&mut pausing, "SHOW STATE", &[("key", "paused"), ("value", "no")]).is_some());
+}
+
+#[test]
 fn a_pause_that_is_cancelled_stays_and_the_console_goes_on() {
     let database = Postgres::shared().fresh_database("");
     let proxy = proxy("", "");
