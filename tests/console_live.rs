@@ -307,7 +307,11 @@ fn each_command_wants_its_role() {
     // None of it was done, and the policy that refuses every Query of a client has not locked the console out.
     let mut console = console(&proxy);
     assert!(find(&mut console, "SHOW STATE", &[("key", "paused"), ("value", "no")]).is_some());
-    assert_eq!(console.error("SUSPEND").sqlstate(), "0A000");
+    let suspend = console.error("SUSPEND");
+    assert_eq!(suspend.sqlstate(), "0A000");
+    for instead in ["PAUSE", "so_reuseport", "SHUTDOWN WAIT_FOR_CLIENTS"] {
+        assert!(suspend.field(b'H').contains(instead), "{}", suspend.field(b'H'));
+    }
     assert_eq!(console.error("PAUSE pgbouncer").sqlstate(), "55000");
     assert_eq!(console.error("RESUME").sqlstate(), "55000", "nothing is paused");
     assert_eq!(console.error("KILL_CLIENT 4711").sqlstate(), "42704");
