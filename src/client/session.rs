@@ -16,8 +16,8 @@ use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
-    BOUND, Bounds, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
-    may_go_in_pieces, policy_error,
+    BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS,
+    check_length, may_go_in_pieces, policy_error,
 };
 use super::walk::within_unit;
 use crate::cancel::{ClientShared, ClientState, Signal};
@@ -573,6 +573,7 @@ impl Session {
     /// Relays transactions one after the other while nobody else waits. False: the client left.
     async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         (self.state.ties.pinned, self.state.ties.sql_prepared) = (false, false);
+        self.state.ties.plans_renewed = false;
         self.state.meaning.own = 0;
         loop {
             let pinned = self.state.ties.pinned;
@@ -634,6 +635,8 @@ impl Session {
     /// bound to the connection keeps the client on it. True: pinned.
     async fn probe(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         let taint = std::mem::replace(&mut self.state.ties.taint, Effects::NONE);
+        let had_temp = server.had_temp;
+        server.had_temp |= taint.intersects(MAKES_TEMP);
         if self.state.bounds.session_state == SessionState::Allow
             && taint.intersection(PROBED.difference(BOUND)).is_empty()
         {
@@ -672,6 +675,10 @@ impl Session {
         match self.state.bounds.session_state {
             SessionState::Pin => {
                 self.count_pinned(&found);
+                if found.temp && !std::mem::replace(&mut self.state.ties.plans_renewed, true) && had_temp {
+                    // Made where no text shows it.
+                    server.simple("DISCARD PLANS").await?;
+                }
                 self.settle_pinned(server).await?;
                 self.me.link(&server.shared);
                 Ok(true)
@@ -763,6 +770,7 @@ impl Session {
         }
         let settings = self.pool.settings.load_full();
         let touched = self.state.ties.pinned || self.state.ties.taint.intersects(UNPINS);
+        server.had_temp |= self.state.ties.pinned || self.state.ties.taint.intersects(MAKES_TEMP);
         let query = if !self.state.shares_servers() || settings.server_reset_query_always {
             settings.server_reset_query.clone()
         } else if touched {
