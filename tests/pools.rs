@@ -464,6 +464,32 @@ fn a_minimum_of_an_entry_with_a_user_is_kept_before_the_first_client() {
     }
 }
 
+/// Without a client that would find them.
+#[test]
+fn idle_connections_that_the_server_closed_are_replaced() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for mode in ["transaction", "session"] {
+        let entry = format!(
+            "[databases.{database}]\nhost = \"127.0.0.1\"\nport = {}\nuser = \"postgres\"\nmin_pool_size = 2\n",
+            server.port()
+        );
+        let proxy = Proxy::start(&Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &entry));
+        wait_for_connections(server, &database, 2);
+        server.psql(
+            "postgres",
+            &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"),
+        );
+        let line = proxy.wait_for_log("idle connections were closed by the server");
+        assert!(line.contains(&database), "{line}");
+        wait_for_connections(server, &database, 2);
+        let mut client = Raw::login(proxy.port(), &database);
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"), "{mode}");
+        drop((client, proxy));
+        wait_for_connections(server, &database, 0);
+    }
+}
+
 #[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();

@@ -873,7 +873,7 @@ impl Pool {
         }
     }
 
-    /// Once a second: what is too old or idle too long closes, `min_pool_size` is kept, stalled waits go on.
+    /// Once a second: what is too old, idle too long or closed by the server goes, `min_pool_size` is kept, stalled waits go on.
     pub fn maintain(self: &Arc<Self>) {
         let settings = self.settings.load_full();
         self.vacate_if_unused(0);
@@ -886,12 +886,13 @@ impl Pool {
             let mut stale = Vec::new();
             let mut at = 0;
             while at < inner.idle.len() {
-                let server = &inner.idle[at];
+                let server = &mut inner.idle[at];
+                server.broken = !server.check_idle();
                 let old = settings.server_lifetime > Duration::ZERO
                     && now.duration_since(server.shared.connected) > settings.server_lifetime;
                 let unused = settings.server_idle_timeout > Duration::ZERO
                     && now.duration_since(server.idle_since) > settings.server_idle_timeout;
-                if old || (unused && spare > 0) {
+                if server.broken || old || (unused && spare > 0) {
                     spare = spare.saturating_sub(1);
                     stale.push(inner.idle.remove(at));
                 } else {
@@ -900,6 +901,10 @@ impl Pool {
             }
             stale
         };
+        let gone = stale.iter().filter(|server| server.broken).count();
+        if gone > 0 {
+            events::servers_gone(&self.key.database, &self.key.user, gone);
+        }
         for server in stale {
             self.discard(server);
         }
