@@ -630,6 +630,54 @@ fn why_connect_query_failed_is_logged() {
     assert!(line.contains("nonsense") && line.contains("does not exist"), "{line}");
 }
 
+/// It is a login that failed: said, told to who waits, and not tried again each second.
+#[test]
+fn a_connect_query_that_leaves_no_usable_connection_is_a_failed_login() {
+    let server = Postgres::shared();
+    let [spoilt, sound] = [server.fresh_database(""), server.fresh_database("")];
+    let entry = |name: &str, more: &str| {
+        let port = server.port();
+        format!(
+            "[databases.{name}]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"postgres\"\nmin_pool_size = 1\n{more}\n"
+        )
+    };
+    for (query, why) in [
+        ("BEGIN", "a transaction is open"),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", "connect_query"),
+    ] {
+        for mode in ["transaction", "session"] {
+            let general =
+                format!("pool_mode = \"{mode}\"\nserver_login_retry = 3600\nquery_wait_timeout = 1");
+            let more = format!("connect_query = \"{query}\"");
+            let rest = format!("{}{}", entry(&spoilt, &more), entry(&sound, ""));
+            let proxy = Proxy::start(&Proxy::config(server, &general, "", &rest));
+            let failures = || proxy.log().lines().filter(|line| line.contains("server login failed")).count();
+            let line = proxy.wait_for_log("server login failed");
+            assert!(line.contains("connect_query") && line.contains(why), "{line}");
+            // What is replaced there shows that time goes on for both.
+            let pid = || {
+                server
+                    .psql("postgres", &format!("SELECT pid FROM pg_stat_activity WHERE datname = '{sound}'"))
+            };
+            for _ in 0..3 {
+                wait_for_connections(server, &sound, 1);
+                let old = pid();
+                server.psql("postgres", &format!("SELECT pg_terminate_backend({})", old.trim()));
+                let new = poll(PATIENCE, || Some(pid()).filter(|new| !new.trim().is_empty() && *new != old));
+                assert!(new.is_some(), "{old} is not replaced");
+            }
+            assert_eq!(failures(), 1, "{query}, {mode}: {}", proxy.log());
+            let parameters = [("user", "postgres"), ("database", &*spoilt)];
+            let error = match Raw::login_as(proxy.port(), &parameters, "") {
+                Ok(mut client) => client.error("SELECT 1"),
+                Err(error) => error,
+            };
+            assert_eq!(error.sqlstate(), "08001", "{query}, {mode}: {}", error.outline());
+            assert!(error.field(b'D').contains("connect_query"), "{query}, {mode}: {}", error.outline());
+        }
+    }
+}
+
 #[test]
 fn a_secret_that_was_changed_is_the_one_that_servers_are_told() {
     let hba = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n";

@@ -901,7 +901,10 @@ async fn clean(mut server: Checkout, query: String) {
         server.unvouched = None;
         server.vars = Arc::clone(&server.pool().shared().none);
         let pool = Arc::clone(server.pool());
-        pool.greet(&mut server).await;
+        if let Err(why) = pool.greet(&mut server).await {
+            events::connect_query_failed(&pool.key.database, &why);
+            return;
+        }
     }
     server.release(Instant::now());
 }

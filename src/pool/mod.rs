@@ -528,7 +528,8 @@ impl Pool {
                 ));
                 let greeted = within(settings.server_connect_timeout, self.greet(&mut server)).await;
                 match greeted {
-                    Some(()) => self.logged_in(server, &login),
+                    Some(Ok(())) => self.logged_in(server, &login),
+                    Some(Err(why)) => self.login_failed(ConnectError::Greeting(why), &login),
                     None => self.login_failed(ConnectError::Timeout, &login),
                 }
             }
@@ -571,10 +572,13 @@ impl Pool {
     /// `connect_query` on a connection in which nothing is set. What it sets is where clients begin, and what RESET leads
     /// back to: it would be lost to all behind the first one that sets something, otherwise.
     ///
+    /// # Errors
+    /// Why the connection is of no use behind it; drop it.
+    ///
     /// Cancel safety: none; drop the connection if this is cancelled.
-    pub async fn greet(&self, server: &mut ServerConn) {
+    pub async fn greet(&self, server: &mut ServerConn) -> Result<(), String> {
         let settings = self.settings.load_full();
-        let Some(query) = &settings.connect_query else { return };
+        let Some(query) = &settings.connect_query else { return Ok(()) };
         // As PgBouncer: a failure is only logged.
         match server.simple(query).await.map(|reply| reply.error) {
             Ok(None) => {}
@@ -582,26 +586,23 @@ impl Pool {
                 let why = ErrorFields::new(&error).field(b'M').unwrap_or_default();
                 events::connect_query_failed(&self.key.database, &String::from_utf8_lossy(why));
             }
-            Err(lost) => events::connect_query_failed(&self.key.database, &lost.why),
+            Err(lost) => return Err(lost.why),
         }
-        let _ = server.simple("").await;
+        server.simple("").await.map_err(|lost| lost.why)?;
+        if !server.is_reusable() {
+            return Err("a transaction is open".to_owned());
+        }
         if server.startup.is_some() {
-            return;
+            return Ok(());
         }
         self.shared.note_custom_settings(query.as_bytes());
         let names = self.shared.custom_settings();
-        match server.probe(&names, false, settings.max_prepared_of_ours()).await {
-            Ok(found) => {
-                let set =
-                    self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
-                (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
-                self.greeting.store(Some(set));
-            }
-            Err(lost) => {
-                server.broken = true;
-                events::connect_query_failed(&self.key.database, &lost.why);
-            }
-        }
+        let probed = server.probe(&names, false, settings.max_prepared_of_ours()).await;
+        let found = probed.map_err(|lost| lost.why)?;
+        let set = self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+        (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
+        self.greeting.store(Some(set));
+        Ok(())
     }
 
     /// What `connect_query` set on the last new connection; one is opened if there was none yet.
