@@ -283,6 +283,13 @@ impl ClientShared {
         self.put(Stamp::new(ClientState::Active, self.millis(asked)));
     }
 
+    /// The same of one that began before a server was needed.
+    pub fn begin_held(&self, now: Instant, turns: u32, xact_turns: u32) {
+        self.turns.store(turns, Ordering::Relaxed);
+        self.xact_turns.store(xact_turns, Ordering::Relaxed);
+        self.begin(ClientState::IdleInTransaction, now);
+    }
+
     /// How long it does that, and how long its transaction runs.
     pub fn ages(&self, now: Instant) -> (Duration, Duration) {
         let passed = now.duration_since(self.connected);
@@ -591,6 +598,16 @@ mod tests {
         client.rest();
         assert_eq!(seen(&client, 45), (Idle, 0, 0));
         assert_eq!(seen(&client, 47), (Idle, 2, 0));
+        // One that is held goes on where a server is found for it, and where its rows were offered to a batch.
+        client.begin_held(at(50), 9, 4);
+        assert_eq!(seen(&client, 52), (IdleInTransaction, 2, 2));
+        client.show(IdleInTransaction, 10, 4);
+        assert_eq!(seen(&client, 53), (IdleInTransaction, 0, 3));
+        client.set_state(Coalescing, at(54));
+        assert_eq!(seen(&client, 55), (Coalescing, 1, 5));
+        client.set_state(Active, at(56));
+        client.show(IdleInTransaction, 11, 4);
+        assert_eq!(seen(&client, 58), (IdleInTransaction, 0, 8));
     }
 
     #[test]

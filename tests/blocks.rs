@@ -1271,6 +1271,98 @@ fn the_time_of_a_deferred_block_is_its_own() {
     }
 }
 
+/// The time of the server, as SHOW writes it.
+fn seconds(pg: &Postgres, db: &str) -> String {
+    let now = "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')";
+    pg.psql(db, now).trim().to_owned()
+}
+
+/// `transaction_timeout` counts from there.
+#[test]
+fn a_transaction_that_is_held_counts_from_its_begin() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    client.query("BEGIN");
+    assert_eq!(status(&client.query("INSERT INTO a (id, v) VALUES (1, 'x')")), 'T');
+    let begun = seconds(pg, &db);
+    assert!(nothing_is_open(pg, &db));
+    assert!(poll(PATIENCE, || (seconds(pg, &db) > begun).then_some(())).is_some(), "time stands still");
+    assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+    assert!(!nothing_is_open(pg, &db), "it has left");
+    let servers = show(&mut console(&proxy), "SHOW SERVERS");
+    let server = servers.iter().find(|row| row["state"] == "active" && row["database"] == db);
+    let since = &server.expect("its server")["request_time"];
+    assert!(since.as_str() < format!("{begun}~").as_str(), "begun {begun}, counted from {since}");
+}
+
+/// However blocks end of which a server heard late or not at all: the next one is another transaction, also for who never sees their client
+/// between two of them.
+#[test]
+fn transactions_that_are_held_are_each_their_own() {
+    for (insert, end) in [
+        ("INSERT INTO a (id, v) VALUES (1, 'x')", "ROLLBACK"),
+        ("INSERT INTO u (id, v) VALUES (1, 'bad')", "ROLLBACK"),
+        ("INSERT INTO u (id, v) VALUES (1, 'bad')", "COMMIT"),
+        ("INSERT INTO a (id, v) VALUES (1, 'x')", "COMMIT"),
+    ] {
+        let pg = Postgres::shared();
+        let db = pg.fresh_database(TABLES);
+        let proxy = Proxy::to(pg, "transaction_timeout = 2", "", DEFERRED);
+        let mut client = deferring(pg, &proxy, &db);
+        let mut long = Raw::login(proxy.port(), &db);
+        client.query("BEGIN");
+        long.query("BEGIN");
+        assert_eq!(long.value("SELECT 1").as_deref(), Some("1"));
+        let ended = poll(PATIENCE, || {
+            assert_eq!(status(&client.query(insert)), 'T', "{insert}, {end}");
+            // No pause between two blocks.
+            let bytes = [Step::query(end).bytes, Step::query("BEGIN").bytes].concat();
+            client.send(&bytes);
+            assert_eq!(status(&client.read_until_ready()), 'I', "{insert}, {end}");
+            assert_eq!(status(&client.read_until_ready()), 'T', "{insert}, {end}");
+            let mut query = Vec::new();
+            frontend::put_query(&mut query, b"SELECT 1");
+            if long.try_send(&query).is_err() {
+                return Some(());
+            }
+            loop {
+                match long.try_read() {
+                    Some(m) if m.tag == backend::READY_FOR_QUERY => return None,
+                    Some(m) if m.tag == backend::ERROR_RESPONSE => {
+                        assert_eq!(m.sqlstate(), "25P04", "{}", m.outline());
+                        return Some(());
+                    }
+                    Some(_) => {}
+                    None => return Some(()),
+                }
+            }
+        });
+        assert!(ended.is_some(), "{insert}, {end}: the limit never passed");
+        assert_eq!(status(&client.query("ROLLBACK")), 'I');
+    }
+}
+
+/// What a session has set leaves its texts in doubt until everything is answered, which a block that leaves as a whole is.
+#[test]
+fn behind_a_block_that_left_the_next_one_is_held() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLES);
+    let proxy = Proxy::to(pg, "", "", DEFERRED);
+    let mut client = deferring(pg, &proxy, &db);
+    for end in ["COMMIT", "COMMIT AND NO CHAIN", "END"] {
+        client.query("SET application_name = 'doubtful'");
+        for round in 0..3 {
+            client.query("BEGIN");
+            assert_eq!(status(&client.query("INSERT INTO b (id, v) VALUES (1, 'x')")), 'T');
+            assert!(nothing_is_open(pg, &db), "{end}, block {round}");
+            assert_eq!(status(&client.query(end)), 'I');
+        }
+    }
+    assert_eq!(pg.psql(&db, "SELECT count(*) FROM b").trim(), "9");
+}
+
 /// Blocks of one client that came together leave one after the other, deferred or not.
 #[test]
 fn successive_blocks_in_one_write_have_times_of_their_own() {

@@ -307,7 +307,11 @@ fn each_command_wants_its_role() {
     // None of it was done, and the policy that refuses every Query of a client has not locked the console out.
     let mut console = console(&proxy);
     assert!(find(&mut console, "SHOW STATE", &[("key", "paused"), ("value", "no")]).is_some());
-    assert_eq!(console.error("SUSPEND").sqlstate(), "0A000");
+    let suspend = console.error("SUSPEND");
+    assert_eq!(suspend.sqlstate(), "0A000");
+    for instead in ["PAUSE", "so_reuseport", "SHUTDOWN WAIT_FOR_CLIENTS"] {
+        assert!(suspend.field(b'H').contains(instead), "{}", suspend.field(b'H'));
+    }
     assert_eq!(console.error("PAUSE pgbouncer").sqlstate(), "55000");
     assert_eq!(console.error("RESUME").sqlstate(), "55000", "nothing is paused");
     assert_eq!(console.error("KILL_CLIENT 4711").sqlstate(), "42704");
@@ -411,6 +415,41 @@ fn pause_waits_for_transactions_and_holds_what_comes() {
     let other = other.join().expect("a client").unwrap_or_else(|e| panic!("{}", e.outline()));
     assert_eq!(other.as_deref(), Some("1"));
     assert_eq!(console.error(&format!("RESUME {database}")).sqlstate(), "55000");
+}
+
+#[test]
+fn a_pause_that_waits_ends_with_a_resume_on_another_console() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut pausing = self::console(&proxy);
+    let mut inside = Raw::login(proxy.port(), &database);
+    for (pause, resume, paused) in [
+        ("PAUSE".to_owned(), "RESUME".to_owned(), ("SHOW STATE", [("key", "paused"), ("value", "yes")])),
+        (
+            format!("PAUSE {database}"),
+            format!("RESUME {database}"),
+            ("SHOW DATABASES", [("name", database.as_str()), ("paused", "1")]),
+        ),
+        (
+            format!("PAUSE {database}"),
+            "RESUME".to_owned(),
+            ("SHOW DATABASES", [("name", database.as_str()), ("paused", "1")]),
+        ),
+    ] {
+        inside.rows("BEGIN");
+        pausing.send(&query(&pause));
+        until(&mut console, paused.0, &paused.1);
+        assert!(!pausing.has_answer(), "{pause}: a transaction is open");
+        tell(&mut console, &resume);
+        let answer = pausing.read_until_ready();
+        let error = answer.iter().find(|m| m.tag == backend::ERROR_RESPONSE).expect("an error");
+        assert_eq!(error.sqlstate(), "55000", "{}", error.outline());
+        assert!(error.field(b'M').contains("RESUME"), "{}", error.outline());
+        inside.rows("COMMIT");
+        assert_eq!(inside.value("SELECT 1").as_deref(), Some("1"), "nobody is held");
+    }
+    assert!(find(&mut pausing, "SHOW STATE", &[("key", "paused"), ("value", "no")]).is_some());
 }
 
 #[test]

@@ -464,6 +464,32 @@ fn a_minimum_of_an_entry_with_a_user_is_kept_before_the_first_client() {
     }
 }
 
+/// Without a client that would find them.
+#[test]
+fn idle_connections_that_the_server_closed_are_replaced() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for mode in ["transaction", "session"] {
+        let entry = format!(
+            "[databases.{database}]\nhost = \"127.0.0.1\"\nport = {}\nuser = \"postgres\"\nmin_pool_size = 2\n",
+            server.port()
+        );
+        let proxy = Proxy::start(&Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &entry));
+        wait_for_connections(server, &database, 2);
+        server.psql(
+            "postgres",
+            &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"),
+        );
+        let line = proxy.wait_for_log("idle connections were closed by the server");
+        assert!(line.contains(&database), "{line}");
+        wait_for_connections(server, &database, 2);
+        let mut client = Raw::login(proxy.port(), &database);
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"), "{mode}");
+        drop((client, proxy));
+        wait_for_connections(server, &database, 0);
+    }
+}
+
 #[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();
@@ -602,6 +628,54 @@ fn why_connect_query_failed_is_logged() {
     assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 1").as_deref(), Some("1"));
     let line = proxy.wait_for_log("connect_query failed");
     assert!(line.contains("nonsense") && line.contains("does not exist"), "{line}");
+}
+
+/// It is a login that failed: said, told to who waits, and not tried again each second.
+#[test]
+fn a_connect_query_that_leaves_no_usable_connection_is_a_failed_login() {
+    let server = Postgres::shared();
+    let [spoilt, sound] = [server.fresh_database(""), server.fresh_database("")];
+    let entry = |name: &str, more: &str| {
+        let port = server.port();
+        format!(
+            "[databases.{name}]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"postgres\"\nmin_pool_size = 1\n{more}\n"
+        )
+    };
+    for (query, why) in [
+        ("BEGIN", "a transaction is open"),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", "connect_query"),
+    ] {
+        for mode in ["transaction", "session"] {
+            let general =
+                format!("pool_mode = \"{mode}\"\nserver_login_retry = 3600\nquery_wait_timeout = 1");
+            let more = format!("connect_query = \"{query}\"");
+            let rest = format!("{}{}", entry(&spoilt, &more), entry(&sound, ""));
+            let proxy = Proxy::start(&Proxy::config(server, &general, "", &rest));
+            let failures = || proxy.log().lines().filter(|line| line.contains("server login failed")).count();
+            let line = proxy.wait_for_log("server login failed");
+            assert!(line.contains("connect_query") && line.contains(why), "{line}");
+            // What is replaced there shows that time goes on for both.
+            let pid = || {
+                server
+                    .psql("postgres", &format!("SELECT pid FROM pg_stat_activity WHERE datname = '{sound}'"))
+            };
+            for _ in 0..3 {
+                wait_for_connections(server, &sound, 1);
+                let old = pid();
+                server.psql("postgres", &format!("SELECT pg_terminate_backend({})", old.trim()));
+                let new = poll(PATIENCE, || Some(pid()).filter(|new| !new.trim().is_empty() && *new != old));
+                assert!(new.is_some(), "{old} is not replaced");
+            }
+            assert_eq!(failures(), 1, "{query}, {mode}: {}", proxy.log());
+            let parameters = [("user", "postgres"), ("database", &*spoilt)];
+            let error = match Raw::login_as(proxy.port(), &parameters, "") {
+                Ok(mut client) => client.error("SELECT 1"),
+                Err(error) => error,
+            };
+            assert_eq!(error.sqlstate(), "08001", "{query}, {mode}: {}", error.outline());
+            assert!(error.field(b'D').contains("connect_query"), "{query}, {mode}: {}", error.outline());
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ mod support;
 use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{tell, until};
-use support::{PATIENCE, Postgres, Proxy, Raw, outline, poll};
+use support::crowd::comparable;
+use support::{PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
 
 /// A proxy with one server connection for each pool, and a database.
 fn one_connection(general: &str) -> (&'static Postgres, Proxy, String) {
@@ -880,4 +881,96 @@ fn a_pinned_client_that_leaves_leaves_a_clean_connection_without_a_reset_query()
     let free = poll(PATIENCE, || (server.psql(&database, locks).trim() == "0").then_some(()));
     assert!(free.is_some(), "the lock is still held");
     assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+}
+
+/// A table, a function that writes into it, and statements that a client prepares for it.
+const HIDDEN: &str = "CREATE TABLE t (v text); CREATE FUNCTION put() RETURNS text LANGUAGE plpgsql AS $$\
+     BEGIN INSERT INTO t VALUES ('f'); RETURN (SELECT string_agg(v, ' ') FROM t); END$$";
+
+const MAKE: &str = "CREATE TEMP TABLE t (v text)";
+
+/// What a client sends that hides the table behind a temporary one.
+fn hiding() -> Vec<Vec<Step>> {
+    let text = Step::query;
+    let uses = || vec![Step::execute("s", &[]), Step::execute("r", &[]), text("SELECT put()")];
+    let then = |steps: Vec<Step>| [steps, uses(), uses()].concat();
+    let block = |begin: &str, steps: Vec<Step>| {
+        [vec![text(begin)], steps, uses(), uses(), vec![text("COMMIT"), text("SELECT put()")]].concat()
+    };
+    let together = |steps: Vec<Step>| {
+        let ready = steps.iter().map(|step| step.ready).sum();
+        vec![Step { bytes: steps.into_iter().flat_map(|step| step.bytes).collect(), ready }]
+    };
+    let in_one_unit = || {
+        let mut bytes = Vec::new();
+        f::put_parse(&mut bytes, b"", MAKE.as_bytes(), &[]);
+        for statement in ["", "s", "r"] {
+            f::put_bind_text(&mut bytes, statement.as_bytes(), &[]);
+            f::put_execute(&mut bytes, b"", 0);
+        }
+        f::put_empty(&mut bytes, f::SYNC);
+        Step { bytes, ready: 1 }
+    };
+    vec![
+        then(vec![text(MAKE)]),
+        then(vec![Step::extended(MAKE, &[])]),
+        then(vec![Step::prepare("c", MAKE), Step::execute("c", &[])]),
+        then(vec![in_one_unit()]),
+        then(vec![text(&format!("{MAKE}; SELECT put()"))]),
+        then(vec![text("SELECT 'x'::text AS v INTO TEMP t")]),
+        then(vec![text("DO $$BEGIN CREATE TEMP TABLE t (v text); END$$")]),
+        then(vec![text("BEGIN"), text("SELECT 1 / 0"), text(MAKE), text("ROLLBACK"), text(MAKE)]),
+        then(vec![text("BEGIN"), text(MAKE), text("ROLLBACK"), text(MAKE)]),
+        then(vec![text("CREATE TEMP TABLE other (v text)"), text(MAKE)]),
+        [then(vec![text("CREATE TEMP TABLE other (v text)")]), then(vec![text(MAKE)])].concat(),
+        block("BEGIN", vec![text(MAKE)]),
+        block("BEGIN ISOLATION LEVEL SERIALIZABLE", vec![Step::extended(MAKE, &[])]),
+        block("BEGIN", vec![text("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"), text(MAKE)]),
+        block("BEGIN", vec![in_one_unit()]),
+        block("BEGIN", vec![text("CREATE TEMP TABLE t (v text) ON COMMIT DROP")]),
+        together(then(vec![text("BEGIN"), text(MAKE), text("COMMIT")])),
+        together(block("BEGIN", vec![Step::extended(MAKE, &[])])),
+        together(then(vec![Step::extended(MAKE, &[])])),
+    ]
+}
+
+/// Directly a session's first temporary table changes its search path, and what it has prepared means that table from there on. Here another
+/// client may have had temporary tables on the connection before.
+#[test]
+fn a_temporary_table_hides_another_one_on_a_connection_that_had_some_before() {
+    let setup = || {
+        let mut steps = vec![
+            Step::prepare("s", "INSERT INTO t VALUES ('s')"),
+            Step::prepare("r", "SELECT string_agg(v, ' ') FROM t"),
+        ];
+        steps.extend([Step::execute("s", &[]), Step::execute("r", &[]), Step::query("SELECT put()")]);
+        steps
+    };
+    let answers = |mut raw: Raw, steps: &[Step]| {
+        let mut answers = String::new();
+        for Step { bytes, ready } in steps {
+            raw.send(bytes);
+            for _ in 0..*ready {
+                answers += &comparable(&raw.read_until_ready());
+            }
+        }
+        answers
+    };
+    let server = Postgres::shared();
+    // A connection with a temporary schema does not outlive a look at the table.
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "[coalesce]\nmode = \"off\"");
+    for (case, steps) in hiding().into_iter().enumerate() {
+        let steps = [setup(), steps].concat();
+        let [direct, pooled] = [(); 2].map(|()| server.fresh_database(HIDDEN));
+        let mut before = Raw::login(proxy.port(), &pooled);
+        before.rows("CREATE TEMP TABLE other (i int)");
+        before.rows("DROP TABLE other");
+        let pid = backend_pid(&mut before);
+        let mut client = Raw::login(proxy.port(), &pooled);
+        assert_eq!(backend_pid(&mut client), pid);
+        let expected = answers(Raw::login(server.port(), &direct), &steps);
+        assert_eq!(answers(client, &steps), expected, "case {case}");
+        let rows = "SELECT string_agg(v, ' ') FROM t";
+        assert_eq!(server.psql(&pooled, rows), server.psql(&direct, rows), "case {case}");
+    }
 }

@@ -18,6 +18,7 @@
 
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use super::pour::{Answers, Found, Poured};
 use super::session::Session;
@@ -231,7 +232,9 @@ impl Session {
             Rest::Cut => Ok(Step::NeedMore),
             Rest::Other => Ok(Step::No),
             Rest::Open => {
-                Ok(if self.hold(work, scratch) { self.held(work, names, scratch) } else { Step::No })
+                let begins = self.deferred.is_none();
+                let held = self.hold(work, scratch);
+                Ok(if held { self.held(work, names, scratch, begins) } else { Step::No })
             }
             // All of it in one go is a pipeline.
             Rest::RolledBack | Rest::Whole if self.deferred.is_none() => Ok(Step::No),
@@ -264,7 +267,7 @@ impl Session {
 
     /// The block ends, and there is nothing that a server has to know of.
     fn came_to_nothing(&mut self, work: Work, names: Names, scratch: &Scratch) -> Step {
-        let step = self.held(work, names, scratch);
+        let step = self.held(work, names, scratch, false);
         if let Some(deferred) = self.deferred.take() {
             Work { transactions: 1, ..deferred.work }.count(&self.pool.stats);
             // The next one is not this one, also for who did not see the pause between them.
@@ -274,8 +277,8 @@ impl Session {
         step
     }
 
-    /// What is held is answered.
-    fn held(&mut self, work: Work, names: Names, scratch: &Scratch) -> Step {
+    /// What is held is answered. `begins`: the block stands at its beginning, and its time runs from here.
+    fn held(&mut self, work: Work, names: Names, scratch: &Scratch, begins: bool) -> Step {
         self.client.prepare_out();
         self.client.out.extend_from_slice(&scratch.answers);
         self.client.consume(work.received as usize);
@@ -288,7 +291,12 @@ impl Session {
             put_inserts(tags_in(&scratch.answers), &mut deferred.told);
         }
         self.state.turns = self.state.turns.wrapping_add(1);
-        self.me.show(ClientState::IdleInTransaction, self.state.turns, self.state.xact_turns);
+        let (turns, xact_turns) = (self.state.turns, self.state.xact_turns);
+        if begins {
+            self.me.begin_held(Instant::now(), turns, xact_turns);
+        } else {
+            self.me.show(ClientState::IdleInTransaction, turns, xact_turns);
+        }
         Step::Held
     }
 
@@ -324,6 +332,22 @@ impl Session {
     }
 
     // ----- leaving
+
+    /// It asks something that needs a server, or a batch, since `asked`. What is held has begun its transaction already.
+    pub(super) fn asks(&self, state: ClientState, asked: Instant) {
+        if self.deferred.is_some() {
+            self.me.set_state(state, asked);
+        } else {
+            self.me.begin(state, asked);
+        }
+    }
+
+    /// It asks nothing any more.
+    pub(super) fn asks_nothing(&self) {
+        let held = self.deferred.is_some();
+        let state = if held { ClientState::IdleInTransaction } else { ClientState::Idle };
+        self.me.set_state(state, Instant::now());
+    }
 
     /// Its COMMIT was taken in: nothing that the client sends makes it leave any more.
     pub(super) fn holds_commit(&self) -> bool {
@@ -385,6 +409,7 @@ impl Session {
             return Ok(Left::Open);
         }
         self.state.counts.xacts += 1;
+        self.state.xact_turns = self.state.xact_turns.wrapping_add(1);
         self.settle(server);
         self.state.ties.forget_taint();
         self.state.meaning.end();

@@ -324,7 +324,7 @@ impl Session {
         ticket: &Arc<Ticket>,
     ) -> Result<Poured, Fault> {
         let now = Instant::now();
-        self.me.begin(ClientState::Coalescing, now);
+        self.asks(ClientState::Coalescing, now);
         let me = &self.me;
         // A request to cancel rows that are already on their way is void when they are stored, which is known within
         // `flush_timeout`: to pass it on would undo the rows of others.
@@ -340,10 +340,13 @@ impl Session {
             self.obey(false)?;
             return Err(Fault::Client(Error::killed()));
         };
-        self.me.rest();
         // A request that came too late is void; one for rows that are not stored after all is not.
         let cancelled = self.me.take_cancel();
         let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
+        // A block that is handed back goes on.
+        if self.deferred.is_none() || outcome != Some(Outcome::RunSingly) {
+            self.me.rest();
+        }
         if outcome.is_none() {
             self.renew_ticket();
         }

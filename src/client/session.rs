@@ -16,8 +16,8 @@ use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
-    BOUND, Bounds, Counts, Fault, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS, check_length,
-    may_go_in_pieces, policy_error,
+    BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS,
+    check_length, may_go_in_pieces, policy_error,
 };
 use super::walk::within_unit;
 use crate::cancel::{ClientShared, ClientState, Signal};
@@ -415,7 +415,7 @@ impl Session {
     /// Idle for long: whether it still answers is found before the client's own statement is at stake. The client waits for a
     /// server since `began`.
     async fn still_answers(&mut self, server: &mut Checkout, began: Instant) -> Result<bool, Fault> {
-        self.me.begin(ClientState::Active, began);
+        self.asks(ClientState::Active, began);
         self.unless_ended(server.still_answers()).await
     }
 
@@ -448,7 +448,7 @@ impl Session {
         if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
             return Ok(true);
         }
-        self.me.begin(ClientState::Active, asked);
+        self.asks(ClientState::Active, asked);
         let whose = self.whose();
         match self.unless_ended(server.settle_vars(&want, max, whose)).await? {
             Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {
@@ -466,7 +466,11 @@ impl Session {
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings();
         self.linked_at = now;
-        self.me.begin_linked(asked, now, self.state.turns, self.state.xact_turns);
+        if self.deferred.is_some() {
+            self.me.set_state(ClientState::Active, asked);
+        } else {
+            self.me.begin_linked(asked, now, self.state.turns, self.state.xact_turns);
+        }
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.vars.report, self.state.awaiting) = (Reporting::None, false);
@@ -532,13 +536,13 @@ impl Session {
             Some(Ok(server)) => Ok(Some(server)),
             Some(Err(error)) => Err(why_none(error).map_or_else(Fault::Server, Fault::Client)),
             None => {
-                self.me.set_state(ClientState::Idle, Instant::now());
                 if self.me.take_signal(Signal::Cancel) {
                     match self.deferred {
                         Some(_) => self.cancel_block(),
                         None => self.answer_cancelled()?,
                     }
                 }
+                self.asks_nothing();
                 // Whatever else was told is obeyed before the next message is looked at.
                 Ok(None)
             }
@@ -569,6 +573,7 @@ impl Session {
     /// Relays transactions one after the other while nobody else waits. False: the client left.
     async fn transactions(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         (self.state.ties.pinned, self.state.ties.sql_prepared) = (false, false);
+        self.state.ties.plans_renewed = false;
         self.state.meaning.own = 0;
         loop {
             let pinned = self.state.ties.pinned;
@@ -630,6 +635,8 @@ impl Session {
     /// bound to the connection keeps the client on it. True: pinned.
     async fn probe(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         let taint = std::mem::replace(&mut self.state.ties.taint, Effects::NONE);
+        let had_temp = server.had_temp;
+        server.had_temp |= taint.intersects(MAKES_TEMP);
         if self.state.bounds.session_state == SessionState::Allow
             && taint.intersection(PROBED.difference(BOUND)).is_empty()
         {
@@ -668,6 +675,10 @@ impl Session {
         match self.state.bounds.session_state {
             SessionState::Pin => {
                 self.count_pinned(&found);
+                if found.temp && !std::mem::replace(&mut self.state.ties.plans_renewed, true) && had_temp {
+                    // Made where no text shows it.
+                    server.simple("DISCARD PLANS").await?;
+                }
                 self.settle_pinned(server).await?;
                 self.me.link(&server.shared);
                 Ok(true)
@@ -759,6 +770,7 @@ impl Session {
         }
         let settings = self.pool.settings.load_full();
         let touched = self.state.ties.pinned || self.state.ties.taint.intersects(UNPINS);
+        server.had_temp |= self.state.ties.pinned || self.state.ties.taint.intersects(MAKES_TEMP);
         let query = if !self.state.shares_servers() || settings.server_reset_query_always {
             settings.server_reset_query.clone()
         } else if touched {
@@ -889,7 +901,10 @@ async fn clean(mut server: Checkout, query: String) {
         server.unvouched = None;
         server.vars = Arc::clone(&server.pool().shared().none);
         let pool = Arc::clone(server.pool());
-        pool.greet(&mut server).await;
+        if let Err(why) = pool.greet(&mut server).await {
+            events::connect_query_failed(&pool.key.database, &why);
+            return;
+        }
     }
     server.release(Instant::now());
 }

@@ -97,6 +97,88 @@ const NONE_OF_OURS: [&str; 54] = [
 /// Its names of suites that there are not here, by the hash or the tag at their end.
 const ENDS_OF_SUITES: [&str; 6] = ["-SHA", "-SHA256", "-SHA384", "-POLY1305", "-CCM", "-CCM8"];
 
+/// How its names of suites begin: the exchange of keys and who signs it. RSA's own begin with the cipher.
+const EXCHANGES: [&str; 20] = [
+    "",
+    "ADH-",
+    "AECDH-",
+    "DH-DSS-",
+    "DH-RSA-",
+    "DHE-DSS-",
+    "DHE-PSK-",
+    "DHE-RSA-",
+    "ECDH-ECDSA-",
+    "ECDH-RSA-",
+    "ECDHE-ECDSA-",
+    "ECDHE-PSK-",
+    "ECDHE-RSA-",
+    "EDH-DSS-",
+    "EDH-RSA-",
+    "PSK-",
+    "RSA-PSK-",
+    "SRP-",
+    "SRP-DSS-",
+    "SRP-RSA-",
+];
+
+/// How they go on: the cipher and the hash.
+const SEALS: [&str; 36] = [
+    "3DES-EDE-CBC-SHA",
+    "AES-128-CBC-SHA",
+    "AES-256-CBC-SHA",
+    "AES128-CBC-SHA",
+    "AES128-CBC-SHA256",
+    "AES128-CCM",
+    "AES128-CCM8",
+    "AES128-GCM-SHA256",
+    "AES128-SHA",
+    "AES128-SHA256",
+    "AES256-CBC-SHA",
+    "AES256-CBC-SHA384",
+    "AES256-CCM",
+    "AES256-CCM8",
+    "AES256-GCM-SHA384",
+    "AES256-SHA",
+    "AES256-SHA256",
+    "AES256-SHA384",
+    "ARIA128-GCM-SHA256",
+    "ARIA256-GCM-SHA384",
+    "CAMELLIA128-SHA",
+    "CAMELLIA128-SHA256",
+    "CAMELLIA256-SHA",
+    "CAMELLIA256-SHA256",
+    "CAMELLIA256-SHA384",
+    "CHACHA20-POLY1305",
+    "DES-CBC-SHA",
+    "DES-CBC3-SHA",
+    "IDEA-CBC-SHA",
+    "NULL-SHA",
+    "NULL-SHA256",
+    "NULL-SHA384",
+    "RC2-CBC-SHA",
+    "RC4-SHA",
+    "RC4-SHA256",
+    "SEED-SHA",
+];
+
+/// These have no signer in their name.
+const ODD_SUITES: [&str; 2] = ["ECDHE-ARIA128-GCM-SHA256", "ECDHE-ARIA256-GCM-SHA384"];
+
+/// A suite of OpenSSL's, by its name.
+fn is_openssls(name: &str) -> bool {
+    let seal = |exchange: &&str| name.strip_prefix(*exchange);
+    ODD_SUITES.contains(&name) || EXCHANGES.iter().filter_map(seal).any(|seal| SEALS.contains(&seal))
+}
+
+/// How far a list is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    /// It forbids nothing that nobody knows.
+    Strict,
+    /// OpenSSL passes over names of suites that it does not know, so a list for it may have some.
+    Lenient,
+}
+
 /// What the words so far came to.
 #[derive(Debug, Default)]
 struct List {
@@ -107,12 +189,17 @@ struct List {
 
 impl Ciphers {
     /// Does what one word of OpenSSL's language says. `None`: it is not understood, and may forbid something.
-    fn obey(&self, word: &str, list: &mut List) -> Option<()> {
+    fn obey(&self, word: &str, list: &mut List, trust: Trust) -> Option<()> {
         let word = word.to_ascii_uppercase();
         if word == "@STRENGTH" || word.starts_with("@SECLEVEL=") {
             return Some(());
         }
-        let named = self.named(word.trim_start_matches(['!', '-', '+']))?;
+        let name = word.trim_start_matches(['!', '-', '+']);
+        let named = self.named(name)?;
+        // Misspelt it would forbid nothing, and nobody would hear of it.
+        if trust == Trust::Strict && word.starts_with(['!', '-']) && is_like_a_suite(name) {
+            (!named.is_empty() || is_openssls(name)).then_some(())?;
+        }
         match word.as_bytes().first() {
             Some(b'!') => {
                 list.kept.retain(|name| !named.contains(name));
@@ -139,7 +226,7 @@ impl Ciphers {
         if let Some((_, name)) = self.0.iter().find(is_called) {
             return Some(vec![name]);
         }
-        if ENDS_OF_SUITES.iter().any(|end| word.ends_with(end)) {
+        if is_like_a_suite(word) {
             return Some(Vec::new());
         }
         let mut suites = self.0.to_vec();
@@ -152,6 +239,25 @@ impl Ciphers {
         }
         Some(suites.into_iter().map(|(_, name)| name).collect())
     }
+
+    /// As [`Kind::read`], of a list that was written for OpenSSL.
+    pub(super) fn read_leniently(&self, raw: &Raw) -> Option<Vec<&'static str>> {
+        self.kept(raw, Trust::Lenient)
+    }
+
+    fn kept(&self, raw: &Raw, trust: Trust) -> Option<Vec<&'static str>> {
+        let words = words_of(raw)?;
+        if matches!(&words[..], [word] if EVERY_CIPHER.contains(&word.to_ascii_lowercase().as_str())) {
+            return Some(Vec::new());
+        }
+        let mut list = List::default();
+        words.iter().try_for_each(|word| self.obey(word, &mut list, trust))?;
+        (words.is_empty() || !list.kept.is_empty()).then_some(list.kept)
+    }
+}
+
+fn is_like_a_suite(word: &str) -> bool {
+    ENDS_OF_SUITES.iter().any(|end| word.ends_with(end))
 }
 
 /// Whether OpenSSL's `set` holds `suite`. `None`: it is not understood. TLS 1.3 has names only.
@@ -184,13 +290,7 @@ impl Kind for Ciphers {
         )
     }
     fn read(&self, raw: &Raw, _: &Path) -> Option<Vec<&'static str>> {
-        let words = words_of(raw)?;
-        if matches!(&words[..], [word] if EVERY_CIPHER.contains(&word.to_ascii_lowercase().as_str())) {
-            return Some(Vec::new());
-        }
-        let mut list = List::default();
-        words.iter().try_for_each(|word| self.obey(word, &mut list))?;
-        (words.is_empty() || !list.kept.is_empty()).then_some(list.kept)
+        self.kept(raw, Trust::Strict)
     }
     fn show(&self, value: &Vec<&'static str>) -> String {
         let name = |kept: &&str| self.0.iter().find(|(_, known)| known == kept).map(|(name, _)| *name);

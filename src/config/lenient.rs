@@ -49,13 +49,14 @@ fn protocols(value: &str) -> Option<(String, String)> {
     Some((spoken, notice))
 }
 
-/// A list for OpenSSL means those of its suites that rustls has, which is said unless it names just them.
+/// A list for OpenSSL means those of its suites that rustls has, which is said unless it names just them. Names that OpenSSL would
+/// pass over are passed over.
 fn ciphers(value: &str) -> Option<(String, String)> {
-    let kept = CIPHERS.read(&Raw::Text(value.to_owned()), Path::new(""))?;
+    let kept = CIPHERS.read_leniently(&Raw::Text(value.to_owned()))?;
     let shown = CIPHERS.show(&kept);
     if ["", "default", "secure", &shown].iter().any(|word| word.eq_ignore_ascii_case(value.trim())) {
         return None;
     }
     let notice = format!("means {shown} here: the suites are those of rustls, all of them strong");
-    Some((value.to_owned(), notice))
+    Some((shown, notice))
 }

@@ -528,7 +528,8 @@ impl Pool {
                 ));
                 let greeted = within(settings.server_connect_timeout, self.greet(&mut server)).await;
                 match greeted {
-                    Some(()) => self.logged_in(server, &login),
+                    Some(Ok(())) => self.logged_in(server, &login),
+                    Some(Err(why)) => self.login_failed(ConnectError::Greeting(why), &login),
                     None => self.login_failed(ConnectError::Timeout, &login),
                 }
             }
@@ -571,10 +572,13 @@ impl Pool {
     /// `connect_query` on a connection in which nothing is set. What it sets is where clients begin, and what RESET leads
     /// back to: it would be lost to all behind the first one that sets something, otherwise.
     ///
+    /// # Errors
+    /// Why the connection is of no use behind it; drop it.
+    ///
     /// Cancel safety: none; drop the connection if this is cancelled.
-    pub async fn greet(&self, server: &mut ServerConn) {
+    pub async fn greet(&self, server: &mut ServerConn) -> Result<(), String> {
         let settings = self.settings.load_full();
-        let Some(query) = &settings.connect_query else { return };
+        let Some(query) = &settings.connect_query else { return Ok(()) };
         // As PgBouncer: a failure is only logged.
         match server.simple(query).await.map(|reply| reply.error) {
             Ok(None) => {}
@@ -582,26 +586,23 @@ impl Pool {
                 let why = ErrorFields::new(&error).field(b'M').unwrap_or_default();
                 events::connect_query_failed(&self.key.database, &String::from_utf8_lossy(why));
             }
-            Err(lost) => events::connect_query_failed(&self.key.database, &lost.why),
+            Err(lost) => return Err(lost.why),
         }
-        let _ = server.simple("").await;
+        server.simple("").await.map_err(|lost| lost.why)?;
+        if !server.is_reusable() {
+            return Err("a transaction is open".to_owned());
+        }
         if server.startup.is_some() {
-            return;
+            return Ok(());
         }
         self.shared.note_custom_settings(query.as_bytes());
         let names = self.shared.custom_settings();
-        match server.probe(&names, false, settings.max_prepared_of_ours()).await {
-            Ok(found) => {
-                let set =
-                    self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
-                (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
-                self.greeting.store(Some(set));
-            }
-            Err(lost) => {
-                server.broken = true;
-                events::connect_query_failed(&self.key.database, &lost.why);
-            }
-        }
+        let probed = server.probe(&names, false, settings.max_prepared_of_ours()).await;
+        let found = probed.map_err(|lost| lost.why)?;
+        let set = self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+        (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
+        self.greeting.store(Some(set));
+        Ok(())
     }
 
     /// What `connect_query` set on the last new connection; one is opened if there was none yet.
@@ -873,7 +874,7 @@ impl Pool {
         }
     }
 
-    /// Once a second: what is too old or idle too long closes, `min_pool_size` is kept, stalled waits go on.
+    /// Once a second: what is too old, idle too long or closed by the server goes, `min_pool_size` is kept, stalled waits go on.
     pub fn maintain(self: &Arc<Self>) {
         let settings = self.settings.load_full();
         self.vacate_if_unused(0);
@@ -886,12 +887,13 @@ impl Pool {
             let mut stale = Vec::new();
             let mut at = 0;
             while at < inner.idle.len() {
-                let server = &inner.idle[at];
+                let server = &mut inner.idle[at];
+                server.broken = !server.check_idle();
                 let old = settings.server_lifetime > Duration::ZERO
                     && now.duration_since(server.shared.connected) > settings.server_lifetime;
                 let unused = settings.server_idle_timeout > Duration::ZERO
                     && now.duration_since(server.idle_since) > settings.server_idle_timeout;
-                if old || (unused && spare > 0) {
+                if server.broken || old || (unused && spare > 0) {
                     spare = spare.saturating_sub(1);
                     stale.push(inner.idle.remove(at));
                 } else {
@@ -900,6 +902,10 @@ impl Pool {
             }
             stale
         };
+        let gone = stale.iter().filter(|server| server.broken).count();
+        if gone > 0 {
+            events::servers_gone(&self.key.database, &self.key.user, gone);
+        }
         for server in stale {
             self.discard(server);
         }

@@ -28,7 +28,8 @@ impl Proxy {
             Action::KillClient(id) => self.kill_client(id),
             Action::Suspend => Err(not_supported(
                 "SUSPEND is not supported: pgsluice has no online restart that would take the sockets over",
-                "Use PAUSE to hold clients, or SHUTDOWN WAIT_FOR_SERVERS to end the process in order.",
+                "Use PAUSE to hold clients, or SHUTDOWN WAIT_FOR_SERVERS to end the process in order. Another process can begin \
+                 beside this one (so_reuseport), which SHUTDOWN WAIT_FOR_CLIENTS ends with its last client.",
             )),
             Action::Reload => self.reload_beside().await,
             Action::Set { key, value } => self.set_beside(key, value).await,

@@ -148,6 +148,8 @@ pub enum ConnectError {
         /// Those that answered.
         passed_over: Vec<Address>,
     },
+    /// `connect_query` left a connection that nobody can use.
+    Greeting(String),
     /// The deadline passed.
     Timeout,
 }
@@ -182,7 +184,7 @@ impl ConnectError {
             },
             Self::Auth(_) => Concerns::Asked,
             Self::Network(_) | Self::Tls(_) | Self::Unfit { .. } => Concerns::Server,
-            Self::Lost(_) | Self::Protocol(_) | Self::Timeout => Concerns::Unknown,
+            Self::Lost(_) | Self::Protocol(_) | Self::Greeting(_) | Self::Timeout => Concerns::Unknown,
         }
     }
 }
@@ -200,6 +202,7 @@ impl fmt::Display for ConnectError {
             Self::Protocol(what) => write!(f, "protocol violation by the server during login: {what}"),
             Self::Auth(what) => write!(f, "cannot authenticate to the server: {what}"),
             Self::Unfit { told, .. } => f.write_str(told),
+            Self::Greeting(why) => write!(f, "connect_query leaves no connection that can be used: {why}"),
             Self::Timeout => {
                 f.write_str("the server did not complete the login in time (server_connect_timeout)")
             }
@@ -400,7 +403,7 @@ fn tries_next(error: &ConnectError) -> bool {
         | ConnectError::Unfit { .. }
         | ConnectError::Timeout => true,
         ConnectError::Server(_) => error.sqlstate() == Some(b"57P03"),
-        ConnectError::Protocol(_) | ConnectError::Auth(_) => false,
+        ConnectError::Protocol(_) | ConnectError::Auth(_) | ConnectError::Greeting(_) => false,
     }
 }
 

@@ -113,6 +113,8 @@ pub struct ServerConn {
     pub heard: Vec<u8>,
     /// Names of statements passed to it as they are (`max_prepared_statements = 0`): there may be anybody's behind any name.
     pub names_passed: bool,
+    /// Somebody made a temporary object on it, or may have: the search path knows their schema, and the next one changes nothing there.
+    pub had_temp: bool,
     /// Nothing more may be done with it.
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
@@ -164,6 +166,7 @@ impl ServerConn {
             unvouched: None,
             heard: Vec::new(),
             names_passed: false,
+            had_temp: false,
             broken: false,
             streaming: 0,
             unheard: None,

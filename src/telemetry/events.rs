@@ -57,6 +57,11 @@ pub fn server_silent(database: &str, user: &str, server: &dyn Display, connectio
     tracing::warn!(database, user, server = %server, connections, "server left because it does not answer");
 }
 
+/// The server has closed so many connections that nobody used.
+pub fn servers_gone(database: &str, user: &str, connections: usize) {
+    tracing::info!(database, user, connections, "idle connections were closed by the server");
+}
+
 /// A host's name has not the addresses any more to which so many connections are: they close.
 pub fn addresses_gone(database: &str, user: &str, connections: usize) {
     tracing::info!(database, user, connections, "servers left because their names have other addresses");

@@ -55,6 +55,9 @@ impl State {
             if let Some(taken) = self.judged_again(Kind::Bind, name, statement, server) {
                 return Ok(taken);
             }
+            if self.renews_plans_later(found, statement.makes_for_all(), server) {
+                return Ok(Taken::Later);
+            }
             self.lend(&statement.query, found, server);
             self.tainted(found, &statement.query);
             self.note_made(statement.makes_for_all());

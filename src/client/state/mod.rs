@@ -10,10 +10,13 @@ mod lend;
 mod prepared;
 mod query;
 mod taint;
+mod temporary;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+
+pub use temporary::MAKES_TEMP;
 
 use super::Auditor;
 use super::judge::{Reading, Unjudged};
@@ -313,6 +316,8 @@ pub struct Ties {
     pub pinned: bool,
     /// What it said while pinned may have ended that.
     pub recheck: bool,
+    /// It has made a temporary object on the server connection at hand, or may have: what is planned there is planned since.
+    pub plans_renewed: bool,
 }
 
 impl Ties {

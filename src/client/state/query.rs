@@ -16,7 +16,10 @@ use crate::wire::{TransactionStatus, frontend as f};
 impl State {
     pub(super) fn take_query(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
         let text = f::query(body)?;
-        if self.waits_for_unit(server) || self.waits_to_deallocate(text, server) {
+        if self.waits_for_unit(server)
+            || self.waits_to_deallocate(text, server)
+            || self.waits_to_renew_plans(text, server)
+        {
             return Ok(Taken::Later);
         }
         let ruling = self.rule_query(text, &server.pipeline);
@@ -34,8 +37,10 @@ impl State {
         if let Some(error) = self.state_refusal(found) {
             return Ok(self.refuse(Kind::Query, error, server));
         }
+        let makes = makes_for_all(text);
+        self.renew_plans(found, makes, server);
         self.tainted(found, text);
-        self.note_made(makes_for_all(text));
+        self.note_made(makes);
         // Of several statements only the first was looked at.
         self.meaning.open |= may_be_several(text);
         self.awaiting |= found.intersects(FORGETS_NAMES);
