@@ -991,6 +991,44 @@ fn a_reload_that_changes_what_strings_mean_is_heard_by_who_is_poured() {
     assert_eq!(lengths.trim(), format!("3|{}", 3 * (CLIENTS + 1)));
 }
 
+/// A library may say with each statement what it was: of a shared one that would show everybody's rows, of the guard what is ours.
+#[test]
+fn what_is_said_of_a_shared_statement_is_told_to_nobody() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let explained = [
+        ("session_preload_libraries", "auto_explain"),
+        ("auto_explain.log_min_duration", "0"),
+        ("auto_explain.log_level", "notice"),
+    ];
+    for (name, value) in explained {
+        pg.psql(&db, &format!("ALTER DATABASE {db} SET {name} = '{value}'"));
+    }
+    for most in [0, 16] {
+        let coalesce = format!("[coalesce]\nlinger = \"5ms\"\nvalues_max_rows = {most}");
+        let proxy = Proxy::to(pg, "", "", &coalesce);
+        let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+        let secret = |c: usize, round: usize| format!("secret {}.", number(c, round, 0));
+        for round in 0..ROUNDS {
+            let script = |c: usize| {
+                let insert = format!("INSERT INTO t (a, b) VALUES ({}, '{}')", c, secret(c, round));
+                vec![Step::query(&insert)]
+            };
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            for (c, seen) in crowd::run(&mut clients, &scripts, false).iter().enumerate() {
+                assert_eq!(errors(seen), []);
+                let told = comparable(seen);
+                assert!(!told.contains("pg_catalog"), "{told}");
+                let others = (0..CLIENTS).filter(|other| *other != c);
+                others.for_each(|other| assert!(!told.contains(&secret(other, round)), "{told}"));
+            }
+        }
+        let (rows, commands) = rows_and_commands(pg, &db, "t");
+        assert!(commands < rows, "{rows} rows by {commands} commands");
+        pg.psql(&db, "TRUNCATE t");
+    }
+}
+
 /// The characters of a statement are settled when it is parsed.
 #[test]
 fn a_literal_that_was_parsed_in_another_encoding_stays_what_it_was() {

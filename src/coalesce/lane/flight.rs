@@ -243,8 +243,9 @@ impl Flight {
     /// One COPY: sent, and what came of it; remembered for the console. And why its rows fall back, if they have to.
     async fn land(&mut self, batch: &mut Cargo, aboard: Option<Aboard>) -> (Landed, Fallback) {
         let mut seen = Seen::default();
-        let mut notices = Vec::new();
-        let landed = self.send(batch, aboard, &mut seen, &mut notices).await;
+        let mut said = (Vec::new(), 0);
+        let landed = self.send(batch, aboard, &mut seen, &mut said).await;
+        let (notices, tags) = said;
         if batch.is_empty() {
             return (landed, Fallback::NotSent);
         }
@@ -252,7 +253,7 @@ impl Flight {
             seen.guilty = self.tickets.get(unit).map(|ticket| ticket.client);
         }
         if matches!(landed, Landed::Committed) && !notices.is_empty() {
-            self.pass_on(batch, &notices);
+            self.pass_on(batch, &notices, tags);
         }
         let (stats, took) = (&self.lane.stats, self.left.elapsed());
         if matches!(landed, Landed::Committed) {
@@ -291,11 +292,18 @@ impl Flight {
         }
     }
 
-    /// A notice that names a row is its client's; any other (a warning of the COMMIT) is everybody's.
-    fn pass_on(&self, batch: &Cargo, notices: &[Notice]) {
+    /// A notice that names a row is its client's. Of the others a warning of the COMMIT, which comes behind all `tags`, is
+    /// everybody's; what is said of the guard or of a statement of ours is nobody's: it may show the rows of them all. Their
+    /// portals end with the COMMIT, too, so what a library says of them then is told from it by being no warning.
+    fn pass_on(&self, batch: &Cargo, notices: &[Notice], tags: usize) {
         self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
         for notice in notices {
+            let severity = ErrorFields::new(&notice.body).field(b'V');
+            let of_commit = notice.behind >= tags && severity == Some(b"WARNING");
             let (unit, notice) = self.lane.row_notice(batch, notice, 0);
+            if unit.is_none() && !of_commit {
+                continue;
+            }
             let tickets = match unit {
                 Some(unit) => &self.tickets[unit..=unit],
                 None => &self.tickets[..batch.units()],
@@ -379,7 +387,7 @@ impl Flight {
         batch: &mut Cargo,
         mut aboard: Option<Aboard>,
         seen: &mut Seen,
-        notices: &mut Vec<Notice>,
+        said: &mut (Vec<Notice>, usize),
     ) -> Landed {
         let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
@@ -416,7 +424,7 @@ impl Flight {
                 server.release(Instant::now());
             }
             if !moved {
-                *notices = std::mem::take(&mut reply.notices);
+                *said = (std::mem::take(&mut reply.notices), tags);
                 return self.answered(batch, &reply, seen);
             }
             lane.count_dead(batch);

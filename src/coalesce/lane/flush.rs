@@ -102,7 +102,9 @@ impl Lane {
         self.remember(&batch, seen, Duration::ZERO, took, std::iter::once(client));
         stored.then(|| {
             self.stats.notices.fetch_add(reply.notices.len() as u64, Ordering::Relaxed);
-            reply.notices.iter().map(|notice| self.row_notice(&batch, notice, before).1).collect()
+            // What is said of the guard is not the client's.
+            let own = reply.notices.iter().filter(|notice| notice.behind >= before);
+            own.map(|notice| self.row_notice(&batch, notice, before).1).collect()
         })
     }
 
