@@ -39,6 +39,14 @@ const TRIES: usize = 3;
 /// A lane keeps the buffers of its batches, one for each flight and one that fills, unless they grew beyond this.
 const BUFFER_KEPT: usize = 64 << 10;
 
+/// What a server said beside its answers to one COPY.
+#[derive(Default)]
+struct Said {
+    notices: Vec<Notice>,
+    /// So many command tags come before what is said of the COMMIT.
+    tags_before_commit: usize,
+}
+
 impl Lane {
     /// A connection that a flush can be sent on; `None`: there is none to be had.
     async fn a_server(&self) -> Option<Checkout> {
@@ -243,17 +251,16 @@ impl Flight {
     /// One COPY: sent, and what came of it; remembered for the console. And why its rows fall back, if they have to.
     async fn land(&mut self, batch: &mut Cargo, aboard: Option<Aboard>) -> (Landed, Fallback) {
         let mut seen = Seen::default();
-        let mut said = (Vec::new(), 0);
+        let mut said = Said::default();
         let landed = self.send(batch, aboard, &mut seen, &mut said).await;
-        let (notices, tags) = said;
         if batch.is_empty() {
             return (landed, Fallback::NotSent);
         }
         if let Landed::Failed(Some(unit)) = landed {
             seen.guilty = self.tickets.get(unit).map(|ticket| ticket.client);
         }
-        if matches!(landed, Landed::Committed) && !notices.is_empty() {
-            self.pass_on(batch, &notices, tags);
+        if matches!(landed, Landed::Committed) {
+            self.pass_on(batch, &said);
         }
         let (stats, took) = (&self.lane.stats, self.left.elapsed());
         if matches!(landed, Landed::Committed) {
@@ -292,14 +299,14 @@ impl Flight {
         }
     }
 
-    /// A notice that names a row is its client's. Of the others a warning of the COMMIT, which comes behind all `tags`, is
-    /// everybody's; what is said of the guard or of a statement of ours is nobody's: it may show the rows of them all. Their
-    /// portals end with the COMMIT, too, so what a library says of them then is told from it by being no warning.
-    fn pass_on(&self, batch: &Cargo, notices: &[Notice], tags: usize) {
-        self.lane.stats.notices.fetch_add(notices.len() as u64, Ordering::Relaxed);
-        for notice in notices {
-            let severity = ErrorFields::new(&notice.body).field(b'V');
-            let of_commit = notice.behind >= tags && severity == Some(b"WARNING");
+    /// A notice that names a row is its client's. Of the others a warning of the COMMIT is everybody's; what is said of the guard
+    /// or of a statement of ours is nobody's: it may show the rows of them all. Their portals end with the COMMIT, too, so what a
+    /// library says of them then is told from it by being no warning.
+    fn pass_on(&self, batch: &Cargo, said: &Said) {
+        self.lane.stats.notices.fetch_add(said.notices.len() as u64, Ordering::Relaxed);
+        for notice in &said.notices {
+            let is_warning = ErrorFields::new(&notice.body).field(b'V') == Some(b"WARNING");
+            let of_commit = is_warning && notice.behind >= said.tags_before_commit;
             let (unit, notice) = self.lane.row_notice(batch, notice, 0);
             if unit.is_none() && !of_commit {
                 continue;
@@ -387,7 +394,7 @@ impl Flight {
         batch: &mut Cargo,
         mut aboard: Option<Aboard>,
         seen: &mut Seen,
-        said: &mut (Vec<Notice>, usize),
+        said: &mut Said,
     ) -> Landed {
         let lane = &Arc::clone(&self.lane);
         // A mark that moved says only that the full guard has to look.
@@ -424,7 +431,7 @@ impl Flight {
                 server.release(Instant::now());
             }
             if !moved {
-                *said = (std::mem::take(&mut reply.notices), tags);
+                *said = Said { notices: std::mem::take(&mut reply.notices), tags_before_commit: tags };
                 return self.answered(batch, &reply, seen);
             }
             lane.count_dead(batch);
