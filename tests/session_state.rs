@@ -7,7 +7,7 @@ use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{tell, until};
 use support::crowd::comparable;
-use support::{PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
+use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
 
 /// A proxy with one server connection for each pool, and a database.
 fn one_connection(general: &str) -> (&'static Postgres, Proxy, String) {
@@ -346,6 +346,87 @@ fn startup_parameters_and_options_are_each_clients_own_and_what_reset_goes_back_
         assert_eq!(other.value(all), others, "{reset}");
         assert_eq!(a.value(all), mine, "{reset}");
         assert_eq!(parameter(&a, "TimeZone"), "Asia/Tokyo", "{reset}");
+    }
+}
+
+/// What a client's startup packet sets is its own again after RESET and DISCARD ALL, also by what it is told: the encoding in
+/// which it writes the next statement.
+#[test]
+fn what_a_reset_brings_back_is_told_before_the_next_statement() {
+    let own = [
+        ("client_encoding", "LATIN1"),
+        ("DateStyle", "German"),
+        ("TimeZone", "Asia/Tokyo"),
+        ("application_name", "one"),
+    ];
+    let texts = [
+        "SET client_encoding TO 'UTF8'",
+        "RESET client_encoding",
+        "SET DateStyle = 'SQL'; SET IntervalStyle = 'sql_standard'",
+        "RESET ALL",
+        "SET application_name = 'two'",
+        "SET application_name TO DEFAULT",
+        "SELECT set_config('TimeZone', 'UTC', false)",
+        "DISCARD ALL",
+        "BEGIN; SET LOCAL TimeZone = 'CET'; COMMIT",
+        "RESET TimeZone; RESET DateStyle; SELECT 1/0",
+        "RESET client_encoding; SET IntervalStyle = 'iso_8601'",
+        "DO $$BEGIN RESET ALL; END$$",
+    ];
+    let (server, proxy, database) = one_connection("");
+    let me = [("user", "postgres"), ("database", database.as_str())];
+    let mut sides = [server.port(), proxy.port()]
+        .map(|port| Raw::login_as(port, &[&me[..], &own].concat(), "").expect("login"));
+    let mut other = Raw::login(proxy.port(), &database);
+    for extended in [false, true] {
+        for text in texts.iter().filter(|text| !extended || !text.contains("; ") || text.starts_with("DO")) {
+            let [direct, through] = sides.each_mut().map(|raw| {
+                let answer = if extended { raw.extended(text, &[]) } else { raw.query(text) };
+                let lines = answer.iter().map(Message::outline);
+                let (mut told, rest): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with('S'));
+                told.sort();
+                (told, rest)
+            });
+            assert_eq!(through, direct, "{text}");
+            assert_eq!(other.value("SHOW client_encoding").as_deref(), Some("UTF8"), "{text}");
+        }
+    }
+    // In a block the connection's own hold, and behind it the client's.
+    for text in ["BEGIN", "RESET ALL", "SELECT 1", "COMMIT"] {
+        sides[1].rows(text);
+    }
+    sides.iter_mut().for_each(|raw| raw.parameters.sort());
+    assert_eq!(sides[1].parameters, sides[0].parameters);
+    for (name, value) in own {
+        assert_eq!(parameter(&sides[1], name).split(',').next(), Some(value), "{name}");
+    }
+}
+
+/// Also of a client that does not wait for the answer.
+#[test]
+fn what_a_reset_brings_back_holds_for_what_is_sent_together_with_it() {
+    let (server, proxy, database) = one_connection("");
+    server.psql(&database, "CREATE TABLE t (v text)");
+    for reset in ["RESET client_encoding", "RESET ALL", "SET client_encoding TO DEFAULT", "DISCARD ALL"] {
+        for extended in [false, true] {
+            let mut client = with(&proxy, &database, &[("client_encoding", "LATIN1")]);
+            let mut batch = Vec::new();
+            if extended {
+                f::put_parse(&mut batch, b"", reset.as_bytes(), &[]);
+                f::put_bind_text(&mut batch, b"", &[]);
+                f::put_execute(&mut batch, b"", 0);
+                f::put_empty(&mut batch, f::SYNC);
+            } else {
+                f::put_query(&mut batch, reset.as_bytes());
+            }
+            f::put_query(&mut batch, b"INSERT INTO t VALUES ('\xe9')");
+            client.send(&batch);
+            client.read_until_ready();
+            client.read_until_ready();
+            let stored = server.psql(&database, "DELETE FROM t RETURNING v");
+            assert_eq!(stored.trim(), "\u{e9}", "{reset}, extended: {extended}");
+            client.terminate();
+        }
     }
 }
 

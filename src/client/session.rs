@@ -17,7 +17,7 @@ use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
     BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS,
-    check_length, may_go_in_pieces, policy_error,
+    Withheld, check_length, may_go_in_pieces, policy_error,
 };
 use super::walk::within_unit;
 use crate::cancel::{ClientShared, ClientState, Signal};
@@ -620,7 +620,9 @@ impl Session {
 
     /// A transaction has ended: what the client was told is what it knows.
     pub(super) fn settle(&mut self, server: &Checkout) {
-        if !Arc::ptr_eq(&self.state.vars.reported, &server.reported) {
+        if self.state.vars.withheld == Withheld::Nothing
+            && !Arc::ptr_eq(&self.state.vars.reported, &server.reported)
+        {
             let reported = Arc::clone(&server.reported);
             self.state.know(&reported);
         }
@@ -656,9 +658,11 @@ impl Session {
         if taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }
-        let reported = Arc::clone(&server.reported);
         self.client.prepare_out();
-        self.state.report_differences(&reported, &mut self.client.out);
+        if self.state.vars.withheld == Withheld::Nothing {
+            let reported = Arc::clone(&server.reported);
+            self.state.report_differences(&reported, &mut self.client.out);
+        }
         let bytes: usize = found.settings.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > SETTINGS_BYTES_MAX {
             return Err(Fault::Client(Error::settings_bytes(SETTINGS_BYTES_MAX)));
@@ -669,6 +673,9 @@ impl Session {
         self.state.vars.want = vars.overlay(&self.state.vars.base, &set);
         self.state.vars.since = self.state.vars.want.since(since);
         self.state.ties.sql_prepared = found.prepare;
+        if self.state.vars.withheld != Withheld::Nothing {
+            self.give_back(server).await?;
+        }
         if !found.is_bound() {
             return Ok(false);
         }
@@ -679,7 +686,7 @@ impl Session {
                     // Made where no text shows it.
                     server.simple("DISCARD PLANS").await?;
                 }
-                self.settle_pinned(server).await?;
+                self.give_back(server).await?;
                 self.me.link(&server.shared);
                 Ok(true)
             }
@@ -692,8 +699,9 @@ impl Session {
         }
     }
 
-    /// A client that stays has what its startup packet set also after RESET ALL and DISCARD ALL, as it has directly.
-    async fn settle_pinned(&mut self, server: &mut Checkout) -> Result<(), Fault> {
+    /// What its startup packet set is the client's again after RESET and DISCARD ALL, as it is directly: on the connection, and
+    /// by what it is told.
+    async fn give_back(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
         let whose = self.whose();
         match server.settle_vars(&want, max, whose).await {
@@ -701,8 +709,9 @@ impl Session {
             Ok(Some(error)) => return Err(Fault::Server(error)),
             Err(lost) => return Err(lost.into()),
         }
-        let reported = Arc::clone(&server.reported);
-        self.state.report_differences(&reported, &mut self.client.out);
+        let (reported, out) = (Arc::clone(&server.reported), &mut self.client.out);
+        self.state.report_differences(&reported, out);
+        self.state.put_withheld(&reported, out);
         Ok(())
     }
 

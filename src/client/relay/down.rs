@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::Pass;
 use crate::client::state::{
-    DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY,
+    DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY, Withheld,
 };
 use crate::error::Error;
 use crate::limits::{ERROR_HEAD_BYTES, SMALL_MESSAGE_BYTES_MAX};
@@ -78,7 +78,13 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                 return Ok(());
             }
             b::NOTICE_RESPONSE | b::NOTIFICATION_RESPONSE => forward_unless_own(pipeline),
-            b::READY_FOR_QUERY => state.pass_ready(frame, pipeline)?,
+            b::READY_FOR_QUERY => match state.pass_ready(frame, pipeline)? {
+                Answer::Forward if state.vars.withheld != Withheld::Nothing => {
+                    walk.copy();
+                    state.pass_withheld_ready(pipeline, reported, walk.out)
+                }
+                answer => answer,
+            },
             b::PARAMETER_STATUS => {
                 let (name, value) = b::parameter_status(&frame[HEADER_BYTES..])
                     .map_err(|e| Fault::ServerViolation(e.to_string()))?;
@@ -86,7 +92,11 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                     shared.heard_of(name);
                 }
                 state.note_parameter(name, value);
-                forward_unless_own(pipeline)
+                if pipeline.is_empty() || pipeline.front_is_own() {
+                    forward_unless_own(pipeline)
+                } else {
+                    state.pass_parameter(name, value)
+                }
             }
             b::ERROR_RESPONSE if pipeline.is_empty() => {
                 // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.

@@ -3,7 +3,7 @@
 //! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
 
 use super::{MADE_UP_BYTES_MAX, Pass};
-use crate::client::state::{Fault, State, Taken};
+use crate::client::state::{Fault, State, Taken, Withheld};
 use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::server::ServerConn;
@@ -118,7 +118,8 @@ fn has_to_wait(walk: &mut Pass<'_>, state: &mut State, server: &mut ServerConn) 
         state.put_between(&mut server.pipeline, &mut server.conn.out);
     }
     if state.awaiting {
-        if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() {
+        let is_answered = server.pipeline.is_empty() || server.pipeline.in_copy_in();
+        if !is_answered || state.vars.withheld == Withheld::Ready {
             return true;
         }
         state.awaiting = false;

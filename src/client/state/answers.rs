@@ -9,7 +9,7 @@ use super::{Fault, Reporting, State, UNEXPECTED_IN_COPY};
 use crate::error::Error;
 use crate::proto::pipeline::{Answer, Pipeline};
 use crate::proto::prepared::{Moved, NO_ROWS, ServerNames, Statement, Statements};
-use crate::server::{Reported, ServerShared};
+use crate::server::ServerShared;
 use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
 
@@ -186,25 +186,5 @@ impl State {
             self.names.clear();
             names.clear();
         }
-    }
-
-    /// Tells the client which reported values differ from what it knows.
-    pub fn report_differences(&mut self, reported: &Arc<Reported>, reply: &mut Vec<u8>) {
-        if Arc::ptr_eq(&self.vars.reported, reported) {
-            return;
-        }
-        for (name, value) in reported.iter() {
-            if !self.vars.reported.iter().any(|(n, v)| n == name && v == value) {
-                b::put_parameter_status(reply, name, value);
-            }
-        }
-        self.know(reported);
-    }
-
-    /// The client knows these values now.
-    pub fn know(&mut self, reported: &Arc<Reported>) {
-        self.vars.reported = Arc::clone(reported);
-        self.know_lexing(reported);
-        self.remember_reading();
     }
 }

@@ -9,6 +9,7 @@ mod copy;
 mod lend;
 mod prepared;
 mod query;
+mod reports;
 mod taint;
 mod temporary;
 
@@ -16,6 +17,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+pub use reports::Withheld;
 pub use temporary::MAKES_TEMP;
 
 use super::Auditor;
@@ -270,6 +272,8 @@ pub struct Vars {
     pub reported: Arc<Reported>,
     /// What it is still to be told.
     pub report: Reporting,
+    /// What it is not told yet.
+    pub withheld: Withheld,
 }
 
 /// What the same text may mean another thing by.
@@ -450,6 +454,7 @@ impl State {
                 since,
                 reported: Arc::clone(&reported),
                 report: Reporting::None,
+                withheld: Withheld::Nothing,
             },
             reading: Reading::default(),
             unjudged: Unjudged::default(),
@@ -646,6 +651,7 @@ impl State {
                 Ok(self.owe(server, Kind::Execute))
             }
             f::SYNC => {
+                self.await_giving_back();
                 server.pipeline.push(Kind::Sync, Action::Forward, false);
                 Ok(Taken::Forward)
             }

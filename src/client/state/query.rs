@@ -44,6 +44,7 @@ impl State {
         // Of several statements only the first was looked at.
         self.meaning.open |= may_be_several(text);
         self.awaiting |= found.intersects(FORGETS_NAMES);
+        self.await_giving_back();
         self.note_custom_settings(text, found);
         if found.contains(Effects::DEALLOCATE) && self.tracks_names() && self.deallocate(text, server) {
             self.send_query(DEALLOCATE, fold, server);

@@ -32,6 +32,7 @@ impl State {
     pub(super) fn tainted(&mut self, found: Effects, text: &[u8]) {
         self.ties.taint = self.ties.taint.union(found.difference(Effects::LOCAL));
         self.ties.local |= found.contains(Effects::LOCAL);
+        self.note_giving_back(found, text);
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
