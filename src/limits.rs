@@ -1,8 +1,8 @@
 //! Every hard bound, named, with its reason. A length from the wire is compared with one of these
 //! before it is used. What an operator may choose stands in [`crate::settings`] instead.
 
-/// Longest startup packet, as PostgreSQL's own `MAX_STARTUP_PACKET_LENGTH` (bytes, length word included).
-pub const STARTUP_BYTES_MAX: usize = 10_000;
+/// Longest startup packet: PostgreSQL's own `MAX_STARTUP_PACKET_LENGTH`, and the length word (bytes).
+pub const STARTUP_BYTES_MAX: usize = 10_004;
 
 /// Longest message PostgreSQL itself takes or sends (bytes, length word included): just below 1 GiB.
 pub const MESSAGE_BYTES_MAX: usize = 0x3fff_ffff;

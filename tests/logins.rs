@@ -730,3 +730,44 @@ fn what_is_set_at_connection_start_only_is_refused_where_connections_are_shared_
     let fixed = ("shared_buffers", "1GB");
     assert_eq!(told(transaction.port(), fixed), told(server.port(), fixed));
 }
+
+/// What comes before any protocol is spoken: requests for encryption, one behind the other or with something behind, and the
+/// longest startup packet that there is.
+#[test]
+fn what_opens_a_connection_is_answered_as_directly() {
+    let server = Postgres::shared();
+    let proxy = Proxy::to(server, "", "", "");
+    let packet = |code: u32, body: &[u8]| {
+        [&(8 + body.len() as u32).to_be_bytes()[..], &code.to_be_bytes(), body].concat()
+    };
+    let ssl = packet(80_877_103, b"");
+    let me = b"user\0postgres\0database\0postgres\0options\0";
+    let longest = packet(3 << 16, &[&me[..], &vec![b' '; 10_004 - 8 - me.len() - 2], b"\0\0"].concat());
+    // How many bytes without a header come before an error, and what of it is the same.
+    for (steps, bytes, fields) in [
+        (vec![[&ssl[..], b"abcd"].concat()], 1, &b"SVCM"[..]),
+        (vec![[&ssl[..], &packet(3 << 16, b"user\0postgres\0\0")].concat()], 1, b"SVCM"),
+        (vec![ssl.clone(), ssl.clone()], 1, b"SVC"),
+        (vec![longest], 0, b""),
+    ] {
+        let [direct, through] = [server.port(), proxy.port()].map(|port| {
+            let mut tcp = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+            tcp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let mut answer = Vec::new();
+            for step in &steps {
+                tcp.write_all(step).expect("sent");
+                let mut byte = [0];
+                tcp.read_exact(&mut byte).expect("an answer");
+                answer.push(byte[0]);
+            }
+            let mut told = Vec::new();
+            if bytes > 0 {
+                tcp.read_to_end(&mut answer).expect("it closes");
+                let error = b::ErrorFields::new(&answer[bytes + frame::HEADER_BYTES..]);
+                told = fields.iter().map(|&f| error.field(f).expect("a field").to_vec()).collect();
+            }
+            (answer[..=bytes].to_vec(), told)
+        });
+        assert_eq!(through, direct);
+    }
+}

@@ -186,12 +186,13 @@ async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
                 gss |= ssl_request(line, tls).await?;
             }
             StartupPacket::GssEncRequest if !std::mem::replace(&mut gss, true) => {
-                line.nothing_behind("GSSENCRequest")?;
+                let alone = line.nothing_behind("GSSAPI encryption request");
                 line.write(b"N").await?;
+                alone?;
             }
+            // Once more, or over TLS: PostgreSQL takes it for another protocol.
             StartupPacket::SslRequest | StartupPacket::GssEncRequest => {
-                let what = "SSLRequest and GSSENCRequest may be sent once, and not over TLS";
-                return Err(Error::new(Kind::ProtocolViolation, what).into());
+                return Err(startup::unsupported(&packet).into());
             }
             StartupPacket::Startup(_) | StartupPacket::CancelRequest { .. } => return Ok(packet),
         }
@@ -223,11 +224,12 @@ async fn direct_tls(line: &mut Line, tls: &Acceptor) -> Outcome<()> {
 
 /// Answers SSLRequest; true if TLS is on from here.
 async fn ssl_request(line: &mut Line, tls: &Acceptor) -> Outcome<bool> {
-    line.nothing_behind("SSLRequest")?;
+    let alone = line.nothing_behind("SSL request");
     if !tls.offers() || line.stream()?.is_unix() {
         line.write(b"N").await?;
-        return Ok(false);
+        return alone.map(|()| false);
     }
+    alone?;
     line.write(b"S").await?;
     line.secure(tls).await?;
     Ok(true)

@@ -258,10 +258,19 @@ fn supported(message: &StartupMessage<'_>) -> Result<(), Error> {
     if message.major == 3 {
         return Ok(());
     }
-    let (major, minor) = (message.major, message.minor);
+    Err(unsupported_version(message.major, message.minor))
+}
+
+/// The error of a packet whose code stands for no protocol here; `packet` is what follows the length word.
+pub fn unsupported(packet: &[u8]) -> Error {
+    let word = |at: usize| packet.get(at..at + 2).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]));
+    unsupported_version(word(0), word(2))
+}
+
+fn unsupported_version(major: u16, minor: u16) -> Error {
     let what =
         format!("unsupported frontend protocol {major}.{minor}: pgsluice supports 3.0 to 3.{NEWEST_MINOR}");
-    Err(Error::new(Kind::UnsupportedProtocol, what))
+    Error::new(Kind::UnsupportedProtocol, what)
 }
 
 fn text<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a str, Error> {
