@@ -847,6 +847,67 @@ fn sql_prepare_keeps_the_connection_until_it_is_deallocated() {
     is_pinned("", &["PREPARE p(int) AS SELECT $1 + 1"], runs, "DEALLOCATE ALL");
 }
 
+/// Temporary replication slots of the server's process.
+const SLOTS: &str =
+    "SELECT count(*) FROM pg_replication_slots WHERE temporary AND active_pid = pg_backend_pid()";
+
+#[test]
+fn what_only_the_end_of_the_servers_process_ends_keeps_the_connection_until_it_is_closed() {
+    let texts = [
+        "SELECT pg_create_physical_replication_slot('slot_kept', false, true)",
+        "DO $$BEGIN PERFORM pg_create_physical_replication_slot('slot_kept', false, true); END$$",
+        "BEGIN; SELECT pg_create_physical_replication_slot('slot_kept', temporary => true); ROLLBACK",
+    ];
+    for (make, extended) in texts.iter().map(|text| (text, false)).chain([(&texts[0], true)]) {
+        let (_, proxy, database) = one_connection("query_wait_timeout = 30");
+        let (mut a, mut other) = two(&proxy, &database);
+        let pid = backend_pid(&mut a);
+        if extended {
+            a.extended(make, &[]);
+        } else {
+            a.rows(make);
+        }
+        let mut out = Vec::new();
+        f::put_query(&mut out, b"SELECT pg_backend_pid()");
+        other.send(&out);
+        for _ in 0..3 {
+            assert_eq!(a.value(SLOTS).as_deref(), Some("1"), "{make}");
+            assert_eq!(backend_pid(&mut a), pid, "{make}");
+        }
+        a.rows("DISCARD ALL");
+        assert_eq!(a.value(SLOTS).as_deref(), Some("1"), "PostgreSQL keeps it: {make}");
+        a.terminate();
+        let messages = other.read_until_ready();
+        let row = messages.iter().find(|m| m.tag == b::DATA_ROW).expect("a row").row();
+        assert_ne!(row[0].as_deref(), Some(pid.as_str()), "{make}");
+        assert_eq!(other.value(SLOTS).as_deref(), Some("0"), "{make}");
+    }
+}
+
+#[test]
+fn what_only_the_end_of_the_servers_process_ends_is_gone_with_a_client_of_session_mode() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "default_pool_size = 1\npool_mode = \"session\"\nquery_wait_timeout = 30";
+    let proxy = Proxy::to(server, general, "", "");
+    for extended in [false, true] {
+        let mut a = Raw::login(proxy.port(), &database);
+        let make = "SELECT pg_create_physical_replication_slot('slot_session', false, true)";
+        if extended {
+            a.extended(make, &[]);
+        } else {
+            a.rows(make);
+        }
+        assert_eq!(a.value(SLOTS).as_deref(), Some("1"));
+        let pid = backend_pid(&mut a);
+        a.terminate();
+        let mut other = Raw::login(proxy.port(), &database);
+        assert_eq!(other.value(SLOTS).as_deref(), Some("0"));
+        assert_ne!(backend_pid(&mut other), pid);
+        other.terminate();
+    }
+}
+
 #[test]
 fn a_second_connection_serves_others_while_one_is_pinned() {
     let server = Postgres::shared();
@@ -916,6 +977,7 @@ fn reject_refuses_state_that_cannot_be_carried_and_the_session_goes_on() {
         "CREATE TEMP TABLE tt (a int)",
         "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
         "PREPARE p AS SELECT 1",
+        "SELECT dblink_connect('a', '')",
     ] {
         assert_eq!(a.error(sql).sqlstate(), "0A000", "{sql}");
         let messages = a.extended(sql, &[]);

@@ -19,7 +19,7 @@ use crate::proto::pipeline::Pipeline;
 use crate::proto::prepared::{Statement, told_apart};
 use crate::server::{Reported, ServerConn};
 use crate::settings::SessionState;
-use crate::sql::effects::{Effects, effects, is_read_plainly};
+use crate::sql::effects::{Effects, effects, is_read_plainly, unread};
 
 thread_local! {
     static READINGS: RefCell<Readings> = RefCell::default();
@@ -137,7 +137,7 @@ impl State {
     /// What a text may do, as far as it is known how the server reads it.
     pub(super) fn read_effects(&self, text: &[u8]) -> Effects {
         let found = effects(text, self.std_strings());
-        if self.may_misread(text) { found.union(Effects::UNREAD) } else { found }
+        if self.may_misread(text) { found.union(unread(text)) } else { found }
     }
 
     /// What a statement may do that was prepared before. Its text was read then, and is perhaps again, on another connection, when the
@@ -156,7 +156,7 @@ impl State {
         let text = &statement.query;
         let either = effects(text, true).union(effects(text, false)).union(statement.effects);
         let misread = self.may_misread(text) || (was_odd && !text.is_ascii());
-        if misread { either.union(Effects::UNREAD) } else { either }
+        if misread { either.union(unread(text)) } else { either }
     }
 
     /// A Bind in session mode, where names are not followed: of one of the texts that were parsed.

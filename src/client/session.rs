@@ -676,7 +676,7 @@ impl Session {
         if self.state.vars.withheld != Withheld::Nothing {
             self.give_back(server).await?;
         }
-        if !found.is_bound() {
+        if !found.is_bound() && !self.state.ties.for_good {
             return Ok(false);
         }
         match self.state.bounds.session_state {
@@ -716,7 +716,9 @@ impl Session {
     }
 
     fn count_pinned(&self, found: &Probe) {
-        let kinds = [found.listen, found.advisory_lock, found.temp, found.hold_cursor, found.prepare];
+        let for_good = self.state.ties.for_good;
+        let kinds =
+            [found.listen, found.advisory_lock, found.temp, found.hold_cursor, found.prepare, for_good];
         for (count, found) in self.pool.stats.pinned.iter().zip(kinds) {
             count.fetch_add(u64::from(found), Ordering::Relaxed);
         }
@@ -733,6 +735,10 @@ impl Session {
         }
         self.state.forget_loan();
         self.add_counts(now);
+        if std::mem::take(&mut self.state.ties.for_good) {
+            server.shared.close_needed.store(true, Ordering::Relaxed);
+            return server.release(now);
+        }
         if self.settings.server_reset_query_always {
             tokio::spawn(reset(server, self.settings.server_reset_query.clone()));
         } else {
@@ -774,7 +780,8 @@ impl Session {
         }
         self.add_counts(Instant::now());
         // No reset looks a role up again that it logged in with: the next client may mean another one by its name.
-        if !server.is_reusable() || server.startup.as_ref().is_some_and(|set| set.names_a_role()) {
+        let is_a_role = server.startup.as_ref().is_some_and(|set| set.names_a_role());
+        if !server.is_reusable() || is_a_role || self.state.ties.for_good {
             return;
         }
         let settings = self.pool.settings.load_full();

@@ -173,8 +173,9 @@ pub struct Stats {
     pub server_parse_count: AtomicU64,
     /// Bind messages from clients.
     pub bind_count: AtomicU64,
-    /// Times a connection was kept with its client, by reason (listen, advisory lock, temporary object, cursor, prepare).
-    pub pinned: [AtomicU64; 5],
+    /// Times a connection was kept with its client, by reason (listen, advisory lock, temporary object, cursor, prepare, what lasts
+    /// as long as the server's process).
+    pub pinned: [AtomicU64; 6],
     /// Logins of clients.
     pub login_count: AtomicU64,
 }

@@ -11,6 +11,7 @@
 //! Encodings in which a byte of a multibyte character can be ASCII are the caller's to exclude, and texts of which it does not
 //! know how they are read: [`Effects::UNREAD`].
 
+mod backend;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -20,7 +21,7 @@ use words::{INDEX, Known, key, word};
 
 /// What a text may do to session state; the union over its statements.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Effects(u16);
+pub struct Effects(u32);
 
 impl Effects {
     /// Nothing that outlives the transaction.
@@ -58,11 +59,13 @@ impl Effects {
     /// Changes settings until its transaction ends: SET LOCAL, `set_config(..., true)`. Nothing of it outlives that, but what is
     /// read or made meanwhile may be another thing.
     pub const LOCAL: Self = Self(1 << 15);
+    /// Does what only the end of the server's process ends: not the transaction's, and not DISCARD ALL.
+    pub const BACKEND: Self = Self(1 << 16);
 
     /// Of a text of which it is not known how the server reads it: anything may be hidden in it.
     pub const UNREAD: Self = Self::SETTINGS.union(Self::EXECUTE).union(Self::UNKNOWN).union(Self::LOCAL);
 
-    const NAMES: [(Self, &'static str); 16] = [
+    const NAMES: [(Self, &'static str); 17] = [
         (Self::SETTINGS, "settings"),
         (Self::LISTEN, "listen"),
         (Self::ADVISORY_LOCK, "advisory_lock"),
@@ -79,6 +82,7 @@ impl Effects {
         (Self::TRANSACTION, "transaction"),
         (Self::UNKNOWN, "unknown"),
         (Self::LOCAL, "local"),
+        (Self::BACKEND, "backend_state"),
     ];
 
     /// Nothing at all.
@@ -197,7 +201,16 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
     if walk.names_temp && names_pg_temp(text) {
         walk.found |= Effects::TEMP;
     }
+    let unknown = walk.found.contains(Effects::UNKNOWN);
+    if backend::is_mentioned(text) && backend::is_called(text, std_strings, unknown) {
+        walk.found |= Effects::BACKEND;
+    }
     walk.found
+}
+
+/// What a text may do of which it is not known how the server reads it.
+pub fn unread(text: &[u8]) -> Effects {
+    if backend::is_mentioned(text) { Effects::UNREAD | Effects::BACKEND } else { Effects::UNREAD }
 }
 
 /// The statement that `DEALLOCATE [PREPARE] name [;]` names, when that is all the text holds: without quotes,

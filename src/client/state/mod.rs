@@ -50,6 +50,7 @@ pub const PROBED: Effects = Effects::SETTINGS
     .union(Effects::TEMP)
     .union(Effects::HOLD_CURSOR)
     .union(Effects::PREPARE)
+    .union(Effects::BACKEND)
     .union(Effects::DISCARD)
     .union(Effects::DISCARD_ALL)
     .union(Effects::LOAD)
@@ -69,7 +70,8 @@ pub const BOUND: Effects = Effects::LISTEN
     .union(Effects::ADVISORY_LOCK)
     .union(Effects::TEMP)
     .union(Effects::HOLD_CURSOR)
-    .union(Effects::PREPARE);
+    .union(Effects::PREPARE)
+    .union(Effects::BACKEND);
 
 /// Prepared statements go with it.
 pub const FORGETS_NAMES: Effects = Effects::DISCARD_ALL.union(Effects::DEALLOCATE_ALL);
@@ -320,6 +322,8 @@ pub struct Ties {
     pub pinned: bool,
     /// What it said while pinned may have ended that.
     pub recheck: bool,
+    /// It did, or may have, what only the end of the server's process ends: nobody else gets the server connection at hand.
+    pub for_good: bool,
     /// It has made a temporary object on the server connection at hand, or may have: what is planned there is planned since.
     pub plans_renewed: bool,
 }

@@ -3,7 +3,7 @@
 use super::{BOUND, State};
 use crate::error::Error;
 use crate::settings::SessionState;
-use crate::sql::effects::{Effects, deallocated_name};
+use crate::sql::effects::{Effects, deallocated_name, unread};
 use crate::sql::moves::may_change_meaning;
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
@@ -21,11 +21,11 @@ impl State {
     /// What a text that is run now may do to the session's state, as far as that is followed.
     pub(super) fn effects_of(&mut self, text: &[u8]) -> Effects {
         if !self.follows_lexing() {
-            return Effects::NONE;
+            return unread(text).intersection(Effects::BACKEND);
         }
         let found = self.read_effects(text);
         self.note_in_flight(found);
-        if self.shares_servers() { found } else { Effects::NONE }
+        if self.shares_servers() { found } else { found.intersection(Effects::BACKEND) }
     }
 
     /// Something is done that may change the session; `text` is where names of settings may stand.
@@ -33,6 +33,8 @@ impl State {
         self.ties.taint = self.ties.taint.union(found.difference(Effects::LOCAL));
         self.ties.local |= found.contains(Effects::LOCAL);
         self.note_giving_back(found, text);
+        let is_let_through = self.shares_servers() && self.bounds.session_state == SessionState::Allow;
+        self.ties.for_good |= found.contains(Effects::BACKEND) && !is_let_through;
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);

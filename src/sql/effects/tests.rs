@@ -158,7 +158,7 @@ fn table() {
         ("CREATE EXTENSION a", UNKNOWN),
         ("SELECT query_to_xml('SET a = 1', true, true, '')", UNKNOWN),
         ("SELECT ts_stat('SELECT 1')", UNKNOWN),
-        ("SELECT pg_create_physical_replication_slot('a', true, true)", UNKNOWN),
+        ("SELECT pg_create_physical_replication_slot('a', true)", UNKNOWN),
         ("SELECT dblink_exec('a')", UNKNOWN),
         ("SELECT U&\"f\" (1)", UNKNOWN),
         ("SELECT 'a", UNKNOWN),

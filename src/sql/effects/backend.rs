@@ -1,0 +1,141 @@
+//! Functions whose effect lasts as long as the server's process: neither the end of a transaction nor DISCARD ALL ends it, and no
+//! catalogue tells of all of it.
+//!
+//! Owns: their names, and where in a text they stand.
+
+use crate::sql::scan::{self, Kind, Token};
+
+/// Connections of dblink, a backup that is under way, the origin that is replayed, temporary replication slots.
+const NAMES: [(&[u8], Of); 9] = [
+    (b"dblink_connect", Of::Any),
+    (b"dblink_connect_u", Of::Any),
+    (b"pg_backup_start", Of::Any),
+    (b"pg_start_backup", Of::Any),
+    (b"pg_replication_origin_session_setup", Of::Any),
+    (b"pg_create_logical_replication_slot", Of::Slot),
+    (b"pg_create_physical_replication_slot", Of::Slot),
+    (b"pg_copy_logical_replication_slot", Of::Copy),
+    (b"pg_copy_physical_replication_slot", Of::Copy),
+];
+
+/// What the parts of all names that stand before their first underscore are.
+const BEGINNINGS: [&[u8]; 2] = [b"pg", b"dblink"];
+
+/// Most calls in one text whose arguments are looked at.
+const LOOKS_MAX: usize = 8;
+
+/// What counts of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// All are meant.
+    Any,
+    /// The third argument says whether the slot is temporary; without it the slot is not.
+    Slot,
+    /// The same; without it the slot is what the other one is.
+    Copy,
+}
+
+/// Some of the names stands somewhere in the text.
+pub fn is_mentioned(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'_', text).any(|at| {
+        BEGINNINGS.iter().filter(|word| ends_with(&text[..at], word)).any(|word| {
+            let name = &text[at - word.len()..];
+            NAMES.iter().any(|(known, _)| {
+                name.get(..known.len()).is_some_and(|name| name.eq_ignore_ascii_case(known))
+            })
+        })
+    })
+}
+
+/// The text calls one of them; `unknown`: it may run what stands in its strings, too.
+pub fn is_called(text: &[u8], std_strings: bool, unknown: bool) -> bool {
+    let mut looks = 0;
+    scan::scan(text, std_strings).any(|token| {
+        let bytes = &text[token.start..token.end];
+        let known = match token.kind {
+            Kind::Word => NAMES.iter().find(|(name, _)| bytes.eq_ignore_ascii_case(name)),
+            Kind::Quoted => NAMES.iter().find(|(name, _)| scan::unquoted(bytes) == **name),
+            Kind::Punctuation => None,
+            _ => return unknown && is_mentioned(bytes),
+        };
+        known.is_some_and(|&(_, of)| {
+            looks += usize::from(of != Of::Any);
+            // Each look reads on to the closing parenthesis, and calls nest: only a few are worth it.
+            of == Of::Any || looks > LOOKS_MAX || may_be_temporary(text, token, std_strings, of)
+        })
+    })
+}
+
+/// A slot is made behind this name that may be a temporary one.
+fn may_be_temporary(text: &[u8], name: Token, std_strings: bool, of: Of) -> bool {
+    let (mut depth, mut commas, mut third) = (0u32, 0, Vec::new());
+    for token in scan::scan_from(text, name.end, std_strings) {
+        let bytes = &text[token.start..token.end];
+        match (token.kind, bytes) {
+            (Kind::Punctuation, b"(" | b"[") => depth += 1,
+            _ if depth == 0 => return false,
+            (Kind::Punctuation, b")" | b"]") if depth == 1 => {
+                let says_no = matches!(third[..], [word] if is_word(word, b"false"));
+                return !says_no && (commas >= 2 || of == Of::Copy);
+            }
+            (Kind::Punctuation, b")" | b"]") => depth -= 1,
+            (Kind::Punctuation, b",") if depth == 1 => commas += 1,
+            // `temporary => true`
+            _ if depth == 1 && is_word(bytes.trim_ascii_start(), b"temporary") => return true,
+            (Kind::Quoted, _) if bytes == b"\"temporary\"" => return true,
+            _ if depth == 1 && commas == 2 => third.push(bytes),
+            _ => {}
+        }
+    }
+    true
+}
+
+fn is_word(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.eq_ignore_ascii_case(word)
+}
+
+fn ends_with(text: &[u8], word: &[u8]) -> bool {
+    text.len() >= word.len() && text[text.len() - word.len()..].eq_ignore_ascii_case(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Effects, effects, unread};
+
+    #[test]
+    fn what_only_the_end_of_the_process_ends_is_found() {
+        let found = |text: &str| effects(text.as_bytes(), true).contains(Effects::BACKEND);
+        for text in [
+            "SELECT dblink_connect('a', 'dbname=b')",
+            "SELECT x.Dblink_Connect_U ('a')",
+            "SELECT (t).dblink_connect FROM (SELECT 'dbname=b'::text t) x",
+            "PREPARE p AS SELECT \"dblink_connect\"('a')",
+            "SELECT pg_start_backup('a', true, false); SELECT 1",
+            "SELECT pg_catalog.pg_backup_start/* */('a')",
+            "SELECT pg_replication_origin_session_setup('a')",
+            "SELECT pg_create_logical_replication_slot('a', 'b', true)",
+            "SELECT pg_create_logical_replication_slot('a', 'b', $1, false)",
+            "SELECT pg_create_physical_replication_slot('a', temporary => true)",
+            "SELECT pg_create_physical_replication_slot('a', \"temporary\" := true)",
+            "SELECT pg_copy_logical_replication_slot('a', 'b')",
+            "SELECT pg_copy_physical_replication_slot('a', 'b', true)",
+            "DO $$BEGIN PERFORM dblink_connect('a', 'dbname=b'); END$$",
+            "SELECT my_execute('SELECT pg_backup_start(''a'')')",
+        ] {
+            assert!(found(text), "{text}");
+        }
+        for text in [
+            "SELECT dblink('dbname=b', 'SELECT 1'), dblink_connections, pg_backup_start_time(), pg_backup_stop()",
+            "SELECT a FROM t WHERE b = 'dblink_connect'",
+            "SELECT pg_create_logical_replication_slot('a', 'b')",
+            "SELECT pg_create_logical_replication_slot('a', f(1, 2, 3), FALSE, true)",
+            "SELECT pg_create_physical_replication_slot('temporary', true)",
+            "SELECT pg_copy_logical_replication_slot('a', 'b', false)",
+            "SELECT pg_replication_origin_session_reset(), pg_drop_replication_slot('a')",
+        ] {
+            assert!(!found(text), "{text}");
+        }
+        assert!(unread(b"SELECT '\x81\\'; SELECT dblink_connect('a') --'").contains(Effects::BACKEND));
+        assert!(!unread(b"SELECT '\x81\\'").contains(Effects::BACKEND));
+    }
+}
