@@ -4,8 +4,8 @@
 //!
 //! The pass sees words, not meaning. It errs toward "may have changed something", with one limit that no text
 //! can show: triggers, rules, views, operators, casts, defaults and `t.f` for `f(t)` can run a function that
-//! is not named as a call here. The same holds for a function made under a built-in's name in a schema before
-//! pg_catalog. A setting whose name is computed at run time, or spelled in another way than it is read, is
+//! is not named as a call here. The same holds for a function made under a built-in's name, in a schema before
+//! pg_catalog or for other arguments. A setting whose name is computed at run time, or spelled in another way than it is read, is
 //! [`Effects::UNKNOWN`] beside [`Effects::SETTINGS`]: nobody could ask for it by its name.
 //!
 //! Encodings in which a byte of a multibyte character can be ASCII are the caller's to exclude, and texts of which it does not
@@ -202,7 +202,7 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         walk.found |= Effects::TEMP;
     }
     let unknown = walk.found.contains(Effects::UNKNOWN);
-    if backend::is_mentioned(text) && backend::is_called(text, std_strings, unknown) {
+    if backend::may_be_named(text) && backend::is_called(text, std_strings, unknown) {
         walk.found |= Effects::BACKEND;
     }
     walk.found
@@ -210,7 +210,12 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
 
 /// What a text may do of which it is not known how the server reads it.
 pub fn unread(text: &[u8]) -> Effects {
-    if backend::is_mentioned(text) { Effects::UNREAD | Effects::BACKEND } else { Effects::UNREAD }
+    if backend::may_be_named(text) { Effects::UNREAD | Effects::BACKEND } else { Effects::UNREAD }
+}
+
+/// A value may be a text that is run, and then does what only the end of the server's process ends.
+pub fn names_backend_state(value: &[u8]) -> bool {
+    backend::is_mentioned(value)
 }
 
 /// The statement that `DEALLOCATE [PREPARE] name [;]` names, when that is all the text holds: without quotes,
@@ -639,7 +644,8 @@ impl<'a> Walk<'a> {
         let updated =
             || self.only_opened || matches!(self.key_before(), word::UPDATE | word::ONLY | word::INTO);
         if name.eq_ignore_ascii_case(b"pg_settings") && updated() {
-            self.found |= Effects::SETTINGS;
+            // Which ones, its condition says.
+            self.found |= Effects::SETTINGS | Effects::UNKNOWN;
         }
     }
 

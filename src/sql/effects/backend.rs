@@ -36,7 +36,7 @@ enum Of {
 }
 
 /// Some of the names stands somewhere in the text.
-pub fn is_mentioned(text: &[u8]) -> bool {
+pub(super) fn is_mentioned(text: &[u8]) -> bool {
     memchr::memchr_iter(b'_', text).any(|at| {
         BEGINNINGS.iter().filter(|word| ends_with(&text[..at], word)).any(|word| {
             let name = &text[at - word.len()..];
@@ -47,29 +47,78 @@ pub fn is_mentioned(text: &[u8]) -> bool {
     })
 }
 
+/// The text may name one of them, also with escapes: worth a look, or all that is known where it is not known how it is read.
+pub(super) fn may_be_named(text: &[u8]) -> bool {
+    let escapes = || {
+        memchr::memchr(b'\\', text).is_some()
+            || memchr::memmem::find(&text.to_ascii_lowercase(), b"uescape").is_some()
+    };
+    is_mentioned(text) || (memchr::memmem::find(text, b"&\"").is_some() && escapes())
+}
+
 /// The text calls one of them; `unknown`: it may run what stands in its strings, too.
-pub fn is_called(text: &[u8], std_strings: bool, unknown: bool) -> bool {
+pub(super) fn is_called(text: &[u8], std_strings: bool, unknown: bool) -> bool {
     let mut looks = 0;
     scan::scan(text, std_strings).any(|token| {
         let bytes = &text[token.start..token.end];
-        let known = match token.kind {
-            Kind::Word => NAMES.iter().find(|(name, _)| bytes.eq_ignore_ascii_case(name)),
-            Kind::Quoted => NAMES.iter().find(|(name, _)| scan::unquoted(bytes) == **name),
-            Kind::Punctuation => None,
+        let (known, end) = match token.kind {
+            Kind::Word => (NAMES.iter().find(|(name, _)| bytes.eq_ignore_ascii_case(name)), token.end),
+            Kind::Quoted => (called(&scan::unquoted(bytes)), token.end),
+            Kind::UnicodeQuoted => {
+                let Some((escape, end)) = escape_behind(text, token.end, std_strings) else { return true };
+                (called(&without_escapes(&scan::unquoted(&bytes[2..]), escape)), end)
+            }
+            Kind::Punctuation => return false,
             _ => return unknown && is_mentioned(bytes),
         };
         known.is_some_and(|&(_, of)| {
             looks += usize::from(of != Of::Any);
             // Each look reads on to the closing parenthesis, and calls nest: only a few are worth it.
-            of == Of::Any || looks > LOOKS_MAX || may_be_temporary(text, token, std_strings, of)
+            of == Of::Any || looks > LOOKS_MAX || may_be_temporary(text, end, std_strings, of)
         })
     })
 }
 
-/// A slot is made behind this name that may be a temporary one.
-fn may_be_temporary(text: &[u8], name: Token, std_strings: bool, of: Of) -> bool {
+fn called(name: &[u8]) -> Option<&'static (&'static [u8], Of)> {
+    NAMES.iter().find(|(known, _)| name == *known)
+}
+
+/// What begins an escape in the `U&"name"` that ends before `at`, and where the tokens that say so end. `None`: it is said in
+/// another way than `UESCAPE '!'`.
+fn escape_behind(text: &[u8], at: usize, std_strings: bool) -> Option<(u8, usize)> {
+    let mut tokens = scan::scan_from(text, at, std_strings);
+    match tokens.next() {
+        Some(Token { start, end, .. }) if is_word(&text[start..end], b"uescape") => {
+            let said = tokens.next().filter(|said| said.end - said.start == 3)?;
+            Some((text[said.start + 1], said.end))
+        }
+        _ => Some((b'\\', at)),
+    }
+}
+
+/// The name that escapes stand for. A character outside ASCII is in none that is looked for.
+fn without_escapes(name: &[u8], escape: u8) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let (skipped, digits) = match behind.first() {
+            _ if byte != escape => (0, 0),
+            Some(b'+') => (1, 6),
+            Some(&next) if next == escape => (1, 0),
+            _ => (0, 4),
+        };
+        let number = behind.get(skipped..skipped + digits).unwrap_or_default();
+        let number = std::str::from_utf8(number).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        plain.push(if digits == 0 { byte } else { number.unwrap_or(u8::MAX) });
+        rest = behind.get(skipped + digits..).unwrap_or_default();
+    }
+    plain
+}
+
+/// A slot is made that may be a temporary one, by the arguments that begin at `at`.
+fn may_be_temporary(text: &[u8], at: usize, std_strings: bool, of: Of) -> bool {
     let (mut depth, mut commas, mut third) = (0u32, 0, Vec::new());
-    for token in scan::scan_from(text, name.end, std_strings) {
+    for token in scan::scan_from(text, at, std_strings) {
         let bytes = &text[token.start..token.end];
         match (token.kind, bytes) {
             (Kind::Punctuation, b"(" | b"[") => depth += 1,
@@ -81,8 +130,9 @@ fn may_be_temporary(text: &[u8], name: Token, std_strings: bool, of: Of) -> bool
             (Kind::Punctuation, b")" | b"]") => depth -= 1,
             (Kind::Punctuation, b",") if depth == 1 => commas += 1,
             // `temporary => true`
-            _ if depth == 1 && is_word(bytes.trim_ascii_start(), b"temporary") => return true,
+            _ if depth == 1 && is_word(bytes, b"temporary") => return true,
             (Kind::Quoted, _) if bytes == b"\"temporary\"" => return true,
+            (Kind::UnicodeQuoted, _) => return true,
             _ if depth == 1 && commas == 2 => third.push(bytes),
             _ => {}
         }
@@ -121,6 +171,14 @@ mod tests {
             "SELECT pg_copy_physical_replication_slot('a', 'b', true)",
             "DO $$BEGIN PERFORM dblink_connect('a', 'dbname=b'); END$$",
             "SELECT my_execute('SELECT pg_backup_start(''a'')')",
+            r#"SELECT U&"dblink_connect"('a')"#,
+            r#"SELECT u&"dblink\005fconnect" ('a')"#,
+            r#"SELECT x.U&"\+000064blink_connect"('a')"#,
+            r#"SELECT U&"dblink!005fconnect" /* */ UESCAPE '!' ('a')"#,
+            r#"SELECT U&"dblink!005fconnect" UESCAPE $$!$$ ('a')"#,
+            r#"SELECT U&"pg\005fcreate_physical_replication_slot"('a', true, true)"#,
+            r#"SELECT U&"pg!005fcreate_physical_replication_slot" UESCAPE '!' ('a', true, true)"#,
+            r#"SELECT pg_create_physical_replication_slot('a', U&"tem\0070orary" => true)"#,
         ] {
             assert!(found(text), "{text}");
         }
@@ -132,6 +190,9 @@ mod tests {
             "SELECT pg_create_physical_replication_slot('temporary', true)",
             "SELECT pg_copy_logical_replication_slot('a', 'b', false)",
             "SELECT pg_replication_origin_session_reset(), pg_drop_replication_slot('a')",
+            r#"SELECT U&"d\0061t\+000061", U&"dblink\\005fconnect", U&"\00e9" FROM t"#,
+            r#"SELECT U&"dblink\005fconnect" UESCAPE '!' FROM t"#,
+            r#"SELECT U&"\00", U&"\", U&"\+0" FROM t"#,
         ] {
             assert!(!found(text), "{text}");
         }
