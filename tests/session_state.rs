@@ -73,6 +73,134 @@ fn settings_stay_with_the_client_that_set_them() {
     );
 }
 
+/// Texts that set the library path and take on the role `@`, which may not read it.
+const HIDES: [&str; 9] = [
+    "BEGIN; SET dynamic_library_path = '/left'; SET ROLE @; COMMIT",
+    "SET \"dynamic_library_path\" TO '/left'; SET ROLE @",
+    "SET Dynamic_Library_Path = '/left'; SET SESSION AUTHORIZATION @",
+    "SELECT set_config('dynamic_library_path', '/left', false), set_config('role', '@', false)",
+    "UPDATE pg_settings SET setting = '/left' WHERE name = 'dynamic_library_path'; SET ROLE @",
+    // The name does not stand in these.
+    "SET U&\"dynamic\\005flibrary_path\" = '/left'; SET ROLE @",
+    "SELECT set_config('dynamic_' || 'library_path', '/left', false); SET ROLE @",
+    "UPDATE pg_settings SET setting = '/left' WHERE name LIKE 'dynamic\\_lib%'; SET ROLE @",
+    "DO $$BEGIN EXECUTE 'SET dynamic_library' || '_path = ''/left'''; SET ROLE @; END$$",
+];
+
+#[test]
+fn settings_that_a_role_may_not_read_are_not_left_behind_under_it() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let role = format!("role_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role}; GRANT pg_signal_backend TO {role}"));
+    let look = "SELECT current_user || ' ' || current_setting('dynamic_library_path')";
+    let texts = HIDES.iter().map(|text| (*text, false)).chain([("", true)]);
+    let states = ["pin", "reject", "allow"];
+    for ((hides, extended), state) in texts.flat_map(|text| states.map(|state| (text, state))) {
+        let general = format!("default_pool_size = 1\nquery_wait_timeout = 30\nsession_state = \"{state}\"");
+        let proxy = Proxy::to(server, &general, "", "");
+        let (mut a, mut other) = two(&proxy, &database);
+        let before = other.value(look);
+        if extended {
+            let text = "SELECT set_config($1, $2, false), set_config($3, $4, false)";
+            a.extended(text, &[Some("dynamic_library_path"), Some("/left"), Some("role"), Some(&role)]);
+        } else {
+            a.rows(&hides.replace('@', &role));
+        }
+        let mut out = Vec::new();
+        f::put_query(&mut out, look.as_bytes());
+        other.send(&out);
+        assert_eq!(a.value("SELECT current_user"), Some(role.clone()), "{hides}");
+        a.terminate();
+        let messages = other.read_until_ready();
+        let row = messages.iter().find(|m| m.tag == b::DATA_ROW).expect("a row").row();
+        assert_eq!(row[0], before, "{state}: {hides}");
+    }
+}
+
+#[test]
+fn a_setting_that_its_client_may_not_read_stays_with_it_alone() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let role = format!("role_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role}"));
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_wait_timeout = 30", "", "");
+    let (mut a, mut other) = two(&proxy, &database);
+    let before = other.value("SHOW dynamic_library_path");
+    a.rows("SET dynamic_library_path = '/own'");
+    assert_eq!(other.value("SHOW dynamic_library_path"), before);
+    // Carried while it is read, held while it is not.
+    a.rows(&format!("SET ROLE {role}"));
+    let mut out = Vec::new();
+    f::put_query(&mut out, b"SHOW dynamic_library_path");
+    other.send(&out);
+    for _ in 0..3 {
+        assert_eq!(a.value("SELECT current_user"), Some(role.clone()));
+    }
+    a.rows("RESET ROLE");
+    let messages = other.read_until_ready();
+    let row = messages.iter().find(|m| m.tag == b::DATA_ROW).expect("a row").row();
+    assert_eq!(row[0], before);
+    assert_eq!(a.value("SHOW dynamic_library_path").as_deref(), Some("/own"));
+    assert_eq!(backend_pid(&mut a), backend_pid(&mut other));
+}
+
+#[test]
+fn a_setting_of_the_startup_packet_that_its_client_may_not_read_any_more_stays_with_it() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let role = format!("role_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role}"));
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_wait_timeout = 30", "", "");
+    let mut a = with(&proxy, &database, &[("options", "-c dynamic_library_path=/own")]);
+    let mut other = Raw::login(proxy.port(), &database);
+    let look = "SELECT current_user || ' ' || current_setting('dynamic_library_path')";
+    assert_eq!(other.value(look).as_deref(), Some("postgres $libdir"));
+    a.rows(&format!("SET ROLE {role}"));
+    assert_eq!(a.value("SELECT current_user"), Some(role.clone()));
+    a.rows("SET work_mem = '3MB'");
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("3MB"));
+    a.rows("RESET ROLE");
+    assert_eq!(other.value(look).as_deref(), Some("postgres $libdir"));
+    assert_eq!(a.value(look).as_deref(), Some("postgres /own"));
+}
+
+#[test]
+fn a_parameter_that_a_user_may_set_and_not_read_is_not_left_to_the_next_client() {
+    let server = Postgres::shared();
+    if server.major() < 15 {
+        return;
+    }
+    let database = server.fresh_database("");
+    let role = format!("role_{database}");
+    server.psql(
+        "postgres",
+        &format!(
+            "CREATE ROLE {role} LOGIN NOINHERIT; GRANT SET ON PARAMETER dynamic_library_path TO {role}; \
+             GRANT pg_read_all_settings TO {role}"
+        ),
+    );
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_wait_timeout = 30", "", "");
+    let login = || {
+        let parameters = [("user", &*role), ("database", &*database)];
+        Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    let (mut a, mut other) = (login(), login());
+    let look =
+        "BEGIN; SET LOCAL ROLE pg_read_all_settings; SELECT current_setting('dynamic_library_path'); COMMIT";
+    let before = other.value(look);
+    a.rows("SET dynamic_library_path = '/own'");
+    let mut out = Vec::new();
+    f::put_query(&mut out, look.as_bytes());
+    other.send(&out);
+    assert_eq!(a.value(look).as_deref(), Some("/own"));
+    assert_eq!(a.value(look).as_deref(), Some("/own"));
+    a.terminate();
+    let messages = other.read_until_ready();
+    let row = messages.iter().find(|m| m.tag == b::DATA_ROW).expect("a row").row();
+    assert_eq!(row[0], before);
+}
+
 #[test]
 fn settings_of_functions_and_blocks_stay_with_the_client() {
     stays_with_its_owner("SELECT set_config('work_mem', '3MB', false)", "SHOW work_mem", "3MB");
@@ -882,6 +1010,83 @@ fn what_only_the_end_of_the_servers_process_ends_keeps_the_connection_until_it_i
         assert_ne!(row[0].as_deref(), Some(pid.as_str()), "{make}");
         assert_eq!(other.value(SLOTS).as_deref(), Some("0"), "{make}");
     }
+}
+
+/// A client of each pool mode makes a connection with dblink, by `text` with `values`; it is gone when the next client comes.
+fn dblink_ends_with_its_client(
+    server: &Postgres,
+    database: &str,
+    text: &str,
+    values: Option<&[Option<&str>]>,
+) {
+    let made = format!("FROM pg_stat_activity WHERE application_name = 'of_{database}'");
+    for mode in ["transaction", "session"] {
+        let general = format!("default_pool_size = 1\npool_mode = \"{mode}\"\nquery_wait_timeout = 30");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut a = Raw::login(proxy.port(), database);
+        let messages = match values {
+            None => a.query(text),
+            Some(values) => a.extended(text, values),
+        };
+        assert_eq!(
+            server.psql(database, &format!("SELECT count(*) {made}")).trim(),
+            "1",
+            "{text}: {}",
+            outline(&messages)
+        );
+        let pid = backend_pid(&mut a);
+        a.terminate();
+        let mut other = Raw::login(proxy.port(), database);
+        assert_ne!(backend_pid(&mut other), pid, "{mode}: {text}");
+        server.wait_until(database, &format!("SELECT count(*) = 0 {made}"));
+    }
+}
+
+#[test]
+fn a_connection_of_dblink_is_nobody_elses_however_its_making_is_spelled() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE EXTENSION dblink");
+    let (host, port) = (server.socket_dir().display(), server.port());
+    let to = format!("host={host} port={port} user=postgres dbname=postgres application_name=of_{database}");
+    let arguments = format!("('k', '{to}')");
+    let quoted = arguments.replace('\'', "''");
+    let texts = [
+        format!("SELECT dblink_connect{arguments}"),
+        format!("SELECT public . \"dblink_connect\" {arguments}"),
+        format!("SELECT /* a */ Public/* ( */.-- b\n DBLINK_connect_u /* /* */ */ {arguments}"),
+        format!("SELECT U&\"dblink_connect\"{arguments}"),
+        format!("SELECT U&\"dblink\\005fconnect\"{arguments}"),
+        format!("SELECT public.u&\"!+000064blink_connect\" UESCAPE '!' {arguments}"),
+        format!("SELECT (t).dblink_connect FROM (SELECT '{to}'::text t) x"),
+        format!("DO $$BEGIN PERFORM dblink_connect{arguments}; END$$"),
+        format!("DO 'BEGIN PERFORM public.dblink_connect{quoted}; END'"),
+        format!("COPY (SELECT dblink_connect{arguments}) TO STDOUT"),
+        format!("EXPLAIN ANALYZE SELECT dblink_connect{arguments}"),
+        format!("PREPARE p AS SELECT dblink_connect{arguments}; EXECUTE p; DEALLOCATE p"),
+        format!("SELECT query_to_xml('SELECT dblink_connect{quoted}', true, true, '')"),
+        format!("BEGIN; SELECT dblink_connect{arguments}; ROLLBACK"),
+    ];
+    for text in &texts {
+        dblink_ends_with_its_client(server, &database, text, None);
+    }
+    for text in ["SELECT dblink_connect($1, $2)", "SELECT U&\"dblink\\005fconnect\"($1, $2)"] {
+        dblink_ends_with_its_client(server, &database, text, Some(&[Some("k"), Some(&to)]));
+    }
+}
+
+#[test]
+fn a_connection_of_dblink_in_a_text_that_is_a_parameter_is_nobody_elses() {
+    let server = Postgres::shared();
+    let (_, proxy, database) = one_connection("");
+    server.psql(&database, "CREATE EXTENSION dblink");
+    let mut a = Raw::login(proxy.port(), &database);
+    let (host, port) = (server.socket_dir().display(), server.port());
+    let run = format!("SELECT dblink_connect('k', 'host={host} port={port} user=postgres dbname=postgres')");
+    a.extended("SELECT query_to_xml($1, true, true, '')", &[Some(&run)]);
+    assert_eq!(a.value("SELECT dblink_get_connections()").as_deref(), Some("{k}"));
+    a.terminate();
+    let mut other = Raw::login(proxy.port(), &database);
+    assert_eq!(other.value("SELECT dblink_get_connections()"), None);
 }
 
 #[test]

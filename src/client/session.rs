@@ -16,7 +16,7 @@ use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
-    BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, UNKEPT, UNPINS,
+    BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, Ties, UNKEPT, UNPINS,
     Withheld, check_length, may_go_in_pieces, policy_error,
 };
 use super::walk::within_unit;
@@ -655,7 +655,8 @@ impl Session {
         self.me.begin(ClientState::Active, Instant::now());
         let found = self.unless_ended(server.probe(&names, doubted, max)).await??;
         self.me.rest();
-        if taint.intersects(Effects::UNKNOWN) {
+        let hidden = self.state.hides_settings(found.sees_all);
+        if hidden || taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }
         self.client.prepare_out();
@@ -676,7 +677,7 @@ impl Session {
         if self.state.vars.withheld != Withheld::Nothing {
             self.give_back(server).await?;
         }
-        if !found.is_bound() && !self.state.ties.for_good {
+        if !found.is_bound() && !hidden && !self.state.ties.for_good {
             return Ok(false);
         }
         match self.state.bounds.session_state {
@@ -716,9 +717,9 @@ impl Session {
     }
 
     fn count_pinned(&self, found: &Probe) {
-        let for_good = self.state.ties.for_good;
-        let kinds =
-            [found.listen, found.advisory_lock, found.temp, found.hold_cursor, found.prepare, for_good];
+        let Ties { for_good, hidden, .. } = self.state.ties;
+        let Probe { listen, advisory_lock, temp, hold_cursor, prepare, .. } = *found;
+        let kinds = [listen, advisory_lock, temp, hold_cursor, prepare, for_good, hidden];
         for (count, found) in self.pool.stats.pinned.iter().zip(kinds) {
             count.fetch_add(u64::from(found), Ordering::Relaxed);
         }
@@ -735,6 +736,7 @@ impl Session {
         }
         self.state.forget_loan();
         self.add_counts(now);
+        self.state.ties.hidden = false;
         if std::mem::take(&mut self.state.ties.for_good) {
             server.shared.close_needed.store(true, Ordering::Relaxed);
             return server.release(now);

@@ -174,8 +174,8 @@ pub struct Stats {
     /// Bind messages from clients.
     pub bind_count: AtomicU64,
     /// Times a connection was kept with its client, by reason (listen, advisory lock, temporary object, cursor, prepare, what lasts
-    /// as long as the server's process).
-    pub pinned: [AtomicU64; 6],
+    /// as long as the server's process, a setting that it does not show).
+    pub pinned: [AtomicU64; 7],
     /// Logins of clients.
     pub login_count: AtomicU64,
 }

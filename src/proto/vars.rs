@@ -69,6 +69,10 @@ pub struct VarSet {
     pub names_temp: bool,
 }
 
+/// Settings of a session that PostgreSQL shows only to who may read all of them.
+pub const HIDDEN: [&str; 4] =
+    ["dynamic_library_path", "extension_control_path", "extension_destdir", "session_preload_libraries"];
+
 impl VarSet {
     /// The value of `name`, if it is set.
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -93,6 +97,11 @@ impl VarSet {
     /// Those that a connection that is there cannot be given any more.
     pub fn at_start(&self) -> impl Iterator<Item = &str> {
         AT_START.into_iter().filter(|name| self.get(name).is_some())
+    }
+
+    /// Those that PostgreSQL does not show to everybody.
+    pub fn hidden(&self) -> impl Iterator<Item = (&str, &str)> {
+        HIDDEN.into_iter().filter_map(|name| self.get(name).map(|value| (name, value)))
     }
 
     /// `role` and `session_authorization`: who one is.

@@ -36,7 +36,8 @@ const POOL_COUNTERS: &[PoolCounter] = &[
 ];
 
 /// What keeps a client on its connection, in the order of `Stats::pinned`.
-const PINNED: [&str; 6] = ["listen", "advisory_lock", "temporary", "hold_cursor", "prepare", "backend_state"];
+const PINNED: [&str; 7] =
+    ["listen", "advisory_lock", "temporary", "hold_cursor", "prepare", "backend_state", "hidden_setting"];
 
 /// Name, help, and which counter of a table.
 type LaneCounter = (&'static str, &'static str, fn(&LaneStats) -> &AtomicU64);

@@ -420,6 +420,14 @@ impl ServerConn {
                 .filter(|(n, _)| n == "statement_timeout")
                 .for_each(|s| s.1.clone_from(&limit));
         }
+        if !probe.sees_all {
+            // What was known before and is not shown now is taken to be as it was.
+            for (name, value) in self.vars.hidden() {
+                if !probe.settings.iter().any(|(shown, _)| shown == name) {
+                    probe.settings.push((name.into(), value.into()));
+                }
+            }
+        }
         Ok(probe)
     }
 
@@ -482,6 +490,8 @@ pub struct Probe {
     pub hold_cursor: bool,
     /// Statements of SQL's PREPARE.
     pub prepare: bool,
+    /// It was asked as a role that may read all settings: none that is set is missing.
+    pub sees_all: bool,
 }
 
 impl Probe {
@@ -509,6 +519,7 @@ impl Probe {
             temp: flag(3),
             hold_cursor: flag(4),
             prepare: flag(5),
+            sees_all: flag(6),
         })
     }
 }
@@ -535,8 +546,8 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 
 /// One row: settings as pairs, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
 /// UTF-8, whatever the client's encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back),
-/// then a flag for each kind of state that is bound to the connection. Every name is qualified: it runs under the
-/// client's search_path.
+/// then a flag for each kind of state that is bound to the connection, and one that says whether the settings are all there
+/// are. Every name is qualified: it runs under the client's search_path.
 pub fn probe_statement() -> &'static Arc<Statement> {
     static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
     STATEMENT.get_or_init(|| Statement::new(PROBE_SQL.as_bytes(), &[], Effects::NONE))
@@ -566,7 +577,8 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
                       WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
                         AND d.refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema()),
        EXISTS (SELECT 1 FROM pg_catalog.pg_cursors c WHERE c.is_holdable),
-       EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_statements p WHERE p.from_sql)";
+       EXISTS (SELECT 1 FROM pg_catalog.pg_prepared_statements p WHERE p.from_sql),
+       pg_catalog.pg_has_role('pg_read_all_settings'::pg_catalog.name, 'USAGE'::pg_catalog.text)";
 
 #[cfg(test)]
 mod tests {

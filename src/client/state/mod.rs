@@ -324,6 +324,8 @@ pub struct Ties {
     pub recheck: bool,
     /// It did, or may have, what only the end of the server's process ends: nobody else gets the server connection at hand.
     pub for_good: bool,
+    /// It has set, or may have, what the server shows only to who may read all settings, and nobody who may has asked since.
+    pub hidden: bool,
     /// It has made a temporary object on the server connection at hand, or may have: what is planned there is planned since.
     pub plans_renewed: bool,
 }

@@ -2,8 +2,9 @@
 
 use super::{BOUND, State};
 use crate::error::Error;
+use crate::proto::vars::HIDDEN;
 use crate::settings::SessionState;
-use crate::sql::effects::{Effects, deallocated_name, unread};
+use crate::sql::effects::{Effects, deallocated_name, names_backend_state, unread};
 use crate::sql::moves::may_change_meaning;
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
@@ -33,14 +34,16 @@ impl State {
         self.ties.taint = self.ties.taint.union(found.difference(Effects::LOCAL));
         self.ties.local |= found.contains(Effects::LOCAL);
         self.note_giving_back(found, text);
-        let is_let_through = self.shares_servers() && self.bounds.session_state == SessionState::Allow;
-        self.ties.for_good |= found.contains(Effects::BACKEND) && !is_let_through;
+        self.ties.for_good |= found.contains(Effects::BACKEND) && !self.lets_state_through();
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
         }
-        if found.intersects(MAKES_SETTINGS) && !find_setting_names(text, &mut self.ties.candidates) {
-            self.ties.taint = self.ties.taint.union(Effects::UNKNOWN);
+        if found.intersects(MAKES_SETTINGS) {
+            self.ties.hidden |= names_hidden_setting(text);
+            if !find_setting_names(text, &mut self.ties.candidates) {
+                self.ties.taint = self.ties.taint.union(Effects::UNKNOWN);
+            }
         }
         if self.ties.pinned && !self.ties.recheck {
             // DROP of a temporary object has no mark of its own.
@@ -71,10 +74,27 @@ impl State {
         }
     }
 
-    /// As in `set_config($1, ...)`: names of settings come as parameters, too.
+    /// The server was asked; `sees_all`: as one who may read all settings. True: some may be set that it did not tell of.
+    pub fn hides_settings(&mut self, sees_all: bool) -> bool {
+        let may_be_set = self.ties.hidden || self.vars.want.hidden().next().is_some();
+        self.ties.hidden = may_be_set && !sees_all;
+        self.ties.hidden
+    }
+
+    fn lets_state_through(&self) -> bool {
+        self.shares_servers() && self.bounds.session_state == SessionState::Allow
+    }
+
+    /// As in `set_config($1, ...)`: names of settings come as parameters, too, and texts that are run.
     pub(super) fn note_bound_names(&mut self, head: Header, body: &[u8]) {
         let bind = if body.len() == head.body { f::Bind::decode(body).ok() } else { None };
-        let mut missed = |value: &&[u8]| !find_setting_names(value, &mut self.ties.candidates);
+        let may_tie = !self.lets_state_through();
+        let ties = &mut self.ties;
+        let mut missed = |value: &&[u8]| {
+            ties.hidden |= names_hidden_setting(value);
+            ties.for_good |= may_tie && names_backend_state(value);
+            !find_setting_names(value, &mut ties.candidates)
+        };
         let all = bind.is_some_and(|bind| bind.values().flatten().filter(&mut missed).count() == 0);
         if !all {
             self.ties.taint = self.ties.taint.union(Effects::UNKNOWN);
@@ -86,6 +106,17 @@ impl State {
         (self.shares_servers() && self.bounds.session_state == SessionState::Reject && !bound.is_empty())
             .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
     }
+}
+
+/// One of them stands somewhere in the text.
+fn names_hidden_setting(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'_', text).any(|at| {
+        HIDDEN.iter().any(|name| {
+            let start = name.find('_').and_then(|before| at.checked_sub(before));
+            let found = start.and_then(|start| text.get(start..start + name.len()));
+            found.is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()))
+        })
+    })
 }
 
 /// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,
@@ -136,6 +167,14 @@ mod tests {
         assert!(!all("SET a.\u{e9} = 1"));
         assert!(!all(&format!("SET a.{} = 1", "b".repeat(CANDIDATE_BYTES_MAX))));
         assert!(!all(&(0..=CANDIDATES_MAX).map(|i| format!("a.b{i} ")).collect::<String>()));
+    }
+
+    #[test]
+    fn settings_that_are_not_shown_are_found_wherever_they_stand() {
+        assert!(names_hidden_setting(b"SET Dynamic_Library_Path = 'a'"));
+        assert!(names_hidden_setting(b"_ session_preload_libraries"));
+        assert!(names_hidden_setting(b"\0\0extension_destdir"));
+        assert!(!names_hidden_setting(b"_path SET library_path = dynamic_library_"));
     }
 
     #[test]
