@@ -34,6 +34,12 @@ pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// through; it counts as "may have changed anything", and strict policy levels refuse it.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
 
+/// Tokens of a text of which a parse tree is made for the policy: less than 1 kB of memory each.
+pub const TREE_TOKENS_MAX: usize = 1 << 17;
+
+/// As many tokens a name, a keyword or a byte of an operator counts for: it takes up to five times as much.
+pub const TREE_NAME_TOKENS: usize = 5;
+
 /// As far as PostgreSQL reads the name of a statement, a portal, a user or a database: its `NAMEDATALEN` without the zero (bytes).
 pub const NAME_BYTES_MAX: usize = 63;
 

@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use crate::limits::STATEMENT_BYTES_MAX;
+use crate::limits::{STATEMENT_BYTES_MAX, TREE_NAME_TOKENS, TREE_TOKENS_MAX};
 use crate::settings::{AllowList, AllowListMode, Enforce, Policy, SimpleQuery, Statements, Switch};
-use crate::sql::meaning::{self, Kind};
+use crate::sql::meaning::{self, Kind, Unparsed};
 use crate::sql::scan;
 use crate::sql::verbs::opens_to_writes;
 use texts::Readings;
@@ -224,6 +224,8 @@ pub enum Rule {
     SimpleQueryControl,
     /// `control`: PostgreSQL's parser could not read it.
     ControlUnparsed,
+    /// `control`: more tokens than PostgreSQL's parser is given.
+    ControlTokens,
     /// `control`: a backslash while `standard_conforming_strings` is off.
     ControlStrings,
     /// `control`: a byte above 0x7f in a client encoding whose characters may hold ASCII bytes.
@@ -244,6 +246,8 @@ pub enum Rule {
     TextUnseen,
     /// A rule has to read the text: PostgreSQL's parser could not.
     TextUnparsed,
+    /// A rule has to read the text: it has more tokens than PostgreSQL's parser is given.
+    TextTokens,
     /// A rule has to read the text: a backslash while `standard_conforming_strings` is off.
     TextStrings,
     /// A rule has to read the text: a byte above 0x7f in a client encoding whose characters may hold ASCII bytes.
@@ -256,11 +260,12 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, for counters.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::SimpleQueryDeny,
         Self::SimpleQuerySingle,
         Self::SimpleQueryControl,
         Self::ControlUnparsed,
+        Self::ControlTokens,
         Self::ControlStrings,
         Self::ControlEncoding,
         Self::StatementBytes,
@@ -271,6 +276,7 @@ impl Rule {
         Self::StatementsReadOnly,
         Self::TextUnseen,
         Self::TextUnparsed,
+        Self::TextTokens,
         Self::TextStrings,
         Self::TextEncoding,
         Self::TextBytes,
@@ -284,6 +290,7 @@ impl Rule {
             Self::SimpleQuerySingle => "simple_query=single",
             Self::SimpleQueryControl => "simple_query=control",
             Self::ControlUnparsed => "simple_query=control/unparsed",
+            Self::ControlTokens => "simple_query=control/tokens",
             Self::ControlStrings => "simple_query=control/standard_conforming_strings",
             Self::ControlEncoding => "simple_query=control/client_encoding",
             Self::StatementBytes => "simple_query/statement_bytes",
@@ -294,6 +301,7 @@ impl Rule {
             Self::StatementsReadOnly => "statements=read_only",
             Self::TextUnseen => "text/unseen",
             Self::TextUnparsed => "text/unparsed",
+            Self::TextTokens => "text/tokens",
             Self::TextStrings => "text/standard_conforming_strings",
             Self::TextEncoding => "text/client_encoding",
             Self::TextBytes => "text/statement_bytes",
@@ -520,12 +528,22 @@ fn refuse_but_control(text: &[u8], lexing: Lexing, readings: &mut Readings) -> O
         ));
     }
     let reading = readings.read(text);
-    let Ok(statements) = reading.statements() else {
-        return Some(Rejection::new(
-            Rule::ControlUnparsed,
-            "the statement could not be parsed: simple_query is \"control\"".into(),
-            "Use the extended query protocol: there the server says what is wrong with it.",
-        ));
+    let statements = match reading.statements() {
+        Ok(statements) => statements,
+        Err(Unparsed::Syntax) => {
+            return Some(Rejection::new(
+                Rule::ControlUnparsed,
+                "the statement could not be parsed: simple_query is \"control\"".into(),
+                "Use the extended query protocol: there the server says what is wrong with it.",
+            ));
+        }
+        Err(Unparsed::Tokens) => {
+            return Some(Rejection::new(
+                Rule::ControlTokens,
+                too_many_tokens("simple_query is \"control\""),
+                "Use the extended query protocol.",
+            ));
+        }
     };
     match statements {
         [] => None,
@@ -533,6 +551,13 @@ fn refuse_but_control(text: &[u8], lexing: Lexing, readings: &mut Readings) -> O
         [one] => Some(not_control(one.kind)),
         many_of_them => Some(many(Rule::SimpleQueryControl, "control", many_of_them.len())),
     }
+}
+
+/// Of a text that is not given to the parser.
+fn too_many_tokens(reader: &str) -> String {
+    format!(
+        "the statement holds more than {TREE_TOKENS_MAX} tokens, names, keywords and operators counted {TREE_NAME_TOKENS} times: {reader}"
+    )
 }
 
 fn not_control(kind: Kind) -> Rejection {

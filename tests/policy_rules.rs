@@ -1059,3 +1059,35 @@ fn nobody_runs_what_somebody_else_prepared() {
         assert_eq!(rows_of_t(&database), "0", "{prepared} {state}");
     }
 }
+
+#[test]
+fn a_text_of_many_names_takes_no_tree_of_them() {
+    const GROWTH_MAX: u64 = 48 << 20;
+    for (policy, names) in [
+        ("statements = \"read_only\"", 125_000),
+        ("statements = \"no_ddl\"", 125_000),
+        ("simple_query = \"control\"", 31_000),
+    ] {
+        let (proxy, database) = with_policy("transaction", &format!("[policy]\n{policy}"));
+        let mut raw = Raw::login(proxy.port(), &database);
+        is_refused_as_query(&mut raw, "DROP TABLE t", policy.split(" = ").next().unwrap());
+        let before = proxy.peak_rss();
+        let list = vec!["a"; names].join(",");
+        for text in [
+            format!("SELECT 1 FROM t WHERE nextval IN ({list})"),
+            format!("SELECT {list} FROM t"),
+            format!("SELECT 1{} FROM t", " OR a=1".repeat(2 * names / 7)),
+        ] {
+            is_refused_as_query(&mut raw, &text, "131072 tokens");
+        }
+        let grown = proxy.peak_rss() - before;
+        assert!(grown < GROWTH_MAX, "{policy}: {grown}");
+    }
+}
+
+fn is_refused_as_query(raw: &mut Raw, sql: &str, says: &str) {
+    let messages = raw.query(sql);
+    let error = error_in(&messages);
+    assert_eq!((error.sqlstate().as_str(), error.field(b'S').as_str()), ("42501", "ERROR"));
+    assert!(error.field(b'M').contains(says), "{}", error.outline());
+}

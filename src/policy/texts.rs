@@ -10,13 +10,14 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::{Hazard, Lexing, Rejection, Rule, Rules, Verdict, hazard};
+use super::{Hazard, Lexing, Rejection, Rule, Rules, Verdict, hazard, too_many_tokens};
 use crate::proto::prepared::SERVER_NAME_PREFIX;
 use crate::settings::{AllowList, AllowListMode, Statements, Switch};
 use crate::sql::meaning::Unparsed;
 use crate::sql::verbs::{self, Class, Found, Named};
 
-/// Longest text that these rules read (bytes): a text of that length takes the parser some ten milliseconds.
+/// Longest text that these rules read (bytes). With as many tokens as [`crate::limits::TREE_TOKENS_MAX`] allows, of the
+/// heaviest kind, it takes 200 milliseconds and 110 megabytes, while it is read.
 pub const TEXT_BYTES_MAX: usize = 256 << 10;
 
 /// Memory for what was read (bytes, for one thread).
@@ -125,8 +126,9 @@ pub fn judge_text(
         return judge_long_text(rules).into();
     }
     let reading = readings.read(text);
-    let Ok(statements) = reading.statements() else {
-        return rules.cannot_read(unparsed(rules).of(text)).into();
+    let statements = match reading.statements() {
+        Ok(statements) => statements,
+        Err(why) => return rules.cannot_read(unparsed(rules, why).of(text)).into(),
     };
     if let Some(rejection) = refuse(rules, statements) {
         return rules.broken(rejection.of(text)).into();
@@ -195,12 +197,19 @@ fn misread(hazard: Hazard, rules: &Rules) -> Rejection {
     )
 }
 
-fn unparsed(rules: &Rules) -> Rejection {
-    Rejection::new(
-        Rule::TextUnparsed,
-        format!("the statement could not be parsed: {}", rules.reader()),
-        "Correct the statement; what pgsluice cannot read may not pass here.",
-    )
+fn unparsed(rules: &Rules, why: Unparsed) -> Rejection {
+    match why {
+        Unparsed::Syntax => Rejection::new(
+            Rule::TextUnparsed,
+            format!("the statement could not be parsed: {}", rules.reader()),
+            "Correct the statement; what pgsluice cannot read may not pass here.",
+        ),
+        Unparsed::Tokens => Rejection::new(
+            Rule::TextTokens,
+            too_many_tokens(rules.reader()),
+            "Send values as parameters (one array for a long list), or rows with COPY.",
+        ),
+    }
 }
 
 fn unseen_statement(rules: &Rules) -> Rejection {
@@ -268,7 +277,10 @@ fn refuse_class(rules: &Rules, found: &Found) -> Option<Rejection> {
 
 /// Each statement must be in each list.
 fn look_up(rules: &Rules, mode: AllowListMode, text: &[u8], reading: &Reading) -> Judged {
-    let Ok(names) = reading.names(text) else { return rules.cannot_read(unparsed(rules).of(text)).into() };
+    let names = match reading.names(text) {
+        Ok(names) => names,
+        Err(why) => return rules.cannot_read(unparsed(rules, why).of(text)).into(),
+    };
     let lacks = |list: &AllowList, named: &Named| !list.prints.contains(&named.print);
     if mode == AllowListMode::Learn {
         let lists = rules.lists.iter().enumerate();

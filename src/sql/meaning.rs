@@ -15,6 +15,7 @@ use super::cast::{Cast, OtherType, Type};
 use super::expression::{Reader, Used};
 use super::insert::{Class, Lifted, NotPourable};
 use super::scan;
+use crate::limits::{TREE_NAME_TOKENS, TREE_TOKENS_MAX};
 
 /// The table and columns that an INSERT names, and the classes of one row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -215,13 +216,21 @@ impl Kind {
     }
 }
 
-/// The parser could not read the text.
+/// Why there is no parse tree of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unparsed;
+pub enum Unparsed {
+    /// The parser could not read it.
+    Syntax,
+    /// It was not given to the parser: the tree would take too much memory.
+    Tokens,
+}
 
 impl std::fmt::Display for Unparsed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the statement could not be parsed")
+        f.write_str(match self {
+            Self::Syntax => "the statement could not be parsed",
+            Self::Tokens => "the statement holds too many tokens",
+        })
     }
 }
 
@@ -234,11 +243,42 @@ const OPERATOR_RUN_MAX: usize = 256;
 /// The text for the parser: as it is, or byte by byte.
 pub(super) fn readable(text: &[u8]) -> Result<Cow<'_, str>, Unparsed> {
     if scan::longest_operator_run(text) > OPERATOR_RUN_MAX {
-        return Err(Unparsed);
+        return Err(Unparsed::Syntax);
     }
     Ok(match std::str::from_utf8(text) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => Cow::Owned(text.iter().copied().map(char::from).collect()),
+    })
+}
+
+/// The parse tree of a text.
+pub(super) fn tree(text: &str) -> Result<protobuf::ParseResult, Unparsed> {
+    if is_too_much(text.as_bytes()) {
+        return Err(Unparsed::Tokens);
+    }
+    pg_query::parse(text, 0).map(|parsed| parsed.protobuf).map_err(|_| Unparsed::Syntax)
+}
+
+fn is_too_much(text: &[u8]) -> bool {
+    if text.len() <= TREE_TOKENS_MAX / TREE_NAME_TOKENS {
+        return false;
+    }
+    let mut tokens = 0;
+    scan::scan(text, true).any(|token| {
+        use scan::Kind as K;
+        let written = &text[token.start..token.end];
+        tokens += match token.kind {
+            // The server's lexer takes some for several.
+            K::Operator => TREE_NAME_TOKENS * written.len(),
+            K::Word
+                if ["null", "default"].iter().any(|word| written.eq_ignore_ascii_case(word.as_bytes())) =>
+            {
+                1
+            }
+            K::Word | K::Quoted | K::UnicodeQuoted | K::Junk | K::Unterminated => TREE_NAME_TOKENS,
+            _ => 1,
+        };
+        tokens > TREE_TOKENS_MAX
     })
 }
 
@@ -247,7 +287,7 @@ pub(super) fn readable(text: &[u8]) -> Result<Cow<'_, str>, Unparsed> {
 /// # Errors
 /// The parser could not read it.
 pub fn statement_count(text: &[u8]) -> Result<usize, Unparsed> {
-    pg_query::is_utility_stmt(&readable(text)?).map(|each| each.len()).map_err(|_| Unparsed)
+    pg_query::is_utility_stmt(&readable(text)?).map(|each| each.len()).map_err(|_| Unparsed::Syntax)
 }
 
 /// The kind of each statement of a text, in order; nothing for an empty text.
@@ -255,8 +295,8 @@ pub fn statement_count(text: &[u8]) -> Result<usize, Unparsed> {
 /// # Errors
 /// The parser could not read it.
 pub fn kinds(text: &[u8]) -> Result<Vec<Kind>, Unparsed> {
-    let parsed = pg_query::parse(&readable(text)?, 0).map_err(|_| Unparsed)?;
-    Ok(parsed.protobuf.stmts.iter().map(|raw| kind(node_of(raw))).collect())
+    let tree = tree(&readable(text)?)?;
+    Ok(tree.stmts.iter().map(|raw| kind(node_of(raw))).collect())
 }
 
 /// Schemas, full relation names and not their aliases go into a fingerprint: two statements on different
@@ -270,7 +310,9 @@ pub(super) fn full_names() -> pg_query::FingerprintOptions {
 /// # Errors
 /// The parser could not read it.
 pub fn fingerprint(text: &[u8]) -> Result<String, Unparsed> {
-    pg_query::fingerprint(&readable(text)?, 0, full_names()).map(|found| found.hex).map_err(|_| Unparsed)
+    pg_query::fingerprint(&readable(text)?, 0, full_names())
+        .map(|found| found.hex)
+        .map_err(|_| Unparsed::Syntax)
 }
 
 pub(super) fn node_of(raw: &protobuf::RawStmt) -> Option<&NodeEnum> {
@@ -800,8 +842,8 @@ mod tests {
             assert_eq!(statement_count(text.as_bytes()), Ok(want.len()), "{text}");
         }
         for text in ["SELEC 1", "'", "SELECT 1; SELEC", "a\0b"] {
-            assert_eq!(kinds(text.as_bytes()), Err(Unparsed), "{text}");
-            assert_eq!(statement_count(text.as_bytes()), Err(Unparsed), "{text}");
+            assert_eq!(kinds(text.as_bytes()), Err(Unparsed::Syntax), "{text}");
+            assert_eq!(statement_count(text.as_bytes()), Err(Unparsed::Syntax), "{text}");
         }
         assert_eq!(kinds(b"SELECT '\xe9\xff'"), Ok(vec![K::Select]));
     }

@@ -19,6 +19,7 @@ pub mod meaning;
 pub mod moves;
 pub mod scan;
 pub mod verbs;
+mod walk;
 
 #[cfg(test)]
 mod tests;

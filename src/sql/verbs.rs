@@ -9,11 +9,11 @@
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{self, a_const::Val};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::meaning::{self, Kind, Unparsed, node_of, readable};
 use super::scan;
+use super::walk::{self, Step};
 use crate::settings::Print;
 
 /// What a statement does.
@@ -81,8 +81,8 @@ impl Found {
 /// # Errors
 /// The parser could not read it.
 pub fn statements(text: &[u8]) -> Result<Vec<Found>, Unparsed> {
-    let parsed = pg_query::parse(&readable(text)?, 0).map_err(|_| Unparsed)?;
-    Ok(parsed.protobuf.stmts.iter().map(|raw| found(node_of(raw))).collect())
+    let tree = meaning::tree(&readable(text)?)?;
+    Ok(tree.stmts.iter().map(|raw| found(node_of(raw))).collect())
 }
 
 fn found(node: Option<&NodeEnum>) -> Found {
@@ -279,43 +279,92 @@ const RUNNERS: [&str; 4] = ["query_to_xml", "query_to_xml_and_xmlschema", "ts_re
 
 /// A SELECT, or the parameters of EXECUTE: every node of its tree is looked at.
 fn read(node: &NodeEnum, kind: Kind) -> Found {
-    let mut found = Found::plain(Class::Read, kind);
-    match serde_json::to_value(node) {
-        Ok(tree) => look(&tree, &mut found),
-        Err(_) => found = found.because(Class::Definition, "a tree that cannot be walked"),
+    let mut reading = Reading { found: Found::plain(Class::Read, kind), calls: Vec::new() };
+    match walk::walk(node, &mut reading) {
+        Ok(()) => reading.found,
+        Err(_) => reading.found.because(Class::Definition, "a tree that cannot be walked"),
     }
-    found
 }
 
-fn look(tree: &Value, found: &mut Found) {
-    match tree {
-        Value::Array(items) => items.iter().for_each(|item| look(item, found)),
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                if let Some((class, because)) = beyond_a_read(name, value) {
-                    *found = found.clone().because(class, because);
-                }
-                look(value, found);
+/// A tree that is looked at.
+struct Reading {
+    found: Found,
+    /// The calls that are open here, the outermost first.
+    calls: Vec<Call>,
+}
+
+/// A call, as far as it was seen.
+struct Call {
+    /// Its function is set_config.
+    sets: bool,
+    /// It may be of a setting that makes transactions read-only: so it says, or the text does not show which it is.
+    opens: bool,
+}
+
+impl Reading {
+    fn because(&mut self, class: Class, because: &'static str) {
+        self.found.class = self.found.class.max(class);
+        self.found.because = Some(because);
+    }
+}
+
+impl walk::Look for Reading {
+    /// A part of a tree that makes a read more than one.
+    fn node(&mut self, path: &[Step]) {
+        match path {
+            [.., Step::Name("InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt")] => {
+                self.because(Class::Write, "INSERT, UPDATE, DELETE or MERGE in WITH");
             }
+            [.., Step::Name("LockingClause")] => self.because(Class::Write, "FOR UPDATE or FOR SHARE"),
+            [.., Step::Name("into_clause")] => self.because(Class::Definition, "INTO"),
+            [.., Step::Name("FuncCall")] => self.calls.push(Call { sets: false, opens: true }),
+            // The last part of a name is the function's.
+            [.., Step::Name("FuncCall"), Step::Name("funcname"), Step::Item(_)] => {
+                self.calls.last_mut().into_iter().for_each(|call| call.sets = false);
+            }
+            _ => {}
         }
-        _ => {}
     }
-}
 
-/// A part of a tree that makes a read more than one.
-fn beyond_a_read(name: &str, value: &Value) -> Option<(Class, &'static str)> {
-    match name {
-        "InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt" => {
-            Some((Class::Write, "INSERT, UPDATE, DELETE or MERGE in WITH"))
+    fn end(&mut self, path: &[Step]) {
+        if !matches!(path, [.., Step::Name("FuncCall")]) {
+            return;
         }
-        "LockingClause" => Some((Class::Write, "FOR UPDATE or FOR SHARE")),
-        "into_clause" if !value.is_null() => Some((Class::Definition, "INTO")),
-        "FuncCall" if calls_set_config(value) => {
-            Some((Class::Write, "set_config() of a setting that opens transactions to writes, or of any"))
+        if self.calls.pop().is_some_and(|call| call.sets && call.opens) {
+            let because = "set_config() of a setting that opens transactions to writes, or of any";
+            self.because(Class::Write, because);
         }
+    }
+
+    fn word(&mut self, path: &[Step], word: &str) {
+        use Step::{Item, Name};
         // A name, wherever it stands: f(x) can be written x.f.
-        "String" => value["sval"].as_str().and_then(what_it_does).map(|because| (Class::Write, because)),
-        _ => None,
+        if let [.., Name("String"), Name("sval")] = path
+            && let Some(because) = what_it_does(word)
+        {
+            self.because(Class::Write, because);
+        }
+        let Some(call) = self.calls.last_mut() else { return };
+        match path {
+            [.., Name("FuncCall"), Name("funcname"), Item(_), Name("node"), Name("String"), Name("sval")] => {
+                call.sets = word == "set_config";
+            }
+            [
+                ..,
+                Name("FuncCall"),
+                Name("args"),
+                Item(0),
+                Name("node"),
+                Name("AConst"),
+                Name("val"),
+                Name("Sval"),
+                Name("sval"),
+            ] => {
+                // With standard_conforming_strings off a backslash would spell something else.
+                call.opens = is_read_only_setting(word) || word.contains('\\');
+            }
+            _ => {}
+        }
     }
 }
 
@@ -338,19 +387,6 @@ fn writes(function: &str) -> bool {
         || function.starts_with("pg_clear_")
 }
 
-/// A call of set_config for a setting that makes transactions read-only, or for one that the text does not show.
-fn calls_set_config(call: &Value) -> bool {
-    let is = |name: &Value| name["node"]["String"]["sval"] == "set_config";
-    if !call["funcname"].as_array().and_then(|names| names.last()).is_some_and(is) {
-        return false;
-    }
-    match call["args"][0]["node"]["AConst"]["val"]["Sval"]["sval"].as_str() {
-        // With standard_conforming_strings off a backslash would spell something else.
-        Some(name) => is_read_only_setting(name) || name.contains('\\'),
-        None => true,
-    }
-}
-
 /// What names a statement in an allow-list, and what it is, for people: no literal of the text is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
@@ -370,29 +406,29 @@ const REMARK_CHARS_MAX: usize = 200;
 /// The parser could not read it.
 pub fn names(text: &[u8]) -> Result<Vec<Option<Named>>, Unparsed> {
     let text = readable(text)?;
-    let parsed = pg_query::parse(&text, 0).map_err(|_| Unparsed)?;
-    parsed.protobuf.stmts.iter().map(|raw| name_of(raw, &text)).collect()
+    let tree = meaning::tree(&text)?;
+    tree.stmts.iter().map(|raw| name_of(raw, &text)).collect()
 }
 
 fn name_of(raw: &protobuf::RawStmt, text: &str) -> Result<Option<Named>, Unparsed> {
-    let start = usize::try_from(raw.stmt_location).map_err(|_| Unparsed)?;
-    let len = usize::try_from(raw.stmt_len).map_err(|_| Unparsed)?;
+    let start = usize::try_from(raw.stmt_location).map_err(|_| Unparsed::Syntax)?;
+    let len = usize::try_from(raw.stmt_len).map_err(|_| Unparsed::Syntax)?;
     let end = if len == 0 { text.len() } else { start + len };
-    let own = text.get(start..end).ok_or(Unparsed)?;
+    let own = text.get(start..end).ok_or(Unparsed::Syntax)?;
     let node = node_of(raw);
     if found(node) == Found::plain(Class::Control, meaning::kind(node)) {
         return Ok(None);
     }
     if let Some(NodeEnum::PrepareStmt(stmt)) = node {
-        let body = stmt.query.as_ref().and_then(|query| query.node.as_ref()).ok_or(Unparsed)?;
-        let body = body.deparse(pg_query::DeparseOptions::default()).map_err(|_| Unparsed)?;
+        let body = stmt.query.as_ref().and_then(|query| query.node.as_ref()).ok_or(Unparsed::Syntax)?;
+        let body = body.deparse(pg_query::DeparseOptions::default()).map_err(|_| Unparsed::Syntax)?;
         return named(&body, stmt.query.as_ref().and_then(|query| query.node.as_ref())).map(Some);
     }
     named(own, node).map(Some)
 }
 
 fn named(text: &str, node: Option<&NodeEnum>) -> Result<Named, Unparsed> {
-    let shape = pg_query::fingerprint(text, 0, meaning::full_names()).map_err(|_| Unparsed)?.value;
+    let shape = pg_query::fingerprint(text, 0, meaning::full_names()).map_err(|_| Unparsed::Syntax)?.value;
     let kind = meaning::kind(node);
     if !literals_are_parameters(node) {
         let text = hash_of(text.trim());
@@ -442,7 +478,7 @@ fn literals_are_parameters(node: Option<&NodeEnum>) -> bool {
 /// The statement as PostgreSQL would write it, with `$n` for each literal, in one line. Comments are gone with it.
 fn without_literals(text: &str) -> Option<String> {
     let normal = pg_query::normalize(text).ok()?;
-    let parsed = pg_query::parse(&normal, 0).ok()?;
+    let parsed = meaning::tree(&normal).ok()?;
     let holds_literal = |written: &str| {
         scan::scan(written.as_bytes(), true).any(|token| {
             use scan::Kind as K;

@@ -201,9 +201,9 @@ fn all_statements_of_a_text_in_order() {
         classes("BEGIN; DELETE FROM t; ;COMMIT"),
         Ok(vec![Class::Control, Class::Write, Class::Control])
     );
-    assert_eq!(classes("SELECT 1; SELEC"), Err(Unparsed));
+    assert_eq!(classes("SELECT 1; SELEC"), Err(Unparsed::Syntax));
     let deep = format!("SELECT {}1{}", "(SELECT ".repeat(5000), ")".repeat(5000));
-    assert_eq!(classes(&deep), Err(Unparsed), "too deep is not readable, and no crash");
+    assert_eq!(classes(&deep), Err(Unparsed::Syntax), "too deep is not readable, and no crash");
 }
 
 fn prints(text: &str) -> Vec<Option<Print>> {
@@ -278,4 +278,95 @@ fn remarks_hold_no_literal_and_no_comment() {
             assert!(!named.remark.contains("hunter2"), "{text}: {}", named.remark);
         }
     }
+}
+
+/// What [`read`] saw in a copy of the whole tree.
+fn seen_in_a_copy(node: &NodeEnum) -> Class {
+    fn look(tree: &serde_json::Value, most: &mut Class) {
+        match tree {
+            serde_json::Value::Array(items) => items.iter().for_each(|item| look(item, most)),
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    *most = (*most).max(class_of(name, value));
+                    look(value, most);
+                }
+            }
+            _ => {}
+        }
+    }
+    fn class_of(name: &str, value: &serde_json::Value) -> Class {
+        match name {
+            "InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt" | "LockingClause" => Class::Write,
+            "into_clause" if !value.is_null() => Class::Definition,
+            "String" if value["sval"].as_str().and_then(what_it_does).is_some() => Class::Write,
+            "FuncCall" => {
+                let names = value["funcname"].as_array().and_then(|names| names.last());
+                let sets = names.is_some_and(|name| name["node"]["String"]["sval"] == "set_config");
+                match value["args"][0]["node"]["AConst"]["val"]["Sval"]["sval"].as_str() {
+                    Some(name) if !is_read_only_setting(name) && !name.contains('\\') => Class::Read,
+                    _ if sets => Class::Write,
+                    _ => Class::Read,
+                }
+            }
+            _ => Class::Read,
+        }
+    }
+    let mut most = Class::Read;
+    look(&serde_json::to_value(node).unwrap(), &mut most);
+    most
+}
+
+#[test]
+fn nothing_in_a_tree_is_passed_over() {
+    let bypass = include_str!("../../../tests/bypass.txt");
+    let calls = [
+        "SELECT f(set_config('a', nextval, 'b'), set_config(g('transaction_read_only'), 'a'))",
+        "SELECT set_config('a', set_config('transaction_read_only', 'off', true), true)",
+        "SELECT set_config(set_config('a', 'b', true), 'b', true), f('transaction_read_only')",
+        "SELECT set_config('a', f('transaction_read_only', b), true), x.set_config('a\\'), set_config.f(a)",
+        "SELECT set_config()",
+        "SELECT a[nextval] FROM t TABLESAMPLE f(nextval) WINDOW w AS (PARTITION BY setval)",
+        "SELECT * FROM XMLTABLE(a PASSING nextval COLUMNS b int PATH lo_put), ROWS FROM (f(1) AS (a setval))",
+        "SELECT sum(a) FILTER (WHERE nextval) OVER (ORDER BY a USING operator(nextval.<)) FROM t",
+        "SELECT 'nextval', \"select\", a COLLATE setval, CAST(a AS lo_creat), ARRAY[nextval] FROM ONLY nextval",
+        "WITH RECURSIVE a AS (SELECT 1) SEARCH DEPTH FIRST BY setval SET b SELECT JSON_OBJECT(nextval : 1)",
+    ];
+    let mut read = 0;
+    for text in TABLE.iter().map(|(text, ..)| *text).chain(calls).chain(bypass.lines()) {
+        let Ok(tree) = meaning::tree(text) else { continue };
+        for node in tree.stmts.iter().filter_map(node_of) {
+            assert_eq!(super::read(node, Kind::Select).class, seen_in_a_copy(node), "{text}");
+            read += 1;
+        }
+    }
+    assert!(read > 300, "{read}");
+}
+
+#[test]
+fn a_tree_is_made_of_so_many_tokens_only() {
+    let of = |text: &str| statements(text.as_bytes()).map(|found| found.len());
+    let list = |item: &str, count: usize| vec![item; count].join(",");
+    let tokens = crate::limits::TREE_TOKENS_MAX;
+    // With its comma.
+    let names = tokens / (crate::limits::TREE_NAME_TOKENS + 1);
+    assert_eq!(of(&format!("SELECT {}", list("a", names - 1))), Ok(1));
+    for text in [
+        format!("SELECT {}", list("a", names)),
+        format!("SELECT {}", list("\"a\"", names)),
+        format!("SELECT {}", list("TRUE", names)),
+        format!("SELECT {}", list("+-+-+-+-+-+-1", names / 10)),
+        format!("SELECT {}", list("1", tokens / 2)),
+        "END;".repeat(names + 1),
+    ] {
+        assert_eq!(of(&text), Err(Unparsed::Tokens), "{}", &text[..40]);
+        assert_eq!(names_of(&text), Err(Unparsed::Tokens), "{}", &text[..40]);
+    }
+    // Literals, also those that are words, are lighter.
+    for item in ["NULL", "default", "'a'", "1.5", "$1"] {
+        assert_eq!(of(&format!("INSERT INTO t VALUES ({})", list(item, tokens / 2 - 20))), Ok(1), "{item}");
+    }
+}
+
+fn names_of(text: &str) -> Result<usize, Unparsed> {
+    names(text.as_bytes()).map(|names| names.len())
 }
