@@ -3,6 +3,7 @@
 
 mod support;
 
+use pgsluice::sql::verbs::{Class, statements};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
 
@@ -1090,4 +1091,46 @@ fn is_refused_as_query(raw: &mut Raw, sql: &str, says: &str) {
     let error = error_in(&messages);
     assert_eq!((error.sqlstate().as_str(), error.field(b'S').as_str()), ("42501", "ERROR"));
     assert!(error.field(b'M').contains(says), "{}", error.outline());
+}
+
+/// PostgreSQL's own volatile functions that read, wait, or change what ends with their session or is called by triggers
+/// and extensions only; `*`: and all that begin so.
+const READERS: &str = "
+    RI_FKey_* pg_advisory_* pg_try_advisory_* pg_current_wal_* pg_get_* pg_last_* pg_ls_* pg_sleep* pg_stat_get_*
+    pg_control_* pg_logical_slot_peek_* plpgsql_* dsnowball_* pg_partition_* lo_lseek* lo_tell* cursor_to_xml*
+    amvalidate array_sample array_shuffle bernoulli brinhandler bthandler clock_timestamp current_query currtid2 currval
+    gen_random_uuid ginhandler gisthandler hashhandler heap_tableam_handler lastval lo_close lo_get lo_open loread
+    pg_available_wal_summaries pg_blocking_pids pg_collation_actual_version pg_current_logfile
+    pg_database_collation_actual_version pg_database_size pg_extension_config_dump pg_hba_file_rules
+    pg_ident_file_mappings pg_indexes_size pg_is_in_backup pg_is_in_recovery pg_is_wal_replay_paused
+    pg_isolation_test_session_is_blocked pg_jit_available pg_lock_status pg_notification_queue_usage pg_prepared_xact
+    pg_read_binary_file pg_read_file pg_read_file_old pg_relation_size pg_safe_snapshot_blocking_pids
+    pg_sequence_last_value pg_show_all_file_settings pg_show_replication_origin_status pg_stat_clear_snapshot
+    pg_stat_file pg_stat_force_next_flush pg_stat_have_stats pg_table_size pg_tablespace_size pg_total_relation_size
+    pg_wal_summary_contents pg_xact_commit_timestamp pg_xact_commit_timestamp_origin pg_xact_status query_to_xmlschema
+    random random_normal setseed spghandler suppress_redundant_updates_trigger system timeofday timezone
+    tsvector_update_trigger tsvector_update_trigger_column txid_status unique_key_recheck uuidv4 uuidv7 set_config";
+
+#[test]
+fn each_volatile_function_of_the_server_is_known() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let volatile = server.psql(
+        &database,
+        "SELECT DISTINCT proname FROM pg_proc WHERE provolatile = 'v' AND pronamespace = 'pg_catalog'::regnamespace",
+    );
+    let reads = |name: &str| {
+        READERS.split_whitespace().any(|known| match known.strip_suffix('*') {
+            Some(family) => name.starts_with(family),
+            None => name == known,
+        })
+    };
+    let mut count = 0;
+    for name in volatile.split_whitespace() {
+        let found = statements(format!("SELECT \"{name}\"('a')").as_bytes()).unwrap();
+        let wanted = if reads(name) { Class::Read } else { Class::Write };
+        assert_eq!(found[0].class, wanted, "{name}");
+        count += 1;
+    }
+    assert!(count > 150, "{count}");
 }

@@ -224,9 +224,10 @@ fn is_plainly_on(node: &protobuf::Node) -> bool {
     }
 }
 
-/// Functions of PostgreSQL's own that write, or act on the server, where a refused statement would do the same.
-/// Others cannot be known: what a function does is the server's affair.
-pub const WRITERS: [&str; 45] = [
+/// Functions of PostgreSQL's own that write, take a transaction id, or act on the server: those of `pg_proc` of 14 to 18.
+/// What is gone with its session is no write: advisory locks, `setseed`. Others cannot be known: what a function does is
+/// the server's affair.
+pub const WRITERS: [&str; 50] = [
     "nextval",
     "setval",
     "pg_notify",
@@ -252,8 +253,11 @@ pub const WRITERS: [&str; 45] = [
     "pg_create_logical_replication_slot",
     "pg_create_physical_replication_slot",
     "pg_create_restore_point",
+    "pg_current_xact_id",
     "pg_drop_replication_slot",
+    "pg_export_snapshot",
     "pg_import_system_collations",
+    "pg_log_backend_memory_contexts",
     "pg_log_standby_snapshot",
     "pg_logical_emit_message",
     "pg_logical_slot_get_binary_changes",
@@ -266,12 +270,14 @@ pub const WRITERS: [&str; 45] = [
     "pg_rotate_logfile_old",
     "pg_start_backup",
     "pg_stop_backup",
+    "pg_stop_making_pinned_objects",
     "pg_switch_wal",
     "pg_sync_replication_slots",
     "pg_terminate_backend",
     "pg_wal_replay_pause",
     "pg_wal_replay_resume",
     "pg_stat_reset",
+    "txid_current",
 ];
 
 /// Functions of PostgreSQL's own that run a SELECT which they are given as text. It may call any of [`WRITERS`] or `set_config`.
@@ -385,6 +391,7 @@ fn writes(function: &str) -> bool {
         || function.starts_with("pg_stat_reset_")
         || function.starts_with("pg_restore_")
         || function.starts_with("pg_clear_")
+        || function.starts_with("binary_upgrade_")
 }
 
 /// What names a statement in an allow-list, and what it is, for people: no literal of the text is in it.
