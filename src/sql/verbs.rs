@@ -437,12 +437,31 @@ fn name_of(raw: &protobuf::RawStmt, text: &str) -> Result<Option<Named>, Unparse
 fn named(text: &str, node: Option<&NodeEnum>) -> Result<Named, Unparsed> {
     let shape = pg_query::fingerprint(text, 0, meaning::full_names()).map_err(|_| Unparsed::Syntax)?.value;
     let kind = meaning::kind(node);
-    if !literals_are_parameters(node) {
+    if !literals_are_parameters(node) || node.is_some_and(is_told_by_literals) {
         let text = hash_of(text.trim());
         return Ok(Named { print: Print { shape, text }, remark: kind.as_str().to_owned() });
     }
     let remark = without_literals(text).unwrap_or_else(|| kind.as_str().to_owned());
     Ok(Named { print: Print { shape, text: 0 }, remark })
+}
+
+/// Does a call in it do what a literal says: a setting, or SQL?
+fn is_told_by_literals(node: &NodeEnum) -> bool {
+    let mut told = Told(false);
+    walk::walk(node, &mut told).is_err() || told.0
+}
+
+struct Told(bool);
+
+impl walk::Look for Told {
+    fn node(&mut self, _: &[Step]) {}
+
+    fn end(&mut self, _: &[Step]) {}
+
+    fn word(&mut self, path: &[Step], word: &str) {
+        let name = matches!(path, [.., Step::Name("String"), Step::Name("sval")]);
+        self.0 |= name && (word == "set_config" || RUNNERS.contains(&word));
+    }
 }
 
 /// Never 0, which stands for no hash.
