@@ -406,6 +406,9 @@ pub struct Named {
 /// Longest remark (characters); the rest is cut.
 const REMARK_CHARS_MAX: usize = 200;
 
+/// Longest statement whose remark is more than its kind (bytes): it has to be parsed once more, while the first tree is held.
+const REMARK_TEXT_BYTES_MAX: usize = 16 << 10;
+
 /// The names of a text's statements. A PREPARE has that of its body. `None` for transaction control, which no list
 /// needs to hold.
 ///
@@ -503,6 +506,9 @@ fn literals_are_parameters(node: Option<&NodeEnum>) -> bool {
 
 /// The statement as PostgreSQL would write it, with `$n` for each literal, in one line. Comments are gone with it.
 fn without_literals(text: &str) -> Option<String> {
+    if text.len() > REMARK_TEXT_BYTES_MAX {
+        return None;
+    }
     let normal = pg_query::normalize(text).ok()?;
     let parsed = meaning::tree(&normal).ok()?;
     let holds_literal = |written: &str| {

@@ -296,6 +296,8 @@ fn remarks_hold_no_literal_and_no_comment() {
         let named = names(text.as_bytes()).unwrap();
         assert_eq!(named[0].as_ref().unwrap().remark, remark, "{text}");
     }
+    let long = names(format!("SELECT 1{}", " OR a".repeat(REMARK_TEXT_BYTES_MAX / 5)).as_bytes()).unwrap();
+    assert_eq!(long[0].as_ref().unwrap().remark, "SELECT");
     // Whatever the parser leaves in of a statement that may stand in a list with literals left out.
     for (text, ..) in TABLE {
         let text = text.replace("'x'", "'hunter2'").replace("'a'", "'hunter2'").replace("'s'", "'hunter2'");
