@@ -17,7 +17,7 @@ use crate::sql::meaning::Unparsed;
 use crate::sql::verbs::{self, Class, Found, Named};
 
 /// Longest text that these rules read (bytes). With as many tokens as [`crate::limits::TREE_TOKENS_MAX`] allows, of the
-/// heaviest kind, it takes 200 milliseconds and 110 megabytes, while it is read.
+/// heaviest kind, it takes 250 milliseconds and 110 megabytes, while it is read.
 pub const TEXT_BYTES_MAX: usize = 256 << 10;
 
 /// Memory for what was read (bytes, for one thread).
@@ -25,6 +25,9 @@ const READINGS_BYTES_MAX: usize = 4 << 20;
 
 /// What an entry costs beside its text (bytes), about.
 const ENTRY_BYTES: usize = 256;
+
+/// What one statement of it costs beside that (bytes), about: a text may hold one for every fourth byte.
+const STATEMENT_BYTES: usize = size_of::<Found>() + size_of::<Option<Named>>() + 64;
 
 /// What the parser said of a text.
 #[derive(Debug)]
@@ -44,6 +47,12 @@ impl Reading {
     /// The parser could not read the text.
     pub fn statements(&self) -> Result<&[Found], Unparsed> {
         self.statements.as_deref().map_err(|unparsed| *unparsed)
+    }
+
+    /// What is kept of it, with its text (bytes), about.
+    fn bytes(&self, text: &[u8]) -> usize {
+        let statements = self.statements.as_ref().map_or(0, Vec::len);
+        text.len() + ENTRY_BYTES + statements * STATEMENT_BYTES
     }
 
     fn names(&self, text: &[u8]) -> Result<&[Option<Named>], Unparsed> {
@@ -70,11 +79,12 @@ impl Readings {
             self.parsed += 1;
             (text.into(), Rc::new(Reading::new(text)))
         });
-        if self.young_bytes + text.len() + ENTRY_BYTES > READINGS_BYTES_MAX / 2 {
+        let bytes = reading.bytes(text);
+        if self.young_bytes + bytes > READINGS_BYTES_MAX / 2 {
             self.old = std::mem::take(&mut self.young);
             self.young_bytes = 0;
         }
-        self.young_bytes += text.len() + ENTRY_BYTES;
+        self.young_bytes += bytes;
         self.young.insert(key, Rc::clone(&reading));
         reading
     }

@@ -268,14 +268,14 @@ fn is_too_much(text: &[u8]) -> bool {
         use scan::Kind as K;
         let written = &text[token.start..token.end];
         tokens += match token.kind {
-            // The server's lexer takes some for several.
-            K::Operator => TREE_NAME_TOKENS * written.len(),
+            // The server's lexer takes some for several, and a run that is too long for one operator for that many signs.
+            K::Operator | K::Junk => TREE_NAME_TOKENS * written.len(),
             K::Word
                 if ["null", "default"].iter().any(|word| written.eq_ignore_ascii_case(word.as_bytes())) =>
             {
                 1
             }
-            K::Word | K::Quoted | K::UnicodeQuoted | K::Junk | K::Unterminated => TREE_NAME_TOKENS,
+            K::Word | K::Quoted | K::UnicodeQuoted | K::Unterminated => TREE_NAME_TOKENS,
             _ => 1,
         };
         tokens > TREE_TOKENS_MAX
@@ -456,8 +456,11 @@ pub fn insert_target(text: &str) -> Result<InsertTarget, NotPourable> {
 /// As [`insert_target`], with the classes of all rows.
 fn parse_insert(text: &str) -> Result<(InsertTarget, Vec<Class>), NotPourable> {
     let text = readable(text.as_bytes()).map_err(|_| NotPourable::Syntax)?;
-    let parsed = pg_query::parse(&text, 0).map_err(|_| NotPourable::Syntax)?;
-    let stmt = match parsed.protobuf.stmts.as_slice() {
+    let tree = tree(&text).map_err(|unparsed| match unparsed {
+        Unparsed::Syntax => NotPourable::Syntax,
+        Unparsed::Tokens => NotPourable::Count,
+    })?;
+    let stmt = match tree.stmts.as_slice() {
         [] => return Err(NotPourable::NotInsert),
         [raw] => match node_of(raw) {
             Some(NodeEnum::InsertStmt(stmt)) => stmt,
@@ -1002,6 +1005,7 @@ mod tests {
             ("INSERT INTO t VALUES (1); SELECT 1", N::SecondStatement),
             ("INSERT INTO a.b.c VALUES (1)", N::Name),
             ("INSERT INTO select VALUES (1)", N::Syntax),
+            (&format!("INSERT INTO t VALUES (1) RETURNING a{}", ",a".repeat(TREE_TOKENS_MAX / 6)), N::Count),
         ];
         for (text, reason) in table {
             assert_eq!(insert_target(text), Err(*reason), "{text}");

@@ -260,6 +260,19 @@ fn a_known_text_is_not_parsed_again_and_memory_is_bounded() {
 }
 
 #[test]
+fn memory_is_bounded_where_a_text_holds_many_statements() {
+    let rules = Rules::merge([&statements(Statements::NoDdl)]);
+    let mut readings = Readings::default();
+    for i in 0..150 {
+        let text = format!("SAVEPOINT a{i};{}", "END;".repeat(5_000));
+        judge_text(&rules, text.as_bytes(), SAFE, false, &mut readings);
+        let kept = readings.young.values().chain(readings.old.values());
+        let found: usize = kept.map(|reading| reading.statements().unwrap().len()).sum();
+        assert!(found * size_of::<Found>() <= READINGS_BYTES_MAX, "{found} statements");
+    }
+}
+
+#[test]
 fn a_session_without_these_rules_pays_nothing() {
     let mut readings = Readings::default();
     let judged = judge_text(&Rules::default(), b"DROP TABLE t", SAFE, true, &mut readings);
