@@ -1062,6 +1062,19 @@ fn nobody_runs_what_somebody_else_prepared() {
 }
 
 #[test]
+fn pg_dump_with_jobs_only_reads() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        let to = tempfile::tempdir().unwrap();
+        let mut command = std::process::Command::new(client_program("pg_dump"));
+        command.args(["--jobs=2", "-Fd", "-h", "127.0.0.1", "-U", "postgres", "-d", &database]);
+        command.args(["-p", &proxy.port().to_string(), "-f"]).arg(to.path().join("dump"));
+        let output = command.output().expect("pg_dump");
+        assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn a_text_of_many_names_takes_no_tree_of_them() {
     const GROWTH_MAX: u64 = 48 << 20;
     for (policy, names) in [
@@ -1101,7 +1114,7 @@ const READERS: &str = "
     amvalidate array_sample array_shuffle bernoulli brinhandler bthandler clock_timestamp current_query currtid2 currval
     gen_random_uuid ginhandler gisthandler hashhandler heap_tableam_handler lastval lo_close lo_get lo_open loread
     pg_available_wal_summaries pg_blocking_pids pg_collation_actual_version pg_current_logfile
-    pg_database_collation_actual_version pg_database_size pg_extension_config_dump pg_hba_file_rules
+    pg_database_collation_actual_version pg_database_size pg_export_snapshot pg_extension_config_dump pg_hba_file_rules
     pg_ident_file_mappings pg_indexes_size pg_is_in_backup pg_is_in_recovery pg_is_wal_replay_paused
     pg_isolation_test_session_is_blocked pg_jit_available pg_lock_status pg_notification_queue_usage pg_prepared_xact
     pg_read_binary_file pg_read_file pg_read_file_old pg_relation_size pg_safe_snapshot_blocking_pids

@@ -23,7 +23,8 @@ pub enum Class {
     Control,
     /// SET, RESET, SHOW, DISCARD, DEALLOCATE, LISTEN, UNLISTEN, CLOSE, SET CONSTRAINTS.
     Session,
-    /// SELECT, VALUES, TABLE, FETCH, MOVE, COPY TO STDOUT, EXPLAIN, DECLARE, EXECUTE of what was judged at PREPARE.
+    /// SELECT, VALUES, TABLE, FETCH, MOVE, COPY TO STDOUT, EXPLAIN, DECLARE, EXECUTE of what was judged at PREPARE, LOCK IN
+    /// ACCESS SHARE MODE.
     Read,
     /// INSERT, UPDATE, DELETE, MERGE, TRUNCATE, COPY FROM STDIN, LOCK, NOTIFY, CALL, two-phase commit; and reads that
     /// lock rows, hold one of these in WITH, or call a function of [`WRITERS`] or one that runs SQL given as text.
@@ -110,6 +111,7 @@ fn found(node: Option<&NodeEnum>) -> Found {
         N::FetchStmt(_) => plain(Class::Read),
         N::SelectStmt(_) => read(node, kind),
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => plain(Class::Write),
+        N::LockStmt(stmt) if stmt.mode == ACCESS_SHARE => plain(Class::Read),
         N::TruncateStmt(_) | N::LockStmt(_) | N::NotifyStmt(_) | N::CallStmt(_) => plain(Class::Write),
         N::DeclareCursorStmt(stmt) => as_inner(stmt.query.as_deref(), kind),
         N::PrepareStmt(stmt) => Found { prepares: true, ..as_inner(stmt.query.as_deref(), kind) },
@@ -130,6 +132,9 @@ fn found(node: Option<&NodeEnum>) -> Found {
         _ => plain(Class::Definition),
     }
 }
+
+/// `AccessShareLock`: what each SELECT takes of the tables that it reads.
+const ACCESS_SHARE: i32 = 1;
 
 fn inner(node: Option<&protobuf::Node>) -> Option<Found> {
     node.map(|node| found(node.node.as_ref()))
@@ -225,9 +230,10 @@ fn is_plainly_on(node: &protobuf::Node) -> bool {
 }
 
 /// Functions of PostgreSQL's own that write, take a transaction id, or act on the server: those of `pg_proc` of 14 to 18.
-/// What is gone with its session is no write: advisory locks, `setseed`. Others cannot be known: what a function does is
-/// the server's affair.
-pub const WRITERS: [&str; 50] = [
+/// What is gone with its session is no write: advisory locks, `setseed`; nor what is gone with its transaction:
+/// `pg_export_snapshot`, which changes no data and which `pg_dump --jobs` reads by. Others cannot be known: what a function
+/// does is the server's affair.
+pub const WRITERS: [&str; 49] = [
     "nextval",
     "setval",
     "pg_notify",
@@ -255,7 +261,6 @@ pub const WRITERS: [&str; 50] = [
     "pg_create_restore_point",
     "pg_current_xact_id",
     "pg_drop_replication_slot",
-    "pg_export_snapshot",
     "pg_import_system_collations",
     "pg_log_backend_memory_contexts",
     "pg_log_standby_snapshot",
@@ -283,6 +288,17 @@ pub const WRITERS: [&str; 50] = [
 /// Functions of PostgreSQL's own that run a SELECT which they are given as text. It may call any of [`WRITERS`] or `set_config`.
 const RUNNERS: [&str; 4] = ["query_to_xml", "query_to_xml_and_xmlschema", "ts_rewrite", "ts_stat"];
 
+/// And those that are told by a literal what to read: a table, a schema, or a SELECT of which they show the columns.
+const TOLD: [&str; 7] = [
+    "query_to_xmlschema",
+    "schema_to_xml",
+    "schema_to_xml_and_xmlschema",
+    "schema_to_xmlschema",
+    "table_to_xml",
+    "table_to_xml_and_xmlschema",
+    "table_to_xmlschema",
+];
+
 /// A SELECT, or the parameters of EXECUTE: every node of its tree is looked at.
 fn read(node: &NodeEnum, kind: Kind) -> Found {
     let mut reading = Reading { found: Found::plain(Class::Read, kind), calls: Vec::new() };
@@ -303,8 +319,35 @@ struct Reading {
 struct Call {
     /// Its function is set_config.
     sets: bool,
-    /// It may be of a setting that makes transactions read-only: so it says, or the text does not show which it is.
-    opens: bool,
+    setting: Setting,
+}
+
+/// The setting of a set_config, as far as its arguments say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    /// It may be one that makes transactions read-only.
+    Unknown,
+    /// It is one.
+    ReadOnly,
+    /// It is none, or its value is no boolean.
+    Other,
+}
+
+/// No boolean is written with so many characters.
+const NO_BOOLEAN_CHARS: usize = 6;
+
+impl Call {
+    /// A literal among its arguments.
+    fn argument(&mut self, number: usize, word: &str) {
+        self.setting = match (number, self.setting) {
+            // With standard_conforming_strings off a backslash would spell something else.
+            _ if word.contains('\\') => return,
+            (0, _) if is_read_only_setting(word) => Setting::ReadOnly,
+            (0, _) => Setting::Other,
+            (1, Setting::Unknown) if word.trim().len() >= NO_BOOLEAN_CHARS => Setting::Other,
+            (_, known) => known,
+        };
+    }
 }
 
 impl Reading {
@@ -323,7 +366,7 @@ impl walk::Look for Reading {
             }
             [.., Step::Name("LockingClause")] => self.because(Class::Write, "FOR UPDATE or FOR SHARE"),
             [.., Step::Name("into_clause")] => self.because(Class::Definition, "INTO"),
-            [.., Step::Name("FuncCall")] => self.calls.push(Call { sets: false, opens: true }),
+            [.., Step::Name("FuncCall")] => self.calls.push(Call { sets: false, setting: Setting::Unknown }),
             // The last part of a name is the function's.
             [.., Step::Name("FuncCall"), Step::Name("funcname"), Step::Item(_)] => {
                 self.calls.last_mut().into_iter().for_each(|call| call.sets = false);
@@ -336,7 +379,7 @@ impl walk::Look for Reading {
         if !matches!(path, [.., Step::Name("FuncCall")]) {
             return;
         }
-        if self.calls.pop().is_some_and(|call| call.sets && call.opens) {
+        if self.calls.pop().is_some_and(|call| call.sets && call.setting != Setting::Other) {
             let because = "set_config() of a setting that opens transactions to writes, or of any";
             self.because(Class::Write, because);
         }
@@ -359,16 +402,13 @@ impl walk::Look for Reading {
                 ..,
                 Name("FuncCall"),
                 Name("args"),
-                Item(0),
+                Item(argument),
                 Name("node"),
                 Name("AConst"),
                 Name("val"),
                 Name("Sval"),
                 Name("sval"),
-            ] => {
-                // With standard_conforming_strings off a backslash would spell something else.
-                call.opens = is_read_only_setting(word) || word.contains('\\');
-            }
+            ] => call.argument(*argument, word),
             _ => {}
         }
     }
@@ -406,7 +446,7 @@ pub struct Named {
 /// Longest remark (characters); the rest is cut.
 const REMARK_CHARS_MAX: usize = 200;
 
-/// Longest statement whose remark is more than its kind (bytes): it has to be parsed once more, while the first tree is held.
+/// Longest statement whose remark is more than its kind (bytes): it has to be parsed once more.
 const REMARK_TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// The names of a text's statements. A PREPARE has that of its body. `None` for transaction control, which no list
@@ -416,11 +456,23 @@ const REMARK_TEXT_BYTES_MAX: usize = 16 << 10;
 /// The parser could not read it.
 pub fn names(text: &[u8]) -> Result<Vec<Option<Named>>, Unparsed> {
     let text = readable(text)?;
-    let tree = meaning::tree(&text)?;
-    tree.stmts.iter().map(|raw| name_of(raw, &text)).collect()
+    // The tree is gone before the parser reads the statements again.
+    let parts: Vec<Option<Part<'_>>> = {
+        let tree = meaning::tree(&text)?;
+        tree.stmts.iter().map(|raw| part_of(raw, &text)).collect::<Result<_, _>>()?
+    };
+    parts.iter().map(|part| part.as_ref().map(named).transpose()).collect()
 }
 
-fn name_of(raw: &protobuf::RawStmt, text: &str) -> Result<Option<Named>, Unparsed> {
+/// What a statement's name is made of.
+struct Part<'a> {
+    text: &'a str,
+    kind: Kind,
+    /// Its literals are what it does.
+    letter_by_letter: bool,
+}
+
+fn part_of<'a>(raw: &protobuf::RawStmt, text: &'a str) -> Result<Option<Part<'a>>, Unparsed> {
     let start = usize::try_from(raw.stmt_location).map_err(|_| Unparsed::Syntax)?;
     let len = usize::try_from(raw.stmt_len).map_err(|_| Unparsed::Syntax)?;
     let end = if len == 0 { text.len() } else { start + len };
@@ -429,18 +481,36 @@ fn name_of(raw: &protobuf::RawStmt, text: &str) -> Result<Option<Named>, Unparse
     if found(node) == Found::plain(Class::Control, meaning::kind(node)) {
         return Ok(None);
     }
-    if let Some(NodeEnum::PrepareStmt(stmt)) = node {
-        let body = stmt.query.as_ref().and_then(|query| query.node.as_ref()).ok_or(Unparsed::Syntax)?;
-        let body = body.deparse(pg_query::DeparseOptions::default()).map_err(|_| Unparsed::Syntax)?;
-        return named(&body, stmt.query.as_ref().and_then(|query| query.node.as_ref())).map(Some);
-    }
-    named(own, node).map(Some)
+    let (text, node) = match node {
+        Some(NodeEnum::PrepareStmt(stmt)) => {
+            let body = stmt.query.as_ref().and_then(|query| query.node.as_ref());
+            (body_of_prepare(own).ok_or(Unparsed::Syntax)?, body)
+        }
+        node => (own, node),
+    };
+    let letter_by_letter = !literals_are_parameters(node) || node.is_some_and(is_told_by_literals);
+    Ok(Some(Part { text, kind: meaning::kind(node), letter_by_letter }))
 }
 
-fn named(text: &str, node: Option<&NodeEnum>) -> Result<Named, Unparsed> {
+/// Of `PREPARE name [(types)] AS body` the body. AS is no name without quotes, and within types it stands in parentheses only.
+fn body_of_prepare(text: &str) -> Option<&str> {
+    let mut depth = 0usize;
+    let end = scan::scan(text.as_bytes(), true).find_map(|token| {
+        match &text.as_bytes()[token.start..token.end] {
+            b"(" => depth += 1,
+            b")" => depth = depth.saturating_sub(1),
+            word if depth == 0 && word.eq_ignore_ascii_case(b"as") => return Some(token.end),
+            _ => {}
+        }
+        None
+    })?;
+    text.get(end..)
+}
+
+fn named(part: &Part<'_>) -> Result<Named, Unparsed> {
+    let Part { text, kind, letter_by_letter } = *part;
     let shape = pg_query::fingerprint(text, 0, meaning::full_names()).map_err(|_| Unparsed::Syntax)?.value;
-    let kind = meaning::kind(node);
-    if !literals_are_parameters(node) || node.is_some_and(is_told_by_literals) {
+    if letter_by_letter {
         let text = hash_of(text.trim());
         return Ok(Named { print: Print { shape, text }, remark: kind.as_str().to_owned() });
     }
@@ -448,22 +518,22 @@ fn named(text: &str, node: Option<&NodeEnum>) -> Result<Named, Unparsed> {
     Ok(Named { print: Print { shape, text: 0 }, remark })
 }
 
-/// Does a call in it do what a literal says: a setting, or SQL?
+/// Does a call in it do what a literal says: a setting, a table, or SQL?
 fn is_told_by_literals(node: &NodeEnum) -> bool {
-    let mut told = Told(false);
-    walk::walk(node, &mut told).is_err() || told.0
+    let mut found = FindTold(false);
+    walk::walk(node, &mut found).is_err() || found.0
 }
 
-struct Told(bool);
+struct FindTold(bool);
 
-impl walk::Look for Told {
+impl walk::Look for FindTold {
     fn node(&mut self, _: &[Step]) {}
 
     fn end(&mut self, _: &[Step]) {}
 
     fn word(&mut self, path: &[Step], word: &str) {
         let name = matches!(path, [.., Step::Name("String"), Step::Name("sval")]);
-        self.0 |= name && (word == "set_config" || RUNNERS.contains(&word));
+        self.0 |= name && (word == "set_config" || RUNNERS.contains(&word) || TOLD.contains(&word));
     }
 }
 

@@ -98,13 +98,30 @@ const TABLE: &[(&str, Class, &str)] = &[
     ("SELECT gin_clean_pending_list('i')", Class::Write, "nextval"),
     ("SELECT pg_start_backup('a')", Class::Write, "nextval"),
     ("SELECT pg_log_backend_memory_contexts(1)", Class::Write, "nextval"),
-    ("SELECT pg_export_snapshot()", Class::Write, "nextval"),
+    ("SELECT pg_export_snapshot()", Class::Read, ""),
     ("SELECT pg_current_xact_id()", Class::Write, "nextval"),
     ("SELECT pg_current_xact_id_if_assigned()", Class::Read, ""),
     ("SELECT txid_current()", Class::Write, "nextval"),
     ("SELECT pg_stop_making_pinned_objects()", Class::Write, "nextval"),
     ("SELECT binary_upgrade_set_next_pg_type_oid(1)", Class::Write, "nextval"),
     ("SELECT pg_advisory_lock(1), setseed(0)", Class::Read, ""),
+    // As pg_dump does it.
+    (
+        "SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = 'a'",
+        Class::Read,
+        "",
+    ),
+    ("SELECT set_config(name, 'false', false) FROM pg_settings", Class::Write, "set_config"),
+    ("SELECT set_config(name, ' false ', false) FROM pg_settings", Class::Write, "set_config"),
+    ("SELECT set_config(name, '\\x66616c7365', false) FROM pg_settings", Class::Write, "set_config"),
+    ("SELECT set_config(name, NULL, false) FROM pg_settings", Class::Write, "set_config"),
+    ("SELECT set_config(name, b, 'view, foreign-table') FROM pg_settings", Class::Write, "set_config"),
+    ("SELECT set_config('transaction_read_only', 'view, foreign-table', false)", Class::Write, "set_config"),
+    (
+        "SELECT set_config(b, new_value => 'view, foreign-table', is_local => true)",
+        Class::Write,
+        "set_config",
+    ),
     ("SELECT query_to_xml($1, true, true, '')", Class::Write, "text"),
     ("SELECT * FROM ts_stat('SELECT a FROM t')", Class::Write, "text"),
     ("SELECT ts_rewrite('a', 'SELECT b, c FROM t')", Class::Write, "text"),
@@ -137,6 +154,8 @@ const TABLE: &[(&str, Class, &str)] = &[
     ("TRUNCATE t", Class::Write, ""),
     ("COPY t FROM STDIN", Class::Write, ""),
     ("LOCK t", Class::Write, ""),
+    ("LOCK TABLE ONLY s.t, u IN ACCESS SHARE MODE NOWAIT", Class::Read, ""),
+    ("LOCK t IN ROW SHARE MODE", Class::Write, ""),
     ("NOTIFY a", Class::Write, ""),
     ("CALL p()", Class::Write, ""),
     // Definitions.
@@ -230,6 +249,9 @@ fn names_in_an_allow_list() {
         ("EXECUTE a(1)", "EXECUTE b(2)"),
         ("EXPLAIN SELECT 1", "EXPLAIN SELECT 2"),
         ("SET a = 1", " SET a = 1 "),
+        ("PREPARE a AS SELECT b AS a FROM t", "SELECT b AS a FROM t"),
+        ("/* as */ PREPARE \"as\" (numeric(CAST(1 AS int), 2), int[]) /* as */ AS(SELECT 1)", "SELECT 1"),
+        ("PREPARE a AS  select set_config('a','b',true)", "select set_config('a','b',true)"),
         ("SELECT 'set_config', f('a')", "SELECT 'a', f('b')"),
         // What the parser's fingerprint does not see: docs/policy.md.
         ("CLOSE a", "CLOSE b"),
@@ -256,6 +278,7 @@ fn names_in_an_allow_list() {
         ("COPY t FROM STDIN", "COPY t FROM PROGRAM 'x'"),
         ("COPY t TO PROGRAM 'x'", "COPY t TO PROGRAM 'y'"),
         ("NOTIFY a, 'x'", "NOTIFY b, 'y'"),
+        ("LOCK t IN ACCESS SHARE MODE", "LOCK t"),
         ("SELECT set_config('a', 'b', true)", "SELECT set_config('c', 'd', false)"),
         (
             "SELECT a FROM t WHERE set_config('a', $1, true) = b",
@@ -264,6 +287,7 @@ fn names_in_an_allow_list() {
         ("INSERT INTO t SELECT ('a'::text).set_config", "INSERT INTO t SELECT ('b'::text).set_config"),
         ("PREPARE a AS SELECT set_config('a', 'b', true)", "PREPARE a AS SELECT set_config('b', 'b', true)"),
         ("SELECT query_to_xml('a', true, true, '')", "SELECT query_to_xml('b', true, true, '')"),
+        ("SELECT table_to_xml('a', true, true, '')", "SELECT table_to_xml('b', true, true, '')"),
         ("EXPLAIN SELECT 1", "EXPLAIN ANALYZE SELECT 1"),
         ("BEGIN READ WRITE", "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE"),
     ] {
@@ -329,8 +353,13 @@ fn seen_in_a_copy(node: &NodeEnum) -> Class {
             "FuncCall" => {
                 let names = value["funcname"].as_array().and_then(|names| names.last());
                 let sets = names.is_some_and(|name| name["node"]["String"]["sval"] == "set_config");
-                match value["args"][0]["node"]["AConst"]["val"]["Sval"]["sval"].as_str() {
-                    Some(name) if !is_read_only_setting(name) && !name.contains('\\') => Class::Read,
+                let literal = |at: usize| {
+                    let word = value["args"][at]["node"]["AConst"]["val"]["Sval"]["sval"].as_str();
+                    word.filter(|word| !word.contains('\\'))
+                };
+                match (literal(0), literal(1)) {
+                    (Some(name), _) if !is_read_only_setting(name) => Class::Read,
+                    (None, Some(value)) if value.trim().len() >= NO_BOOLEAN_CHARS => Class::Read,
                     _ if sets => Class::Write,
                     _ => Class::Read,
                 }
@@ -382,6 +411,7 @@ fn a_tree_is_made_of_so_many_tokens_only() {
         format!("SELECT {}", list("\"a\"", names)),
         format!("SELECT {}", list("TRUE", names)),
         format!("SELECT {}", list("+-+-+-+-+-+-1", names / 10)),
+        format!("SELECT {}", list(&format!("{}1", "+-".repeat(100)), names / 150)),
         format!("SELECT {}", list("1", tokens / 2)),
         "END;".repeat(names + 1),
     ] {
