@@ -1029,6 +1029,81 @@ fn what_is_said_of_a_shared_statement_is_told_to_nobody() {
     }
 }
 
+/// Rounds of INSERTs of which all or none must be poured. Each client's own are explained to it, where `explained`.
+fn rounds_explained(pg: &Postgres, db: &str, clients: &mut [Raw], explained: impl Fn(usize) -> bool) {
+    for round in 0..ROUNDS {
+        let script = |c| {
+            let insert = format!("INSERT INTO t (a, b) VALUES ({}, 'of {c}')", number(c, round, 0));
+            let params = [Some(number(c, round, 1).to_string()), Some(format!("of {c}"))];
+            let params: Vec<_> = params.iter().map(Option::as_deref).collect();
+            vec![Step::query(&insert), Step::extended("INSERT INTO t (a, b) VALUES ($1, $2)", &params)]
+        };
+        let scripts: Vec<_> = (0..clients.len()).map(script).collect();
+        for (c, seen) in crowd::run(clients, &scripts, false).iter().enumerate() {
+            assert_eq!((errors(seen), tags(seen).len()), (Vec::new(), 2));
+            let notices = seen.iter().filter(|m| m.tag == backend::NOTICE_RESPONSE);
+            let own = notices.filter(|m| m.field(b'M').contains("INSERT INTO t (a, b)")).count();
+            assert_eq!(own, if explained(c) { 2 } else { 0 }, "{c}: {}", comparable(seen));
+        }
+    }
+    let rows = pg.psql(db, "SELECT count(*) FROM t");
+    assert_eq!(rows.trim(), (2 * ROUNDS * clients.len()).to_string());
+}
+
+const EXPLAINED: &str = "SET auto_explain.log_min_duration = 0; SET auto_explain.log_level = notice";
+
+/// What it says then is about the client's own statement, and directly the client hears it.
+#[test]
+fn a_client_that_has_set_what_is_a_librarys_is_not_poured() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    pg.psql(&db, &format!("ALTER DATABASE {db} SET session_preload_libraries = 'auto_explain'"));
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    for client in &mut clients {
+        client.rows("SET app.tenant = '5'");
+        client.query(EXPLAINED);
+    }
+    rounds_explained(pg, &db, &mut clients, |_| true);
+    let (rows, commands) = rows_and_commands(pg, &db, "t");
+    assert_eq!(rows, commands);
+    let mut console = Raw::login(proxy.port(), "pgbouncer");
+    let reason = "session setting of a library: auto_explain.log_level";
+    assert!(find(&mut console, "SHOW COALESCE_TABLES", &[("reason", reason)]).is_some());
+}
+
+/// Nobody reads them but expressions, and those are not poured.
+#[test]
+fn settings_that_are_nobodys_split_no_batches() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    for (c, client) in clients.iter_mut().enumerate().skip(1) {
+        client.rows(&format!("SET app.tenant = '{c}'"));
+        client.rows(&format!("SELECT set_config('auto_explain.log_level', 'notice', false), {c}"));
+    }
+    rounds_explained(pg, &db, &mut clients, |_| false);
+    let (rows, commands) = rows_and_commands(pg, &db, "t");
+    assert!(2 * commands < rows, "{rows} rows by {commands} commands");
+    let together = "SELECT count(*) > 0 FROM (SELECT FROM t GROUP BY xmin::text HAVING bool_or(b = 'of 0') AND bool_or(b <> 'of 0')) x";
+    assert_eq!(pg.psql(&db, together).trim(), "t");
+}
+
+/// It may look at each of the client's statements from then on, whatever the client has set.
+#[test]
+fn a_client_that_has_loaded_a_library_is_not_poured() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    for setting in EXPLAINED.split("; ") {
+        pg.psql(&db, &format!("ALTER DATABASE {db} {setting}"));
+    }
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    clients.iter_mut().for_each(|client| drop(client.rows("LOAD 'auto_explain'")));
+    rounds_explained(pg, &db, &mut clients, |_| true);
+}
+
 /// The characters of a statement are settled when it is parsed.
 #[test]
 fn a_literal_that_was_parsed_in_another_encoding_stays_what_it_was() {

@@ -17,9 +17,9 @@ use serde::Deserialize;
 
 use crate::wire::Oid;
 pub use queries::{
-    ELIGIBILITY_SQL, INCARNATION_SQL, NAMES_SQL, SAME_TABLE_SQL, SESSION_SQL, STATUS_SQL, TYPES_SQL,
-    decode_guard, decode_sentinel, decode_types, guard_sql, is_guard_error, lookup_name, put_identifier,
-    sentinel_sql,
+    ELIGIBILITY_SQL, INCARNATION_SQL, LIBRARIES_SQL, NAMES_SQL, SAME_TABLE_SQL, SESSION_SQL, STATUS_SQL,
+    TYPES_SQL, decode_guard, decode_sentinel, decode_types, guard_sql, is_guard_error, lookup_name,
+    put_identifier, sentinel_sql,
 };
 
 /// Most columns a heap table can have (`MaxHeapAttributeNumber`).
@@ -312,6 +312,8 @@ pub enum Reason {
         /// Its value.
         value: String,
     },
+    /// The session has set this one of a loaded library's, which may look at each statement.
+    LibrarySetting(String),
 }
 
 impl Reason {
@@ -355,6 +357,7 @@ impl Reason {
             Self::ParameterList => "parameter list",
             Self::TemporarySchema => "session has temporary objects",
             Self::Setting { .. } => "session setting",
+            Self::LibrarySetting(_) => "session setting of a library",
         }
     }
 
@@ -397,7 +400,8 @@ impl std::fmt::Display for Reason {
             | Self::GeneratedColumn(x)
             | Self::DomainLeftOut(x)
             | Self::Sequence(x)
-            | Self::FrozenLiteral(x) => write!(f, ": {x}"),
+            | Self::FrozenLiteral(x)
+            | Self::LibrarySetting(x) => write!(f, ": {x}"),
             Self::Type { column, base } => write!(f, ": {column} {base}"),
             Self::Default { column, why } => write!(f, ": {column} {why}"),
             Self::Literal { column, class, base } => write!(f, ": {class} into {column} {base}"),

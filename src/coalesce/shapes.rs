@@ -88,7 +88,7 @@ impl Source<'_> {
             Self::Literals { lifted, .. } => lifted.tail,
             Self::Prepared(statement) => statement.as_insert().map(|insert| insert.tail).unwrap_or_default(),
         };
-        if tail.is_plain() { vars.pour_class } else { vars.answer_class }
+        vars.asked_class(!tail.is_plain())
     }
 }
 
@@ -271,7 +271,7 @@ impl Shape {
 
     /// Hot path. Is it refused, to a session of this pool with these settings? It came by then.
     pub fn refuses(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
-        let of_class = self.class == vars.pour_class || self.class == vars.answer_class;
+        let of_class = [false, true].map(|answers| vars.asked_class(answers)).contains(&self.class);
         let same = of_class && self.pool == Arc::as_ptr(pool) as usize;
         let refused = same && self.known.load().is_refusal();
         if refused {
@@ -314,7 +314,7 @@ const PREPARED_KEPT: usize = 32;
 impl Recent {
     /// Hot path. What [`Lanes::find`] would come to for `text`; `None` says nothing.
     pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<Lately<'_>> {
-        let head = self.literals.head(&(Arc::as_ptr(pool) as usize, vars.pour_class), text)?;
+        let head = self.literals.head(&(Arc::as_ptr(pool) as usize, vars.asked_class(false)), text)?;
         if head.newest().and_then(Weak::upgrade).is_some_and(|shape| shape.rules_out_its_table()) {
             return Some(Lately::Refused);
         }

@@ -65,6 +65,8 @@ pub struct VarSet {
     pub pour_class: u64,
     /// As `pour_class`, and equal only where values are written in the same way in an answer.
     pub answer_class: u64,
+    /// Equal for sets that set the same settings with a dot in their name, whatever to; 0: none.
+    custom: u64,
     /// What is made without a schema may be made in that of temporary objects: the `search_path` names it.
     pub names_temp: bool,
 }
@@ -92,6 +94,17 @@ impl VarSet {
     /// The values that may matter to what an INSERT stores, or to the rows that it answers.
     pub fn answering(&self) -> impl Iterator<Item = (&str, &str)> {
         self.iter().filter(|(name, _)| matters_to_answer(name))
+    }
+
+    /// What sessions agree on that are told the same of an INSERT; `answers`: of one that answers rows. A setting of a library's may
+    /// have that see or say something of each statement; which name is one is not known here.
+    pub fn asked_class(&self, answers: bool) -> u64 {
+        (if answers { self.answer_class } else { self.pour_class }) ^ self.custom
+    }
+
+    /// Settings with a dot in their name: a library's, or nobody's (`app.user`).
+    pub fn custom_names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(name, _)| name).filter(|name| is_custom(name))
     }
 
     /// Those that a connection that is there cannot be given any more.
@@ -192,8 +205,13 @@ pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet, anew: bool) -> Vec<Change
     steps
 }
 
+/// A library's, or nobody's.
+fn is_custom(name: &str) -> bool {
+    name.contains('.')
+}
+
 /// Settings that can't matter to what an INSERT stores or answers (values of `app.*` settings are read by
-/// expressions only, and those are not poured).
+/// expressions only, and those are not poured; for those of libraries see [`VarSet::asked_class`]).
 fn matters_to_insert(name: &str) -> bool {
     const NOT: [&str; 8] = [
         "application_name",
@@ -205,7 +223,7 @@ fn matters_to_insert(name: &str) -> bool {
         "transaction_timeout",
         "bytea_output",
     ];
-    !NOT.contains(&name) && !name.contains('.')
+    !NOT.contains(&name) && !is_custom(name)
 }
 
 /// As [`matters_to_insert`], where the INSERT has RETURNING.
@@ -238,9 +256,12 @@ impl Vars {
         let pour_class = self.hasher.hash_one(&pour);
         let answer: Vec<_> = values.iter().filter(|(n, _)| matters_to_answer(n)).collect();
         let answer_class = self.hasher.hash_one(&answer);
+        let mut custom = values.keys().filter(|name| is_custom(name)).peekable();
+        let custom = custom.peek().is_some().then(|| self.hasher.hash_one(custom.collect::<Vec<_>>()));
         let names_temp =
             values.get("search_path").is_some_and(|path| path.to_ascii_lowercase().contains("pg_temp"));
-        let set = Arc::new(VarSet { values, pour_class, answer_class, names_temp });
+        let custom = custom.unwrap_or_default();
+        let set = Arc::new(VarSet { values, pour_class, answer_class, custom, names_temp });
         slot.push(Arc::downgrade(&set));
         if known.len().is_multiple_of(256) {
             known.retain(|_, slot| slot.iter().any(|weak| weak.strong_count() > 0));
@@ -319,5 +340,23 @@ mod tests {
         assert_eq!(a.pour_class, d.pour_class);
         assert_eq!(a.answer_class, b.answer_class);
         assert_ne!(a.answer_class, d.answer_class);
+    }
+
+    #[test]
+    fn settings_with_a_dot_split_questions_by_their_names_and_no_batches() {
+        let vars = Vars::default();
+        let none = vars.intern([("timezone", "UTC")]);
+        let [one, other, two] =
+            [[("a.b", "1"), ("a.b", "1")], [("a.b", "2"), ("a.b", "2")], [("a.b", "1"), ("a.c", "1")]]
+                .map(|custom| vars.intern(custom.into_iter().chain([("timezone", "UTC")])));
+        for set in [&one, &other, &two] {
+            assert_eq!((set.pour_class, set.answer_class), (none.pour_class, none.answer_class));
+        }
+        for answers in [false, true] {
+            let [none, one, other, two] = [&none, &one, &other, &two].map(|set| set.asked_class(answers));
+            assert_eq!(one, other);
+            assert!(none != one && none != two && one != two);
+        }
+        assert_eq!(two.custom_names().collect::<Vec<_>>(), ["a.b", "a.c"]);
     }
 }

@@ -326,6 +326,8 @@ pub struct Ties {
     pub for_good: bool,
     /// It has set, or may have, what the server shows only to who may read all settings, and nobody who may has asked since.
     pub hidden: bool,
+    /// It has loaded a library, which may look at each statement from then on: its own would directly be looked at to the end.
+    pub loaded: bool,
     /// It has made a temporary object on the server connection at hand, or may have: what is planned there is planned since.
     pub plans_renewed: bool,
 }
@@ -502,7 +504,8 @@ impl State {
     /// Nothing but `harmless` does.
     pub(super) fn can_pour_behind(&self, harmless: Effects) -> bool {
         let taint = self.ties.taint.difference(harmless);
-        self.shares_servers() && self.bounds.max_prepared > 0 && self.part.up == 0 && taint == Effects::NONE
+        let harmless = taint == Effects::NONE && !self.ties.loaded;
+        self.shares_servers() && self.bounds.max_prepared > 0 && self.part.up == 0 && harmless
     }
 
     /// standard_conforming_strings, as the server said last.

@@ -35,6 +35,7 @@ impl State {
         self.ties.local |= found.contains(Effects::LOCAL);
         self.note_giving_back(found, text);
         self.ties.for_good |= found.contains(Effects::BACKEND) && !self.lets_state_through();
+        self.ties.loaded |= found.contains(Effects::LOAD);
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);

@@ -221,6 +221,12 @@ pub fn decode_types(names: usize, columns: &[Option<&[u8]>]) -> Result<Vec<Oid>,
 /// of one text, which is empty then.
 pub const NAMES_SQL: &str = concat!("SELECT ", others_query!("$1::pg_catalog.name[]"));
 
+/// Asks which of some settings is a library's: `$1` their names in JSON, in lower case. Answers one row of one text, NULL where each is
+/// nobody's. What nobody has defined the view does not show.
+pub const LIBRARIES_SQL: &str = "SELECT pg_catalog.min(s.name) FROM pg_catalog.pg_settings s
+ WHERE pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) ANY (ARRAY(
+       SELECT n.name FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)))";
+
 /// Asks for one table. `$1`: its name as [`lookup_name`] writes it, resolved by the session that asks. Answers one row
 /// of one text column, JSON; the relation is `null` there when the name resolves to nothing. Takes 5 to 10 ms.
 ///

@@ -140,6 +140,9 @@ impl Question {
         target: &mut meaning::InsertTarget,
         lifted: &Lifted,
     ) -> Result<Answer, Refusal> {
+        if let Some(name) = asker.library_setting().await? {
+            return Err(Refusal::from(Reason::LibrarySetting(name)).of_whole_table());
+        }
         let name = catalog::lookup_name(target.schema.as_deref(), &target.table);
         let seen = asker.table(tables, &name).await?;
         if (lifted.looks_up_types() || target.returns_text() || target.computes()) && seen.names_catalog {
@@ -242,6 +245,22 @@ impl<'a> Asker<'a> {
         if let Some(server) = self.server.filter(|server| !spoilt && server.is_reusable()) {
             server.release(Instant::now());
         }
+    }
+
+    /// A setting of a library's that the client has set: what the library says or does then is about the client's own statement, and
+    /// what it would of a shared one is known to nobody here.
+    async fn library_setting(&mut self) -> Result<Option<String>, Refusal> {
+        let names: Vec<&str> = self.vars.custom_names().collect();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let names = serde_json::to_string(&names).unwrap_or_default();
+        let max = self.max();
+        let server = self.server().await?;
+        let reply =
+            server.prepared(libraries_statement(), &[Some(names.as_bytes())], max).await.map_err(lost)?;
+        let row = one_row(&reply)?;
+        Ok(row.first().copied().flatten().map(|name| String::from_utf8_lossy(name).into_owned()))
     }
 
     /// What the table is like, by the name that the statement has for it.
@@ -371,6 +390,11 @@ fn types_statement() -> &'static Arc<Statement> {
 fn names_statement() -> &'static Arc<Statement> {
     static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
     statement(&CELL, catalog::NAMES_SQL)
+}
+
+fn libraries_statement() -> &'static Arc<Statement> {
+    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    statement(&CELL, catalog::LIBRARIES_SQL)
 }
 
 /// The check inside a flush's transaction.
