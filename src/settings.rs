@@ -832,7 +832,7 @@ pub struct Coalesce {
     pub flush_timeout: Duration,
     /// Longest value that is poured (bytes).
     pub max_value_bytes: usize,
-    /// Bytes waiting in all lanes together; beyond it everything passes through.
+    /// Bytes waiting in all lanes, and for the ends of units, together; beyond it everything passes through.
     pub budget_bytes: usize,
     /// T1: one client's pipeline.
     pub pipeline: bool,
@@ -849,7 +849,11 @@ pub struct Coalesce {
 impl Coalesce {
     /// Are INSERTs into some table answered before they are stored?
     pub fn defers(&self) -> bool {
-        self.deferred || self.tables.values().any(|table| table.deferred == Some(true))
+        let deferred = |mode, deferred| mode == CoalesceMode::On && deferred;
+        let table = |table: &CoalesceTable| {
+            deferred(table.mode.unwrap_or(self.mode), table.deferred.unwrap_or(self.deferred))
+        };
+        deferred(self.mode, self.deferred) || self.tables.values().any(table)
     }
 
     /// What holds for the clients of a user. A `false` wins over a `true`, whether it is said of the user or of a table;

@@ -5,7 +5,7 @@ mod support;
 
 use pgsluice::limits::HELD_BYTES_MAX;
 use pgsluice::wire::{backend, frontend};
-use support::console::find;
+use support::console::{find, until};
 use support::crowd::{self, comparable, put_bind_binary, to_portal};
 use support::pouring::{
     CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
@@ -1102,6 +1102,73 @@ fn a_client_that_has_loaded_a_library_is_not_poured() {
     let mut clients = warmed(pg, &proxy, &db, CLIENTS);
     clients.iter_mut().for_each(|client| drop(client.rows("LOAD 'auto_explain'")));
     rounds_explained(pg, &db, &mut clients, |_| true);
+}
+
+const WITH_PARAMETERS: &str = "INSERT INTO t (a, b) VALUES ($1, $2)";
+
+fn sync() -> Vec<u8> {
+    let mut sync = Vec::new();
+    frontend::put_empty(&mut sync, frontend::SYNC);
+    sync
+}
+
+/// The messages of one row, without a Sync.
+fn without_sync(sql: &str, a: &str) -> Vec<u8> {
+    let Step { mut bytes, .. } = Step::extended(sql, &[Some(a), Some("x")]);
+    bytes.truncate(bytes.len() - sync().len());
+    bytes
+}
+
+/// Waits until rows of `WITH_PARAMETERS` are poured, or would be.
+fn learnt(proxy: &Proxy, client: &mut Raw, a: &str) {
+    client.extended(WITH_PARAMETERS, &[Some(a), Some("x")]);
+    let mut console = Raw::login(proxy.port(), "pgbouncer");
+    until(&mut console, "SHOW COALESCE_TABLES", &[("table", "public.t"), ("eligible", "yes")]);
+}
+
+/// Whoever sends no Sync for long may mean to: directly his statements are run as they come, and what they meet is told.
+#[test]
+fn a_unit_is_run_also_where_its_end_does_not_come() {
+    let pg = Postgres::shared();
+    for (coalesce, begun) in
+        [("", false), ("", true), ("deferred = true", true), ("mode = \"shadow\"", false)]
+    {
+        let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+        let proxy = Proxy::to(pg, "", "", &format!("[coalesce]\n{coalesce}"));
+        let mut client = Raw::login(proxy.port(), &db);
+        learnt(&proxy, &mut client, "1");
+        if begun {
+            client.rows("BEGIN");
+            assert_eq!(errors(&client.extended(WITH_PARAMETERS, &[Some("2"), Some("x")])), []);
+        }
+        client.send(&without_sync(WITH_PARAMETERS, "1"));
+        let error = client.read_until(backend::ERROR_RESPONSE).pop().expect("an error");
+        assert_eq!(error.sqlstate(), "23505", "{coalesce} {begun}");
+        client.send(&sync());
+        let status = client.read_until_ready().pop().expect("ReadyForQuery").body;
+        assert_eq!(status, [if begun { b'E' } else { b'I' }], "{coalesce} {begun}");
+    }
+}
+
+/// What waits for the end of its unit is in the memory of all clients, as what waits in a batch is.
+#[test]
+fn messages_that_are_held_are_in_the_budget() {
+    let pg = Postgres::shared();
+    let wordy = format!("/* {} */ {WITH_PARAMETERS}", "x".repeat(4000));
+    for (budget, commands) in [("64kB", 40), ("4MB", 1)] {
+        let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+        let bounds = format!("max_bytes = \"64kB\"\nbudget_bytes = \"{budget}\"");
+        let proxy = Proxy::to(pg, "", "", &format!("[coalesce]\n{bounds}"));
+        let mut client = Raw::login(proxy.port(), &db);
+        learnt(&proxy, &mut client, "1");
+        pg.psql(&db, "TRUNCATE t");
+        let mut unit: Vec<u8> = (0..40).flat_map(|a| without_sync(&wordy, &a.to_string())).collect();
+        unit.extend(sync());
+        client.send(&unit);
+        let seen = client.read_until_ready();
+        assert_eq!((errors(&seen), tags(&seen).len()), (Vec::new(), 40));
+        assert_eq!(rows_and_commands(pg, &db, "t"), (40, commands), "{budget}");
+    }
 }
 
 /// The characters of a statement are settled when it is parsed.

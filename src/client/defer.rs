@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
+use super::hold::Budget;
 use super::pour::{Answers, Found, Poured};
 use super::session::Session;
 use super::state::{Fault, Late};
@@ -74,27 +75,6 @@ struct Commit {
     answers: Vec<u8>,
 }
 
-/// Bytes that are given back.
-#[derive(Debug)]
-struct Budget {
-    lanes: Arc<Lanes>,
-    bytes: usize,
-}
-
-impl Budget {
-    fn take(&mut self, bytes: usize, budget: usize) -> bool {
-        let within = self.lanes.within_budget(bytes, budget);
-        self.bytes += if within { bytes } else { 0 };
-        within
-    }
-}
-
-impl Drop for Budget {
-    fn drop(&mut self) {
-        self.lanes.return_budget(self.bytes);
-    }
-}
-
 impl Deferred {
     fn new(lanes: &Arc<Lanes>, names: Names) -> Self {
         Self {
@@ -108,7 +88,7 @@ impl Deferred {
             names,
             told: Vec::new(),
             commit: None,
-            budget: Budget { lanes: Arc::clone(lanes), bytes: 0 },
+            budget: Budget::new(lanes),
         }
     }
 
@@ -229,8 +209,8 @@ impl Session {
         let rest = if self.may_pour() { walk.stretch(scratch) } else { Rest::Other };
         let (work, names) = (walk.work(0), walk.names.clone());
         match rest {
-            Rest::Cut => Ok(Step::NeedMore),
-            Rest::Other => Ok(Step::No),
+            Rest::Cut if walk.may_wait() => Ok(Step::NeedMore),
+            Rest::Cut | Rest::Other => Ok(Step::No),
             Rest::Open => {
                 let begins = self.deferred.is_none();
                 let held = self.hold(work, scratch);

@@ -15,6 +15,7 @@
 
 mod defer;
 pub mod handshake;
+mod hold;
 mod judge;
 pub mod login;
 mod pour;

@@ -285,7 +285,9 @@ impl Session {
             match walk.stretch(scratch) {
                 Rest::Open if found.is_none() && walk.pos < walk.buf.len() => continue,
                 // The client may wait for the answers to what came before.
-                Rest::Cut if found.is_none() && !walk.had_block => return Ok(Look::NeedMore),
+                Rest::Cut if found.is_none() && !walk.had_block && walk.may_wait() => {
+                    return Ok(Look::NeedMore);
+                }
                 Rest::Whole => {}
                 _ => {
                     scratch.back_to(&before);

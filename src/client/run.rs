@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::hold::Hold;
 use super::pour::with_notices;
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
@@ -131,10 +132,14 @@ impl Session {
 
     /// Pours the run at the front, or lets it pass: then it is not looked at again.
     pub(super) async fn pour_run(&mut self, server: &mut Checkout, opening: Opening) -> Result<(), Fault> {
+        let mut hold = None;
         let look = loop {
-            let more = self.client.bytes().len() < PART_BYTES;
+            let more = self.client.bytes().len() < PART_BYTES && !hold.as_ref().is_some_and(Hold::is_over);
             match SCRATCH.with(|scratch| self.look_at_run(opening, more, &mut scratch.borrow_mut()))? {
-                Look::NeedMore => self.read_unit(false, PART_BYTES).await?,
+                Look::NeedMore => {
+                    let hold = hold.get_or_insert_with(|| Hold::new(&self.cx.lanes, &self.settings.coalesce));
+                    self.read_unit(false, PART_BYTES, hold).await?;
+                }
                 look => break look,
             }
         };
@@ -161,6 +166,10 @@ impl Session {
             self.client.prepare_out();
             self.client.out.extend_from_slice(&answers);
             self.client.consume(run.bytes);
+            if hold.is_some_and(|hold| hold.is_over()) {
+                // What stands behind it was waited for with it.
+                self.let_pass(self.client.bytes().len());
+            }
             self.names_are(names);
             // What an unnamed portal is now, the run has left.
             (self.state.shapes.bound, self.state.fold.left) = (None, false);
@@ -181,7 +190,7 @@ impl Session {
         let (found, rest) = whole_stretches(&mut walk, scratch);
         let found = match rest {
             _ if !scratch.cuts.is_empty() => found,
-            Rest::Cut if more => return Ok(Look::NeedMore),
+            Rest::Cut if more && walk.may_wait() => return Ok(Look::NeedMore),
             _ => self.look_at_part(opening, walk.border, scratch),
         };
         let rows = scratch.row_count();

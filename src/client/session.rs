@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::Context;
 use super::defer::{Deferred, Left};
+use super::hold::Hold;
 use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
@@ -19,7 +20,6 @@ use super::state::{
     BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, Ties, UNKEPT, UNPINS,
     Withheld, check_length, may_go_in_pieces, policy_error,
 };
-use super::walk::within_unit;
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
 use crate::coalesce::shapes::Shape;
@@ -167,6 +167,7 @@ impl Session {
 
     /// Transaction and statement mode: a server for each transaction.
     async fn share(&mut self) -> Result<(), Fault> {
+        let mut hold = None;
         loop {
             match self.idle().await? {
                 Woken::Input => {}
@@ -179,16 +180,17 @@ impl Session {
             if self.answer_without_server()? {
                 continue;
             }
+            let poured = self.pour_or_defer().await?;
+            if matches!(poured, Poured::NeedMore) && self.holds_on(&mut hold).await? {
+                continue;
+            }
+            hold = None;
             // Kept until the answer is there: a batch waits for it.
-            let _single = match self.pour_or_defer().await? {
+            let _single = match poured {
                 Poured::Answered => {
                     if self.draining && self.deferred.is_none() {
                         self.obey(true)?;
                     }
-                    continue;
-                }
-                Poured::NeedMore if self.client.bytes().len() < HELD_BYTES_MAX => {
-                    self.read_unit(self.deferred.is_none(), HELD_BYTES_MAX).await?;
                     continue;
                 }
                 Poured::NeedMore => None,
@@ -219,6 +221,16 @@ impl Session {
             let taken = self.client.consumed() - before;
             self.went_singly(taken);
         }
+    }
+
+    /// The end of the unit at the front is not here yet. False: it has been waited for, and what is here goes as it was sent.
+    async fn holds_on(&mut self, hold: &mut Option<Hold>) -> Result<bool, Fault> {
+        let hold = hold.get_or_insert_with(|| Hold::new(&self.cx.lanes, &self.settings.coalesce));
+        if hold.is_over() || self.client.bytes().len() >= HELD_BYTES_MAX {
+            return Ok(false);
+        }
+        self.read_unit(self.deferred.is_none(), HELD_BYTES_MAX, hold).await?;
+        Ok(true)
     }
 
     /// Hot path. What was held by a block has to leave on [`Poured::No`].
@@ -263,49 +275,6 @@ impl Session {
             }
         })
         .await
-    }
-
-    /// Waits for more of a unit whose end is not here yet.
-    pub(super) async fn read_more(&mut self, quiet: bool) -> Result<(), Fault> {
-        self.client.want(self.client.bytes().len() + READ_BUFFER_BYTES / 2);
-        let (client, me) = (&mut self.client, &self.me);
-        let read = std::future::poll_fn(|cx| {
-            if me.is_signalled() {
-                return Poll::Ready(Ok(1));
-            }
-            client.poll_fill(cx)
-        })
-        .await;
-        match read {
-            Ok(n) if n > 0 => {
-                if self.me.is_signalled() {
-                    self.obey(quiet)
-                } else {
-                    self.state.counts.received += n as u64;
-                    Ok(())
-                }
-            }
-            _ => Err(Fault::ClientGone),
-        }
-    }
-
-    /// Reads until there is something new to know of the pipeline at the front: its end, a message that is none of one, or `most` bytes
-    /// of it. So what is here is not walked again for each byte that a client adds.
-    pub(super) async fn read_unit(&mut self, quiet: bool, most: usize) -> Result<(), Fault> {
-        let mut seen = 0;
-        loop {
-            let here = self.client.bytes().len();
-            self.read_more(quiet).await?;
-            let buf = self.client.bytes();
-            // Otherwise it was a signal.
-            if buf.len() == here || buf.len() >= most {
-                return Ok(());
-            }
-            match within_unit(buf, seen) {
-                Some(pos) => seen = pos,
-                None => return Ok(()),
-            }
-        }
     }
 
     /// Deals with what needs no server: Terminate, a lone Sync, a Query that the policy refuses. True: something was.

@@ -19,6 +19,7 @@ use crate::coalesce::shapes::{LEGS_MAX, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::{ShortName, Statement, told_apart};
+use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
 use crate::sql::insert::{IDENTIFIER_BYTES_MAX, Lifted, NotPourable, quick_reject};
 use crate::wire::frame::{self, HEADER_BYTES, header};
@@ -333,6 +334,12 @@ impl<'a> Walk<'a> {
         let one = scratch.statements == 1 && units_before == 0;
         let few = scratch.places.is_empty() || scratch.row_count() <= STATEMENT_ROWS_MAX;
         !scratch.cuts.is_empty() && few && (one || self.session.settings.coalesce.pipeline)
+    }
+
+    /// Is the pouring of what is read on, as far as that is known? Where it is only thought of (`shadow`), nothing waits for its end.
+    pub(super) fn may_wait(&self) -> bool {
+        let mode = self.bound.as_ref().map(|bound| bound.ready.mode());
+        mode.unwrap_or(self.session.settings.coalesce.mode) == CoalesceMode::On
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {

@@ -186,13 +186,22 @@ impl Ready {
         }
     }
 
-    /// Does it lead to lanes of this pool?
-    fn is_of(&self, pool: &Arc<Pool>) -> bool {
-        let lane = match &self.way {
+    /// Any of the lanes that it leads to.
+    fn any_lane(&self) -> Option<&Arc<Lane>> {
+        match &self.way {
             Way::Copy { text, binary } => text.as_ref().or(binary.as_ref()),
             Way::Pipelined(together) => Some(&together.lane),
-        };
-        lane.is_some_and(|lane| Arc::ptr_eq(&lane.pool, pool))
+        }
+    }
+
+    /// Does it lead to lanes of this pool?
+    fn is_of(&self, pool: &Arc<Pool>) -> bool {
+        self.any_lane().is_some_and(|lane| Arc::ptr_eq(&lane.pool, pool))
+    }
+
+    /// Of its table.
+    pub fn mode(&self) -> CoalesceMode {
+        self.any_lane().map_or(CoalesceMode::Off, |lane| lane.mode)
     }
 
     /// The statement's way, when it is not a COPY.

@@ -408,7 +408,7 @@ table! {
     "", RELOAD, max_value_bytes = max_value_bytes: Bytes(1, 256 << 20),
         "longest value that is poured";
     "", RELOAD, budget_bytes = budget_bytes: Bytes(1 << 10, BUDGET_MAX),
-        "bytes waiting in all batches together; beyond it INSERTs pass through";
+        "bytes waiting in all batches and for the ends of units together; beyond it INSERTs pass through";
     "", RELOAD, pipeline = pipeline: Flag,
         "pour one client's pipeline of INSERTs";
     "", RELOAD, group = group: Flag,

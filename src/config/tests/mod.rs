@@ -189,11 +189,12 @@ deferred = false
     assert_eq!(app.tables["public.events"].mode, Some(CoalesceMode::On));
     assert_eq!(settings.databases["other"].coalesce, settings.coalesce);
     // What a user says is laid over what a database does.
-    assert!(!app.deferred && app.defers());
+    assert!(!app.deferred && !app.defers(), "what is off defers nothing");
     let with = |deferred| app.for_user(&UserCoalesce { deferred });
     assert_eq!(with(None), *app);
     let eager = with(Some(true));
     assert_eq!((eager.deferred, &eager.tables, eager.max_rows), (true, &app.tables, 500));
+    assert!(eager.defers(), "public.events is on");
     let patient = with(Some(false));
     assert!(!patient.defers() && patient.tables["public.audit"].mode == Some(CoalesceMode::Off));
     let users = ["app", "ledger"].map(|user| settings.users[user].coalesce.deferred);
