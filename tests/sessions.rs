@@ -1007,3 +1007,52 @@ fn each_session_that_ends_is_logged_once_whatever_way_its_client_left() {
     proxy.wait_for_log("configuration reloaded");
     assert!(!proxy.log().contains("client left"), "{}", proxy.log());
 }
+
+/// PostgreSQL runs what it has read before it finds that what comes next is no message.
+#[test]
+fn what_stands_before_what_is_no_message_is_run_and_answered() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let insert = "INSERT INTO t VALUES (1)";
+    let units: [Unit<'_>; 5] = [
+        &|out| f::put_query(out, insert.as_bytes()),
+        &|out| {
+            put_run(out, insert);
+            sync(out);
+        },
+        // Undone, and told of.
+        &|out| put_run(out, insert),
+        &|out| {
+            put_run(out, "SELECT 1/0");
+            put_run(out, insert);
+        },
+        &|out| {
+            f::put_query(out, insert.as_bytes());
+            f::put_query(out, b"SELECT pg_backend_pid() > 0");
+        },
+    ];
+    let no_messages: [&[u8]; 3] = [&[255, 0, 0, 0, 4], &[f::QUERY, 0, 0, 0, 3], &[f::SYNC, 0, 1, 0, 0]];
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        for unit in units {
+            for no_message in no_messages {
+                let seen = [server.port(), proxy.port()].map(|port| {
+                    server.psql(&database, "TRUNCATE t");
+                    let mut raw = Raw::login(port, &database);
+                    let mut bytes = build(unit);
+                    bytes.extend_from_slice(no_message);
+                    raw.send(&bytes);
+                    let mut seen = raw.read_until_closed();
+                    let is_last = |m: &Message| m.tag == b::ERROR_RESPONSE && m.sqlstate() == "08P01";
+                    seen.retain(|m| !is_last(m));
+                    (outline_of(seen), server.psql(&database, "SELECT count(*) FROM t"))
+                });
+                let [(direct, stored), (ours, ours_stored)] = seen;
+                assert_eq!(ours_stored, stored, "{mode} {no_message:?}");
+                // Of a length PostgreSQL says nothing, nor what it has not sent by then.
+                assert!(ours.starts_with(&direct), "{mode} {no_message:?}\n{direct}\n{ours}");
+                assert!(ours == direct || no_message[0] != 255, "{mode} {no_message:?}\n{direct}\n{ours}");
+            }
+        }
+    }
+}

@@ -35,6 +35,25 @@ pub const SYNC: u8 = b'S';
 /// Terminate
 pub const TERMINATE: u8 = b'X';
 
+/// Is it the type of a message that comes after the login?
+pub const fn is_known(tag: u8) -> bool {
+    matches!(
+        tag,
+        BIND | CLOSE
+            | COPY_DATA
+            | COPY_DONE
+            | COPY_FAIL
+            | DESCRIBE
+            | EXECUTE
+            | FLUSH
+            | FUNCTION_CALL
+            | PARSE
+            | QUERY
+            | SYNC
+            | TERMINATE
+    )
+}
+
 /// Query: the text, without its zero.
 pub fn query(body: &[u8]) -> Result<&[u8], DecodeError> {
     let mut f = Fields::new(QUERY, body);

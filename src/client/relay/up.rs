@@ -4,6 +4,8 @@
 
 use super::{MADE_UP_BYTES_MAX, Pass};
 use crate::client::state::{Fault, State, Taken, Withheld};
+use crate::client::state::{Fault, State, Taken, check_length};
+use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::server::ServerConn;
@@ -69,7 +71,17 @@ fn walk_up(
         if has_to_wait(walk, state, server) {
             break Pumped::Full;
         }
-        let Some(head) = header(walk.rest(), state.bounds.message_max)? else { break Pumped::Hungry };
+        let head = match next_head(walk.rest(), state.bounds.message_max) {
+            Ok(Some(head)) => head,
+            Ok(None) => break Pumped::Hungry,
+            // What stands before it is run and answered first: the server would read no further before it.
+            Err(_) if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() => {
+                walk.copy(&mut server.conn.out);
+                state.await_answers(server);
+                break Pumped::Full;
+            }
+            Err(fault) => return Err(fault),
+        };
         let frame = walk.frame(head);
         if may_put_before(head, state, server) {
             walk.copy(&mut server.conn.out);
@@ -99,6 +111,19 @@ fn walk_up(
     };
     walk.copy(&mut server.conn.out);
     Ok(pumped)
+}
+
+/// The head of the next message; an error is what PostgreSQL closes the connection for.
+fn next_head(buf: &[u8], max: usize) -> Result<Option<Header>, Fault> {
+    let Some(head) = header(buf, max)? else { return Ok(None) };
+    check_length(head)?;
+    if !f::is_known(head.tag) {
+        return Err(Fault::Client(Error::protocol_violation(format!(
+            "invalid frontend message type {}",
+            head.tag
+        ))));
+    }
+    Ok(Some(head))
 }
 
 /// May this message put something into the server's buffer? It stands behind the run then.

@@ -544,7 +544,6 @@ impl State {
         server: &mut ServerConn,
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
-        check_length(head)?;
         if self.fold.left && is_extended(head.tag) {
             self.take_fold_away(server);
         }
@@ -696,7 +695,7 @@ impl State {
     }
 
     /// What follows waits until everything is answered, and the server is made to answer.
-    fn await_answers(&mut self, server: &mut ServerConn) {
+    pub(in crate::client) fn await_answers(&mut self, server: &mut ServerConn) {
         f::put_empty(&mut server.conn.out, f::FLUSH);
         self.awaiting = true;
     }
@@ -797,7 +796,7 @@ fn is_extended(tag: u8) -> bool {
 }
 
 /// Hot path. The server would close the connection over a message of a short kind that is long.
-pub(super) fn check_length(head: Header) -> Result<(), DecodeError> {
+pub(in crate::client) fn check_length(head: Header) -> Result<(), DecodeError> {
     let short = !matches!(head.tag, f::COPY_DATA | f::QUERY | f::PARSE | f::BIND | f::FUNCTION_CALL);
     if short && head.body + 4 > SHORT_MESSAGE_BYTES_MAX {
         let len = head.body as u32 + 4;
