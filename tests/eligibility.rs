@@ -345,16 +345,18 @@ fn names_mean_what_they_mean_in_the_session() {
         "\"public\".\"Odd . name\""
     );
     assert_eq!(ask(&mut raw, Some("pg_catalog"), "pg_class").map(|t| t.refused), Ok(Some(Reason::System)));
-    // A temporary table shadows the permanent one, and even an empty temporary schema stops the session.
+    // A temporary table shadows the permanent one, and any stops the session; their schema stays when they are gone.
     raw.rows("CREATE TEMP TABLE t (c int)");
     assert_eq!(ask(&mut raw, None, "t").map(|t| t.refused), Ok(Some(Reason::Temporary)));
-    raw.rows("DROP TABLE pg_temp.t");
-    let table = ask(&mut raw, None, "t").expect("table");
-    assert_eq!(table.target, "\"two\".\"t\"");
-    assert_eq!(
-        plan_literals(&table, &target("t", &["b"], &classes("i")), Context::Pooled),
-        Err(Reason::TemporarySchema)
-    );
+    raw.rows("ALTER TABLE pg_temp.t RENAME TO other");
+    let plan = |raw: &mut Raw| {
+        let table = ask(raw, None, "t").expect("table");
+        assert_eq!(table.target, "\"two\".\"t\"");
+        plan_literals(&table, &target("t", &["b"], &classes("i")), Context::Pooled).err()
+    };
+    assert_eq!(plan(&mut raw), Some(Reason::TemporaryObjects));
+    raw.rows("DROP TABLE other");
+    assert_eq!(plan(&mut raw), None);
 }
 
 #[test]
@@ -736,7 +738,7 @@ fn sessions_that_may_share_a_batch_have_equal_keys() {
     ] {
         assert!(matches!(session(stops), Err(Reason::Setting { .. })), "{stops}");
     }
-    assert_eq!(session("CREATE TEMP TABLE x ()"), Err(Reason::TemporarySchema));
+    assert_eq!(session("CREATE TEMP TABLE x ()"), Err(Reason::TemporaryObjects));
 }
 
 /// A transaction's id means something in one incarnation of the server only, also across a crash that the postmaster

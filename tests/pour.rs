@@ -1171,6 +1171,21 @@ fn messages_that_are_held_are_in_the_budget() {
     }
 }
 
+/// Their schema stays on the connection, and says nothing about who comes next.
+#[test]
+fn a_connection_that_had_temporary_objects_is_asked_and_kept() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "default_pool_size = 1", "", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    client.rows("CREATE TEMP TABLE tt (a int)");
+    let server = client.value("SELECT pg_backend_pid()");
+    client.rows("DROP TABLE tt");
+    learnt(&proxy, &mut client, "1");
+    assert_eq!(client.value("SELECT pg_backend_pid()"), server);
+    assert_eq!(client.value("SELECT pg_my_temp_schema() <> 0").as_deref(), Some("t"));
+}
+
 /// The characters of a statement are settled when it is parsed.
 #[test]
 fn a_literal_that_was_parsed_in_another_encoding_stays_what_it_was() {

@@ -89,8 +89,8 @@ pub struct Viewer {
     pub session_user: String,
     /// `search_path`, as set.
     pub search_path: String,
-    /// The session has a temporary schema: a name may be shadowed at any moment.
-    pub temporary_schema: bool,
+    /// The session has temporary objects: one may shadow another's name.
+    pub temporary_objects: bool,
 }
 
 /// `pg_type.typtype` at the bottom of a column's chain of domains.
@@ -303,8 +303,8 @@ pub enum Reason {
     OtherMeaning,
     /// Parameters are not exactly `$1` to `$n`, each once.
     ParameterList,
-    /// A session with a temporary schema.
-    TemporarySchema,
+    /// A session with temporary objects.
+    TemporaryObjects,
     /// A session setting under which nothing is poured.
     Setting {
         /// The setting.
@@ -355,7 +355,7 @@ impl Reason {
             Self::Used { .. } => "parameter type in expression",
             Self::OtherMeaning => "a function, operator or cast of a user's",
             Self::ParameterList => "parameter list",
-            Self::TemporarySchema => "session has temporary objects",
+            Self::TemporaryObjects => "session has temporary objects",
             Self::Setting { .. } => "session setting",
             Self::LibrarySetting(_) => "session setting of a library",
         }
@@ -509,7 +509,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
             user: answer.user,
             session_user: answer.session_user,
             search_path: answer.search_path,
-            temporary_schema: answer.temporary,
+            temporary_objects: answer.temporary,
         },
     })
 }
@@ -658,7 +658,7 @@ pub fn decode_session(columns: &[Option<&[u8]>]) -> Result<Session, Reason> {
     let answer: SessionAnswer =
         serde_json::from_slice(only_column(columns)?).map_err(|_| Reason::Malformed("json"))?;
     if answer.temporary {
-        return Err(Reason::TemporarySchema);
+        return Err(Reason::TemporaryObjects);
     }
     for (name, fine) in SETTINGS_THAT_STOP {
         let value = answer.settings.get(name).and_then(Option::as_deref).unwrap_or_default();

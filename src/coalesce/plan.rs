@@ -463,8 +463,8 @@ fn build(
     if let Some(reason) = &table.refused {
         return Err(reason.clone());
     }
-    if table.viewer.temporary_schema {
-        return Err(Reason::TemporarySchema);
+    if table.viewer.temporary_objects {
+        return Err(Reason::TemporaryObjects);
     }
     let columns = target_columns(table, target)?;
     let mut given = Vec::with_capacity(columns.len());

@@ -195,6 +195,15 @@ macro_rules! others_query {
     };
 }
 
+/// Is there anything in the session's temporary schema? That stays, empty, on a connection that a client has had temporary objects on.
+macro_rules! has_temporary_objects {
+    () => {
+        "pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+    AND EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+          AND d.refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())"
+    };
+}
+
 /// Do the connection's texts mean what they meant when they were taken apart, and does a COPY look at their bytes as an INSERT does
 /// (`encoding_pours`)? Of who is only poured none would hear of a change.
 macro_rules! reads_as_an_insert {
@@ -360,7 +369,9 @@ SELECT pg_catalog.json_build_object(
               WHERE k.contype OPERATOR(pg_catalog.=) 'f'),
   'user', CURRENT_USER, 'session_user', SESSION_USER,
   'search_path', pg_catalog.current_setting('search_path'),
-  'temporary', pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid,
+  'temporary', ",
+    has_temporary_objects!(),
+    ",
   'columns', (SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_object(
       'attnum', a.attnum, 'name', a.attname, 'type', a.atttypid::pg_catalog.int8, 'typmod', a.atttypmod,
       'base', b.typ::pg_catalog.int8, 'base_name', b.typname, 'kind', b.typtype::pg_catalog.text,
@@ -516,11 +527,15 @@ pub const STATUS_SQL: &str = "SELECT CASE
 
 /// Asks a session for everything that two sessions must agree on to share a batch. One row of one text column, JSON
 /// ([`decode_session`]). Far below a millisecond.
-pub const SESSION_SQL: &str = "SELECT pg_catalog.json_build_object(
+pub const SESSION_SQL: &str = concat!(
+    "SELECT pg_catalog.json_build_object(
   'user', CURRENT_USER, 'session_user', SESSION_USER, 'search_path', pg_catalog.current_setting('search_path'),
-  'temporary', pg_catalog.pg_my_temp_schema() OPERATOR(pg_catalog.<>) 0::pg_catalog.oid,
+  'temporary', ",
+    has_temporary_objects!(),
+    ",
   'settings', (SELECT pg_catalog.json_object_agg(s.name, pg_catalog.current_setting(s.name, true)) FROM pg_catalog.unnest(
-    '{DateStyle,IntervalStyle,TimeZone,timezone_abbreviations,array_nulls,xmloption,lc_monetary,client_encoding,server_encoding,synchronous_commit,default_toast_compression,row_security,default_transaction_isolation,default_transaction_read_only,default_transaction_deferrable,transaction_isolation,transaction_read_only,session_replication_role,standard_conforming_strings,backslash_quote,client_min_messages}'::pg_catalog.text[]) s(name)))::pg_catalog.text";
+    '{DateStyle,IntervalStyle,TimeZone,timezone_abbreviations,array_nulls,xmloption,lc_monetary,client_encoding,server_encoding,synchronous_commit,default_toast_compression,row_security,default_transaction_isolation,default_transaction_read_only,default_transaction_deferrable,transaction_isolation,transaction_read_only,session_replication_role,standard_conforming_strings,backslash_quote,client_min_messages}'::pg_catalog.text[]) s(name)))::pg_catalog.text"
+);
 
 /// Appends an identifier in double quotes.
 pub fn put_identifier(out: &mut String, name: &str) {

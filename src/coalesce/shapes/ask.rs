@@ -77,7 +77,7 @@ impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
         match reason {
             // Of the connection that was asked, to its end; a client that has such objects is bound to another one.
-            Reason::TemporarySchema => Self { spoilt: true, ..Self::for_now(reason.to_string()) },
+            Reason::TemporaryObjects => Self { spoilt: true, ..Self::for_now(reason.to_string()) },
             reason => reason.to_string().into(),
         }
     }
@@ -277,8 +277,8 @@ impl<'a> Asker<'a> {
         let reply =
             server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;
         let table = catalog::decode(name, &one_row(&reply)?)?;
-        if table.viewer.temporary_schema {
-            return Err(Reason::TemporarySchema.into());
+        if table.viewer.temporary_objects {
+            return Err(Reason::TemporaryObjects.into());
         }
         let has_sentinel = table.refused.is_none() && table.has_sentinel();
         let has_sentinel = has_sentinel && try_sentinel(server, max, &table).await?;
