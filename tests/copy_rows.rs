@@ -402,31 +402,69 @@ fn error(messages: &[Message]) -> Option<String> {
     messages.iter().find(|m| m.tag == backend::ERROR_RESPONSE).map(Message::outline)
 }
 
-/// One attempt inside the open block: the table's contents after it, or the error; the block is as before.
-fn attempt(
-    raw: &mut Raw,
-    table: &str,
-    send: impl FnOnce(&mut Raw) -> Vec<Message>,
-) -> Result<String, String> {
-    raw.rows("SAVEPOINT s");
-    let result = match error(&send(raw)) {
-        Some(error) => Err(error),
-        None => Ok(format!("{:?}", raw.rows(&format!("SELECT t::text, t IS NULL FROM {table} t")))),
-    };
-    raw.rows("ROLLBACK TO s");
-    result
+/// Messages that are answered by so many ReadyForQuery.
+struct Sent(Vec<u8>, usize);
+
+impl Sent {
+    fn once(put: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut out = Vec::new();
+        put(&mut out);
+        Self(out, 1)
+    }
+
+    fn query(sql: &str) -> Self {
+        Self::once(|out| frontend::put_query(out, sql.as_bytes()))
+    }
+
+    /// A COPY and its data.
+    fn copy(sql: &str, data: &[&[u8]]) -> Self {
+        Self::once(|out| {
+            frontend::put_query(out, sql.as_bytes());
+            for piece in data {
+                frame::put(out, frontend::COPY_DATA, |out| out.extend_from_slice(piece));
+            }
+            frontend::put_empty(out, frontend::COPY_DONE);
+        })
+    }
+
+    /// A prepared statement with this Bind.
+    fn execute(bind: &[u8]) -> Self {
+        Self::once(|out| {
+            frame::put(out, frontend::BIND, |out| out.extend_from_slice(bind));
+            frontend::put_execute(out, b"", 0);
+            frontend::put_empty(out, frontend::SYNC);
+        })
+    }
+
+    fn twice(&self) -> Self {
+        Self(self.0.repeat(2), 2 * self.1)
+    }
 }
 
-/// Sends a COPY and its data; all messages up to ReadyForQuery.
-fn copy(raw: &mut Raw, sql: &str, data: &[&[u8]]) -> Vec<Message> {
-    let mut out = Vec::new();
-    frontend::put_query(&mut out, sql.as_bytes());
-    for piece in data {
-        frame::put(&mut out, frontend::COPY_DATA, |out| out.extend_from_slice(piece));
-    }
-    frontend::put_empty(&mut out, frontend::COPY_DONE);
-    raw.send(&out);
-    raw.read_until_ready()
+/// Attempts inside the open block, each from how it was: the table's contents after it, or the error. All in one write, because
+/// there are tens of thousands.
+fn attempts<const N: usize>(raw: &mut Raw, table: &str, sent: [Sent; N]) -> [Result<String, String>; N] {
+    let [begin, look, back] =
+        ["SAVEPOINT s", &format!("SELECT t::text, t IS NULL FROM {table} t"), "ROLLBACK TO s; RELEASE s"]
+            .map(|sql| Sent::query(sql).0);
+    let all: Vec<u8> =
+        sent.iter().flat_map(|sent| [&begin, &sent.0, &look, &back]).flatten().copied().collect();
+    raw.send(&all);
+    sent.map(|Sent(_, answers)| {
+        raw.read_until_ready();
+        let failed = (0..answers)
+            .filter_map(|_| error(&raw.read_until_ready()))
+            .fold(None, |first: Option<String>, next| first.or(Some(next)));
+        let rows = raw.read_until_ready();
+        assert_eq!(error(&raw.read_until_ready()), None, "the block goes on");
+        match failed.or_else(|| error(&rows)) {
+            Some(error) => Err(error),
+            None => {
+                let rows = rows.iter().filter(|m| m.tag == backend::DATA_ROW).map(Message::row);
+                Ok(format!("{:?}", rows.collect::<Vec<_>>()))
+            }
+        }
+    })
 }
 
 /// What no COPY may do.
@@ -445,19 +483,16 @@ fn values_agree(
     (format, row): (CopyFormat, &[u8]),
     table: &str,
     counts: &mut Counts,
-    insert: impl Fn(&mut Raw) -> Vec<Message>,
+    insert: &Sent,
 ) -> Result<(), String> {
     let Some(values) = &plan.values else { return Ok(()) };
     let (sql, types) = values.statement(2);
-    let twice = attempt(raw, table, |raw| [insert(raw), insert(raw)].concat());
-    let many = attempt(raw, table, |raw| {
-        let mut out = Vec::new();
-        frontend::put_parse(&mut out, b"", sql.as_bytes(), &types);
-        put_many_values(format, "", plan.fields, 2, &row.repeat(2), &mut out);
-        frontend::put_empty(&mut out, frontend::SYNC);
-        raw.send(&out);
-        raw.read_until_ready()
+    let many = Sent::once(|out| {
+        frontend::put_parse(out, b"", sql.as_bytes(), &types);
+        put_many_values(format, "", plan.fields, 2, &row.repeat(2), out);
+        frontend::put_empty(out, frontend::SYNC);
     });
+    let [twice, many] = attempts(raw, table, [insert.twice(), many]);
     counts.values += usize::from(twice.is_ok() && many.is_ok());
     judge(&twice, &many).map_err(|e| format!("{sql}\n{e}"))
 }
@@ -512,13 +547,11 @@ fn literals_agree(
         counts.refused += 1;
         return Ok(());
     };
-    let inserted = attempt(raw, table, |raw| raw.query(&sql));
-    let copied = attempt(raw, table, |raw| copy(raw, &plan.copy_text_sql, &[&line]));
+    let both = [Sent::query(&sql), Sent::copy(&plan.copy_text_sql, &[&line])];
+    let [inserted, copied] = attempts(raw, table, both);
     counts.add(&inserted, &copied);
     judge(&inserted, &copied)
-        .and_then(|()| {
-            values_agree(raw, &plan, (CopyFormat::Text, &line), table, counts, |raw| raw.query(&sql))
-        })
+        .and_then(|()| values_agree(raw, &plan, (CopyFormat::Text, &line), table, counts, &Sent::query(&sql)))
         .map_err(|e| format!("{sql}\n{}\n{e}", line.escape_ascii()))
 }
 
@@ -652,16 +685,6 @@ fn bind_body(statement: &[u8], values: &[Option<Vec<u8>>], binary: &[bool]) -> V
     body
 }
 
-/// Executes a prepared statement with this Bind; all messages up to ReadyForQuery.
-fn execute(raw: &mut Raw, bind: &[u8]) -> Vec<Message> {
-    let mut out = Vec::new();
-    frame::put(&mut out, frontend::BIND, |out| out.extend_from_slice(bind));
-    frontend::put_execute(&mut out, b"", 0);
-    frontend::put_empty(&mut out, frontend::SYNC);
-    raw.send(&out);
-    raw.read_until_ready()
-}
-
 /// Parses `sql` as statement `p` with these parameter types; what the server resolved, or its error.
 fn parse(raw: &mut Raw, sql: &str, types: &[u32]) -> Result<Vec<u32>, String> {
     let types: Vec<u8> = types.iter().flat_map(|t| t.to_be_bytes()).collect();
@@ -700,17 +723,17 @@ fn params_agree(
         counts.refused += 1;
         return Ok(());
     }
-    let inserted = attempt(raw, table, |raw| execute(raw, &body));
-    let copied = attempt(raw, table, |raw| match format {
-        CopyFormat::Text => copy(raw, &plan.copy_text_sql, &[&row]),
+    let copy = match format {
+        CopyFormat::Text => Sent::copy(&plan.copy_text_sql, &[&row]),
         CopyFormat::Binary => {
             let sql = plan.copy_binary_sql.as_deref().expect("binary");
-            copy(raw, sql, &[BINARY_HEADER, &row, BINARY_TRAILER])
+            Sent::copy(sql, &[BINARY_HEADER, &row, BINARY_TRAILER])
         }
-    });
+    };
+    let [inserted, copied] = attempts(raw, table, [Sent::execute(&body), copy]);
     counts.add(&inserted, &copied);
     judge(&inserted, &copied)
-        .and_then(|()| values_agree(raw, plan, (format, &row), table, counts, |raw| execute(raw, &body)))
+        .and_then(|()| values_agree(raw, plan, (format, &row), table, counts, &Sent::execute(&body)))
         .map_err(|e| format!("{table} {:?} {values:?} {format:?}\n{e}", plan.items))
 }
 
@@ -770,7 +793,7 @@ fn every_cast_into_every_column_type() {
                 ("CAST($1::text AS {})", 0, 25),
                 ("$1::varchar::{}", 0, 1043),
             ];
-            for (form, declared, oid) in forms {
+            for (turn, (form, declared, oid)) in forms.into_iter().enumerate() {
                 let sql = format!("INSERT INTO {table} VALUES ({})", form.replace("{}", name));
                 let Some((target, lifted)) = lifted(&mut raw, &sql) else { continue };
                 let (text, resolved) = (sql.as_bytes(), [oid]);
@@ -779,19 +802,12 @@ fn every_cast_into_every_column_type() {
                 assert_eq!(parse(&mut raw, &sql, &[declared]).as_deref(), Ok(&resolved[..]), "{sql}");
                 allowed[0] += 1;
                 raw.rows("BEGIN");
-                for value in STRINGS.iter().map(|s| Some(s.as_bytes().to_vec())).chain([None]) {
-                    for binary in [false, true] {
-                        let agree = params_agree(
-                            &mut raw,
-                            &plan,
-                            &table,
-                            std::slice::from_ref(&value),
-                            &[binary],
-                            &mut counts,
-                        );
-                        if let Err(e) = agree {
-                            wrong += &format!("{sql}, {column} from {oid}: {e}\n");
-                        }
+                // Both formats of a text are the same bytes: each value in one of them, and in the other with the next form.
+                let values = STRINGS.iter().map(|s| Some(s.as_bytes().to_vec())).chain([None]);
+                for (at, value) in values.enumerate() {
+                    let binary = [(at + turn) % 2 == 1];
+                    if let Err(e) = params_agree(&mut raw, &plan, &table, &[value], &binary, &mut counts) {
+                        wrong += &format!("{sql}, {column} from {oid}: {e}\n");
                     }
                 }
                 raw.rows("ROLLBACK");
@@ -808,8 +824,8 @@ fn every_cast_into_every_column_type() {
                     counts.refused += 1;
                     continue;
                 }
-                let inserted = attempt(&mut raw, &table, |raw| raw.query(&sql));
-                let copied = attempt(&mut raw, &table, |raw| copy(raw, &plan.copy_text_sql, &[&line]));
+                let both = [Sent::query(&sql), Sent::copy(&plan.copy_text_sql, &[&line])];
+                let [inserted, copied] = attempts(&mut raw, &table, both);
                 counts.add(&inserted, &copied);
                 if let Err(e) = judge(&inserted, &copied) {
                     wrong += &format!("{sql}, {column}: {e}\n");
@@ -847,7 +863,8 @@ fn binary_samples(raw: &mut Raw, name: &str) -> Vec<Vec<u8>> {
         let mut body = bind_body(b"p", &[Some(text.as_bytes().to_vec())], &[false]);
         body.truncate(body.len() - 2);
         body.extend_from_slice(&[0, 1, 0, 1]);
-        let messages = execute(raw, &body);
+        raw.send(&Sent::execute(&body).0);
+        let messages = raw.read_until_ready();
         if let Some(row) = messages.iter().find(|m| m.tag == backend::DATA_ROW)
             && let [Some(value)] = backend::data_row(&row.body).expect("DataRow")[..]
         {

@@ -596,7 +596,6 @@ const NOT_POURED: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1 + 1)"),
     ("CREATE TABLE t (a int)", "INSERT INTO t SELECT 1"),
     ("CREATE TABLE t (a int DEFAULT 1)", "INSERT INTO t DEFAULT VALUES"),
-    ("CREATE TABLE t (a timestamptz)", "INSERT INTO t VALUES (now())"),
     ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (E'\\x41')"),
     ("CREATE TABLE t (a text)", "INSERT INTO t VALUES (007)"),
     ("CREATE TABLE t (a boolean)", "INSERT INTO t VALUES (1)"),

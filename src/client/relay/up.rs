@@ -3,8 +3,7 @@
 //! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
 
 use super::{MADE_UP_BYTES_MAX, Pass};
-use crate::client::state::{Fault, State, Taken, Withheld};
-use crate::client::state::{Fault, State, Taken, check_length};
+use crate::client::state::{Fault, State, Taken, Withheld, check_length};
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
