@@ -289,6 +289,25 @@ fn roles_stay_with_the_client_that_took_them() {
     }
 }
 
+/// RESET of one setting takes the privilege to set it, RESET ALL none.
+#[test]
+fn a_setting_of_superusers_is_given_back_by_who_may_not_set_it() {
+    let (server, proxy, database) = one_connection("");
+    let (login, superuser) = (format!("l_{database}"), format!("s_{database}"));
+    server.psql(
+        "postgres",
+        &format!("CREATE ROLE {superuser} SUPERUSER; CREATE ROLE {login} LOGIN IN ROLE {superuser}"),
+    );
+    let me = [("user", login.as_str()), ("database", database.as_str())];
+    let [mut a, mut other] = [0; 2].map(|_| Raw::login_as(proxy.port(), &me, "").expect("login"));
+    let changed = "SELECT current_setting('log_min_messages') || ' ' || current_user";
+    a.rows(&format!("BEGIN; SET ROLE {superuser}; SET log_min_messages = 'panic'; SET work_mem = '3MB'; RESET ROLE; COMMIT"));
+    assert_eq!(a.value(changed), Some(format!("panic {login}")));
+    assert_eq!(other.value(changed), Some(format!("warning {login}")));
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    assert_eq!(backend_pid(&mut other), backend_pid(&mut other));
+}
+
 /// A connection goes on as the role that had the name when the name was set on it.
 #[test]
 fn a_role_that_was_made_again_is_the_new_one_on_every_connection() {

@@ -625,7 +625,7 @@ impl Session {
         let found = self.unless_ended(server.probe(&names, doubted, max)).await??;
         self.me.rest();
         let hidden = self.state.hides_settings(found.sees_all);
-        if hidden || taint.intersects(Effects::UNKNOWN) {
+        if hidden || found.superuser || taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }
         self.client.prepare_out();

@@ -492,6 +492,8 @@ pub struct Probe {
     pub prepare: bool,
     /// It was asked as a role that may read all settings: none that is set is missing.
     pub sees_all: bool,
+    /// Settings are among them that superusers set, and whom they let: the role that logged in may not even give one back by its name.
+    pub superuser: bool,
 }
 
 impl Probe {
@@ -504,8 +506,10 @@ impl Probe {
         let row = rows.first()?;
         let flag = |i: usize| row.get(i).and_then(Option::as_deref) == Some(b"t");
         let json = unhex(row.first()?.as_deref()?)?;
-        let (mut settings, role, session): (Vec<(String, String)>, String, String) =
+        let (found, role, session): (Vec<(String, String, bool)>, String, String) =
             serde_json::from_slice(&json).ok()?;
+        let superuser = found.iter().any(|(_, _, superuser)| *superuser);
+        let mut settings: Vec<_> = found.into_iter().map(|(name, value, _)| (name, value)).collect();
         if role != "none" {
             settings.push(("role".into(), role));
         }
@@ -520,6 +524,7 @@ impl Probe {
             hold_cursor: flag(4),
             prepare: flag(5),
             sees_all: flag(6),
+            superuser,
         })
     }
 }
@@ -544,7 +549,7 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
     digits.chunks(2).map(|pair| Some(value(pair[0])? << 4 | value(*pair.get(1)?)?)).collect()
 }
 
-/// One row: settings as pairs, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
+/// One row: settings with their values and whether only superusers set them, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
 /// UTF-8, whatever the client's encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back),
 /// then a flag for each kind of state that is bound to the connection, and one that says whether the settings are all there
 /// are. Every name is qualified: it runs under the client's search_path.
@@ -555,13 +560,13 @@ pub fn probe_statement() -> &'static Arc<Statement> {
 
 const PROBE_SQL: &str = "\
 SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
-       COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''))) FROM (
-                  SELECT s.name, s.setting
+       COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''), a.superuser)) FROM (
+                  SELECT s.name, s.setting, s.context OPERATOR(pg_catalog.=) 'superuser'::pg_catalog.text AS superuser
                     FROM pg_catalog.pg_settings s
                    WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
                      AND s.name OPERATOR(pg_catalog.<>) ALL ('{session_authorization,role,seed,transaction_isolation,transaction_read_only,transaction_deferrable}'::pg_catalog.text[])
                   UNION
-                  SELECT n.name, pg_catalog.current_setting(n.name, true)
+                  SELECT n.name, pg_catalog.current_setting(n.name, true), false
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
                    WHERE pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
                '[]'::pg_catalog.json),
@@ -595,7 +600,7 @@ mod tests {
             let hex = json.bytes().map(|b| format!("{b:02x}")).collect::<String>().into_bytes();
             vec![vec![Some(hex), Some(b"t".to_vec())]]
         };
-        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9"]],"none","me"]"#), "me").unwrap();
+        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9",false]],"none","me"]"#), "me").unwrap();
         assert_eq!(probe.settings, [("a.b".to_owned(), "\u{e9}".to_owned())]);
         assert!(probe.listen && !probe.temp);
         assert!(Probe::decode(&row("[]"), "me").is_none());

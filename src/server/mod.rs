@@ -106,7 +106,7 @@ pub struct ServerConn {
     /// When it was last given back.
     pub idle_since: Instant,
     /// What ran on it for this client may have made settings that no catalogue shows (those of no module, set inside
-    /// a function): another client gets it with all settings reset.
+    /// a function), or some that take a superuser to be given back one by one: another client gets it with all settings reset.
     pub unvouched: Option<u64>,
     /// NotificationResponse messages that came in round trips of ours, whole. They are those of the client that is
     /// linked, which takes them before it goes on ([`Session::relay`](crate::client)); who comes next never sees them.
