@@ -1089,6 +1089,32 @@ fn settings_that_are_nobodys_split_no_batches() {
     assert_eq!(pg.psql(&db, together).trim(), "t");
 }
 
+/// What a transaction sets for itself may have the server, or a library, say something of each of its statements.
+#[test]
+fn what_is_said_of_each_statement_of_a_block_is_said_as_directly() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    pg.psql(&db, &format!("ALTER DATABASE {db} SET session_preload_libraries = 'auto_explain'"));
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+    drop(warmed(pg, &proxy, &db, CLIENTS));
+    let local = EXPLAINED.replace("SET ", "SET LOCAL ");
+    for set in [local.as_str(), "SET LOCAL log_statement = 'all'; SET LOCAL client_min_messages = log"] {
+        let [direct, through] = [pg.port(), proxy.port()].map(|port| {
+            let mut client = Raw::login(port, &db);
+            client.rows("BEGIN");
+            client.rows(set);
+            let rows = (0..20).map(|a| [a.to_string(), "x".to_owned()]);
+            let Step { bytes, ready } = Step::pipeline(WITH_PARAMETERS, rows, false);
+            client.send(&bytes);
+            let told: Vec<_> = (0..ready).flat_map(|_| client.read_until_ready()).collect();
+            client.rows("ROLLBACK");
+            told.iter().filter(|message| message.tag == backend::NOTICE_RESPONSE).count()
+        });
+        assert!(direct >= 20, "{direct}: {set}");
+        assert_eq!(through, direct, "{set}");
+    }
+}
+
 /// It may look at each of the client's statements from then on, whatever the client has set.
 #[test]
 fn a_client_that_has_loaded_a_library_is_not_poured() {

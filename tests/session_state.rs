@@ -4,7 +4,7 @@
 mod support;
 
 use pgsluice::limits::SETTINGS_BYTES_MAX;
-use pgsluice::wire::{backend as b, frontend as f};
+use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::console::{tell, until};
 use support::crowd::comparable;
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
@@ -575,6 +575,138 @@ fn what_a_reset_brings_back_holds_for_what_is_sent_together_with_it() {
             client.terminate();
         }
     }
+}
+
+/// Also behind a text that brings it back by the way.
+#[test]
+fn what_is_brought_back_by_the_way_holds_for_what_is_sent_together_with_it() {
+    let (server, proxy, database) = one_connection("");
+    server.psql(&database, "CREATE TABLE t (v text)");
+    let own = [("user", "postgres"), ("database", database.as_str()), ("TimeZone", "Asia/Tokyo")];
+    let query = |text: &str| {
+        let mut out = Vec::new();
+        f::put_query(&mut out, text.as_bytes());
+        out
+    };
+    let bound = |text: &str, values: &[Option<&[u8]>]| {
+        let mut out = Vec::new();
+        f::put_parse(&mut out, b"", text.as_bytes(), &[]);
+        f::put_bind_text(&mut out, b"", values);
+        f::put_execute(&mut out, b"", 0);
+        f::put_empty(&mut out, f::SYNC);
+        out
+    };
+    let mut copy = query("RESET TimeZone; COPY t FROM STDIN");
+    frame::put(&mut copy, f::COPY_DATA, |out| out.extend_from_slice(b"x\n"));
+    f::put_empty(&mut copy, f::COPY_DONE);
+    let ways = [
+        query("SET TIME ZONE LOCAL"),
+        query("DO $$BEGIN RESET TimeZone; END$$"),
+        query("DO $$BEGIN RESET work_mem; RESET ALL; END$$"),
+        bound("SELECT set_config('timezone', $1, false)", &[None]),
+        bound("SELECT set_config($1, $2, false)", &[Some(b"TimeZone"), None]),
+        copy,
+    ];
+    let mut sides = [server.port(), proxy.port()].map(|port| Raw::login_as(port, &own, "").expect("login"));
+    for (way, text) in ways.iter().enumerate() {
+        let [direct, through] = sides.each_mut().map(|raw| {
+            raw.rows("SET TimeZone = 'CET'");
+            raw.send(&[&text[..], &query("SHOW TimeZone")].concat());
+            raw.read_until_ready();
+            let seen = raw.read_until_ready();
+            (seen.iter().find(|m| m.tag == b::DATA_ROW).map(Message::row), parameter(raw, "TimeZone"))
+        });
+        assert_eq!(through, direct, "{way}");
+        assert_eq!(direct.1, "Asia/Tokyo", "{way}");
+    }
+}
+
+/// A DateStyle of one word is put on top of what there is, which is not another client's.
+#[test]
+fn half_a_datestyle_is_completed_by_nobody_elses() {
+    let (server, proxy, database) = one_connection("");
+    let mut a = Raw::login(proxy.port(), &database);
+    for (mine, others) in [("ISO", "ISO, DMY"), ("DMY", "SQL, YMD"), ("German", "Postgres, YMD")] {
+        a.rows(&format!("SET DateStyle = '{others}'"));
+        let own = [("user", "postgres"), ("database", database.as_str()), ("DateStyle", mine)];
+        let [direct, through] = [server.port(), proxy.port()].map(|port| {
+            let mut raw = Raw::login_as(port, &own, "").expect("login");
+            (
+                parameter(&raw, "DateStyle"),
+                raw.value("SELECT '01/02/2024'::date"),
+                raw.value("SHOW DateStyle"),
+            )
+        });
+        assert_eq!(through, direct, "{mine} behind {others}");
+        assert_eq!(a.value("SHOW DateStyle").as_deref(), Some(others));
+    }
+}
+
+/// Who logged in may set what the role may not that it takes on.
+#[test]
+fn a_setting_of_superusers_goes_with_a_role_that_may_not_set_it() {
+    let (server, proxy, database) = one_connection("");
+    let role = format!("plain_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role}"));
+    let own = [("options", "-c log_min_messages=panic")];
+    let (mut a, mut b, mut other) = (
+        with(&proxy, &database, &own),
+        Raw::login(proxy.port(), &database),
+        Raw::login(proxy.port(), &database),
+    );
+    let look = "SELECT current_user || ' ' || current_setting('log_min_messages')";
+    a.rows(&format!("SET ROLE {role}"));
+    a.rows("RESET ALL");
+    assert_eq!(a.value(look), Some(format!("{role} panic")));
+    b.rows(&format!("SET ROLE {role}"));
+    for _ in 0..2 {
+        assert_eq!(other.value(look).as_deref(), Some("postgres warning"));
+        assert_eq!(a.value(look), Some(format!("{role} panic")));
+        assert_eq!(b.value(look), Some(format!("{role} warning")));
+        assert_eq!(a.value(look), Some(format!("{role} panic")));
+    }
+}
+
+/// A tenant that was taken away does not come back.
+#[test]
+fn a_setting_of_the_startup_packet_that_was_emptied_stays_empty() {
+    let (_, proxy, database) = one_connection("");
+    let mut a = with(&proxy, &database, &[("options", "-c app.tenant=5")]);
+    let mut other = Raw::login(proxy.port(), &database);
+    let look = "SELECT current_setting('app.tenant', true)";
+    for (text, value) in [
+        ("SET app.tenant = ''", ""),
+        ("SET app.tenant = '6'", "6"),
+        ("SELECT set_config('app.tenant', '', false)", ""),
+        ("RESET app.tenant", "5"),
+        ("SET app.tenant = ''", ""),
+        ("RESET ALL", "5"),
+    ] {
+        a.rows(text);
+        assert_eq!(other.value(look).filter(|v| !v.is_empty()), None, "{text}");
+        assert_eq!(a.value(look).as_deref(), Some(value), "{text}");
+    }
+}
+
+/// A setting that a library has a default for was not set by who is asked about because another client named it.
+#[test]
+fn a_librarys_setting_that_somebody_named_is_not_everybodys() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let role = format!("plain_{database}");
+    let load = format!("ALTER DATABASE {database} SET session_preload_libraries = 'auto_explain'");
+    server.psql("postgres", &format!("CREATE ROLE {role} LOGIN; {load}"));
+    let proxy = Proxy::to(server, "default_pool_size = 2", "", "");
+    let me = [("user", role.as_str()), ("database", database.as_str())];
+    let [mut namer, mut a, mut other] = [0; 3].map(|_| Raw::login_as(proxy.port(), &me, "").expect("login"));
+    assert_eq!(namer.error("SET auto_explain.log_level = notice").sqlstate(), "42501");
+    namer.terminate();
+    a.rows("SET work_mem = '7MB'");
+    // It has the connection that `a` had, and `a` gets the other one.
+    other.rows("BEGIN");
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("7MB"));
+    other.rows("COMMIT");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
 }
 
 /// What each client has that asks for nothing, and what one has that asks.

@@ -63,6 +63,11 @@ impl Hold {
         self.over
     }
 
+    /// What was held is looked at once more: where it is taken, it counts as that.
+    pub(super) fn rests(&mut self) {
+        self.held = Budget::new(&self.held.lanes);
+    }
+
     /// So many bytes are held by now.
     fn holds(&mut self, bytes: usize) {
         let more = bytes.saturating_sub(self.held.bytes);

@@ -135,7 +135,7 @@ impl Session {
         let mut listens = true;
         let finished = std::future::poll_fn(|cx| self.poll_finish(server, &mut listens, cx)).await;
         if listens {
-            self.state.put_withheld(&server.reported, &mut self.client.out);
+            self.state.put_withheld(&mut self.client.out);
             let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
         }
         if breaks_off { Err(Fault::ClientGone) } else { finished }

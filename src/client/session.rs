@@ -167,7 +167,7 @@ impl Session {
 
     /// Transaction and statement mode: a server for each transaction.
     async fn share(&mut self) -> Result<(), Fault> {
-        let mut hold = None;
+        let mut hold: Option<Hold> = None;
         loop {
             match self.idle().await? {
                 Woken::Input => {}
@@ -180,6 +180,7 @@ impl Session {
             if self.answer_without_server()? {
                 continue;
             }
+            hold.iter_mut().for_each(Hold::rests);
             let poured = self.pour_or_defer().await?;
             if matches!(poured, Poured::NeedMore) && self.holds_on(&mut hold).await? {
                 continue;
@@ -637,8 +638,13 @@ impl Session {
         if bytes > SETTINGS_BYTES_MAX {
             return Err(Fault::Client(Error::settings_bytes(SETTINGS_BYTES_MAX)));
         }
+        let gives_back = std::mem::take(&mut self.state.ties.gives_back);
+        let base = Arc::clone(&self.state.vars.base);
+        let is_told = |name: &str| gives_back || found.settings.iter().any(|(told, _)| told == name);
+        // An empty value and none are the same to the server: what was not given back is empty.
+        let emptied = base.custom_names().filter(|name| !is_told(name)).map(|name| (name, ""));
         let vars = &self.cx.pools.shared().vars;
-        let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+        let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain(emptied));
         (server.vars, server.since) = (Arc::clone(&set), since);
         self.state.vars.want = vars.overlay(&self.state.vars.base, &set);
         self.state.vars.since = self.state.vars.want.since(since);
@@ -674,14 +680,17 @@ impl Session {
     async fn give_back(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
         let whose = self.whose();
-        match server.settle_vars(&want, max, whose).await {
+        self.me.begin(ClientState::Active, Instant::now());
+        let settled = self.unless_ended(server.settle_vars(&want, max, whose)).await?;
+        self.me.rest();
+        match settled {
             Ok(None) => {}
             Ok(Some(error)) => return Err(Fault::Server(error)),
             Err(lost) => return Err(lost.into()),
         }
         let (reported, out) = (Arc::clone(&server.reported), &mut self.client.out);
         self.state.report_differences(&reported, out);
-        self.state.put_withheld(&reported, out);
+        self.state.put_withheld(out);
         Ok(())
     }
 

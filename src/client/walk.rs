@@ -338,8 +338,9 @@ impl<'a> Walk<'a> {
 
     /// Is the pouring of what is read on, as far as that is known? Where it is only thought of (`shadow`), nothing waits for its end.
     pub(super) fn may_wait(&self) -> bool {
-        let mode = self.bound.as_ref().map(|bound| bound.ready.mode());
-        mode.unwrap_or(self.session.settings.coalesce.mode) == CoalesceMode::On
+        let coalesce = &self.session.settings.coalesce;
+        let mode = self.bound.as_ref().map_or(coalesce.mode, |bound| bound.ready.mode());
+        mode == CoalesceMode::On && (coalesce.pipeline || coalesce.group)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {

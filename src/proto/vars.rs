@@ -170,6 +170,9 @@ pub fn changes_from_anything<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Chan
 /// The setting that stops statements.
 const LIMIT: &str = "statement_timeout";
 
+/// The setting whose value may say a part (`ISO`, `DMY`): PostgreSQL leaves the other as it is, which must not be another client's.
+const MERGED: &str = "datestyle";
+
 /// The steps that lead from `have` to `want`. Who one is comes first when it must be given back (only the
 /// login role may do the rest), and last when it is taken on; `anew`: also where the names are the same.
 pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet, anew: bool) -> Vec<Change<'a>> {
@@ -190,6 +193,9 @@ pub fn changes<'a>(have: &'a VarSet, want: &'a VarSet, anew: bool) -> Vec<Change
         steps.push(Change { name, value: None });
     }
     for (name, value) in want.iter().filter(|(n, v)| have.get(n) != Some(*v) && is_plain(n)) {
+        if name == MERGED && have.get(name).is_some() {
+            steps.push(Change { name, value: None });
+        }
         steps.push(Change { name, value: Some(value) });
     }
     if let Some(limit) = new_limit.filter(|_| old_limit != new_limit) {

@@ -178,15 +178,28 @@ impl ServerConn {
         max: usize,
         whose: Whose,
     ) -> Result<Option<Vec<u8>>, Lost> {
+        let (have, since) = (Arc::clone(&self.vars), self.since);
+        let mut error = self.set_vars(want, max, whose).await?;
+        if error.is_some() {
+            // Maybe the role at hand may not give back what a client had set, or not set what this one set before it took that role
+            // on. Nothing of it was done: who logged in gives all back, sets what there is to set, and takes the role on.
+            (self.vars, self.since, self.unvouched) = (have, since, Some(u64::MAX));
+            error = self.set_vars(want, max, whose).await?;
+        }
+        self.broken |= error.is_some();
+        Ok(error)
+    }
+
+    async fn set_vars(
+        &mut self,
+        want: &Arc<VarSet>,
+        max: usize,
+        whose: Whose,
+    ) -> Result<Option<Vec<u8>>, Lost> {
         let mut names = std::mem::take(&mut self.own_names);
         let appended = self.apply_vars(want, &mut names, max, whose);
         self.own_names = names;
-        if !appended {
-            return Ok(None);
-        }
-        let reply = self.finish().await?;
-        self.broken |= reply.error.is_some();
-        Ok(reply.error)
+        if appended { Ok(self.finish().await?.error) } else { Ok(None) }
     }
 
     /// Prepares a statement where it is missing and asks for its parameters' types.
@@ -561,14 +574,16 @@ pub fn probe_statement() -> &'static Arc<Statement> {
 const PROBE_SQL: &str = "\
 SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
        COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''), a.superuser)) FROM (
+                  WITH known AS MATERIALIZED (SELECT s.name, s.setting, s.source, s.context FROM pg_catalog.pg_settings s)
                   SELECT s.name, s.setting, s.context OPERATOR(pg_catalog.=) 'superuser'::pg_catalog.text AS superuser
-                    FROM pg_catalog.pg_settings s
+                    FROM known s
                    WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
                      AND s.name OPERATOR(pg_catalog.<>) ALL ('{session_authorization,role,seed,transaction_isolation,transaction_read_only,transaction_deferrable}'::pg_catalog.text[])
                   UNION
                   SELECT n.name, pg_catalog.current_setting(n.name, true), false
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
-                   WHERE pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
+                   WHERE n.name OPERATOR(pg_catalog.<>) ALL (ARRAY(SELECT pg_catalog.lower(k.name) FROM known k WHERE k.name OPERATOR(pg_catalog.~~) '%.%'::pg_catalog.text))
+                     AND pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
                '[]'::pg_catalog.json),
        CASE WHEN pg_catalog.current_setting('role') OPERATOR(pg_catalog.=) 'none'::pg_catalog.text
             THEN 'none'::pg_catalog.text ELSE CURRENT_USER::pg_catalog.text END,

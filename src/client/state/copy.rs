@@ -31,6 +31,7 @@ impl State {
         }
         let open = server.pipeline.in_copy_in();
         server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        self.await_giving_back();
         if !(self.fold.sync_owed && open) {
             return Taken::Forward;
         }

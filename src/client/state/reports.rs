@@ -11,7 +11,11 @@ use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
 
 /// What a text says that may bring back what the startup packet set.
-const GIVES_BACK: [&[u8]; 4] = [b"reset", b"default", b"discard", b"null"];
+const GIVES_BACK: [&[u8]; 6] = [b"reset", b"default", b"discard", b"null", b"local", b"names"];
+
+/// What may hold such a text, or be one.
+const MAY_GIVE_BACK: Effects =
+    Effects::SETTINGS.union(Effects::DISCARD_ALL).union(Effects::UNKNOWN).union(Effects::EXECUTE);
 
 /// The startup packet's settings are the client's defaults: after RESET and DISCARD ALL it has them again. A server
 /// connection that is shared has defaults of its own, goes back to those, and says so; the client is told what it has, in
@@ -36,14 +40,22 @@ impl State {
         if !self.shares_servers() {
             return Answer::Forward;
         }
-        let own = str::from_utf8(name).is_ok_and(|n| self.vars.base.get(&n.to_ascii_lowercase()).is_some());
-        if own {
-            self.vars.withheld = Withheld::Value;
+        if self.is_of_startup(name) {
+            if self.vars.withheld != Withheld::Ready {
+                self.vars.withheld = Withheld::Value;
+            }
             return Answer::Skip;
         }
         // What is told here is not told once more with what was withheld.
         report(&mut self.vars.reported, name, value);
         Answer::Forward
+    }
+
+    /// The startup packet says it, or who one is.
+    fn is_of_startup(&self, name: &[u8]) -> bool {
+        let Ok(name) = str::from_utf8(name) else { return false };
+        let follows = matches!(name, "is_superuser" | "session_authorization");
+        self.vars.base.get(&name.to_ascii_lowercase()).is_some() || follows && self.vars.base.names_a_role()
     }
 
     /// ReadyForQuery came, and there is a doubt or a value that is withheld.
@@ -65,22 +77,28 @@ impl State {
         Answer::Forward
     }
 
-    /// What was withheld is told.
-    pub fn put_withheld(&mut self, reported: &Arc<Reported>, out: &mut Vec<u8>) {
+    /// A ReadyForQuery that was withheld.
+    pub fn put_withheld(&mut self, out: &mut Vec<u8>) {
         if std::mem::take(&mut self.vars.withheld) == Withheld::Ready {
-            self.report_differences(reported, out);
             b::put_ready_for_query(out, TransactionStatus::Idle);
         }
     }
 
     /// A text that is run may change settings: may it bring back what the startup packet set?
     pub(super) fn note_giving_back(&mut self, found: Effects, text: &[u8]) {
-        let changes = found.intersects(Effects::SETTINGS.union(Effects::DISCARD_ALL));
-        if changes && self.vars.withheld == Withheld::Nothing && !self.vars.base.is_empty() {
+        if found.intersects(MAY_GIVE_BACK) && !self.vars.base.is_empty() {
             let text = text.to_ascii_lowercase();
-            if GIVES_BACK.iter().any(|word| memchr::memmem::find(&text, word).is_some()) {
-                self.vars.withheld = Withheld::Doubt;
+            if GIVES_BACK.iter().any(|word| says(&text, word)) {
+                self.doubt_startup();
             }
+        }
+    }
+
+    /// What was run may have brought back what the startup packet set.
+    pub(super) fn doubt_startup(&mut self) {
+        self.ties.gives_back = true;
+        if self.vars.withheld == Withheld::Nothing && !self.vars.base.is_empty() {
+            self.vars.withheld = Withheld::Doubt;
         }
     }
 
@@ -107,5 +125,24 @@ impl State {
         self.vars.reported = Arc::clone(reported);
         self.know_lexing(reported);
         self.remember_reading();
+    }
+}
+
+/// The word stands in the text, and is no part of a longer one.
+fn says(text: &[u8], word: &[u8]) -> bool {
+    let in_word = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    memchr::memmem::find_iter(text, word).any(|at| {
+        !in_word(at.checked_sub(1).and_then(|before| text.get(before))) && !in_word(text.get(at + word.len()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_no_part_of_another_one() {
+        assert!(says(b"set x to default", b"default") && says(b"default_ default;", b"default"));
+        assert!(!says(b"set default_x = 1", b"default") && !says(b"preset", b"reset") && !says(b"", b"null"));
     }
 }

@@ -36,6 +36,7 @@ impl State {
         self.note_giving_back(found, text);
         self.ties.for_good |= found.contains(Effects::BACKEND) && !self.lets_state_through();
         self.ties.loaded |= found.contains(Effects::LOAD);
+        self.ties.loud |= found.contains(Effects::LOCAL) && may_be_loud(text);
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
@@ -89,6 +90,9 @@ impl State {
     /// As in `set_config($1, ...)`: names of settings come as parameters, too, and texts that are run.
     pub(super) fn note_bound_names(&mut self, head: Header, body: &[u8]) {
         let bind = if body.len() == head.body { f::Bind::decode(body).ok() } else { None };
+        if bind.as_ref().is_some_and(|bind| bind.values().any(|value| value.is_none())) {
+            self.doubt_startup();
+        }
         let may_tie = !self.lets_state_through();
         let ties = &mut self.ties;
         let mut missed = |value: &&[u8]| {
@@ -107,6 +111,15 @@ impl State {
         (self.shares_servers() && self.bounds.session_state == SessionState::Reject && !bound.is_empty())
             .then(|| Error::session_state_rejected(bound.names().next().unwrap_or_default()))
     }
+}
+
+/// A text with SET LOCAL may have the server say more of each statement, or a library: it names what messages are sent, or what may
+/// be a setting of a library's.
+fn may_be_loud(text: &[u8]) -> bool {
+    let mut custom = Vec::new();
+    let all = find_setting_names(text, &mut custom);
+    !all || !custom.is_empty()
+        || memchr::memmem::find(&text.to_ascii_lowercase(), b"client_min_messages").is_some()
 }
 
 /// One of them stands somewhere in the text.
