@@ -477,3 +477,15 @@ fn ended(text: &[u8], kind: Kind, end: usize) -> (Kind, usize) {
         _ => (kind, end),
     }
 }
+
+/// Hot path. One of `names` stands somewhere in the text, in capitals or not, also as a part of a longer word. Each of them
+/// has an underscore, which is what is looked for.
+pub fn mentions<'a>(text: &[u8], names: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
+    memchr::memchr_iter(b'_', text).any(|at| {
+        names.clone().any(|name| {
+            let start = memchr::memchr(b'_', name).and_then(|before| at.checked_sub(before));
+            let found = start.and_then(|start| text.get(start..start + name.len()));
+            found.is_some_and(|found| found.eq_ignore_ascii_case(name))
+        })
+    })
+}

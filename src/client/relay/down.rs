@@ -92,10 +92,9 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                     shared.heard_of(name);
                 }
                 state.note_parameter(name, value);
-                if pipeline.is_empty() || pipeline.front_is_own() {
-                    forward_unless_own(pipeline)
-                } else {
-                    state.pass_parameter(name, value)
+                match forward_unless_own(pipeline) {
+                    Answer::Forward if !pipeline.is_empty() => state.pass_parameter(name, value),
+                    answer => answer,
                 }
             }
             b::ERROR_RESPONSE if pipeline.is_empty() => {

@@ -6,6 +6,7 @@ use crate::proto::vars::HIDDEN;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, deallocated_name, names_backend_state, unread};
 use crate::sql::moves::may_change_meaning;
+use crate::sql::scan::mentions;
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
 
@@ -124,13 +125,7 @@ fn may_be_loud(text: &[u8]) -> bool {
 
 /// One of them stands somewhere in the text.
 fn names_hidden_setting(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'_', text).any(|at| {
-        HIDDEN.iter().any(|name| {
-            let start = name.find('_').and_then(|before| at.checked_sub(before));
-            let found = start.and_then(|start| text.get(start..start + name.len()));
-            found.is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()))
-        })
-    })
+    mentions(text, HIDDEN.iter().map(|name| name.as_bytes()))
 }
 
 /// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,

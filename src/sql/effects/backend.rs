@@ -18,9 +18,6 @@ const NAMES: [(&[u8], Of); 9] = [
     (b"pg_copy_physical_replication_slot", Of::Copy),
 ];
 
-/// What the parts of all names that stand before their first underscore are.
-const BEGINNINGS: [&[u8]; 2] = [b"pg", b"dblink"];
-
 /// Most calls in one text whose arguments are looked at.
 const LOOKS_MAX: usize = 8;
 
@@ -37,14 +34,7 @@ enum Of {
 
 /// Some of the names stands somewhere in the text.
 pub(super) fn is_mentioned(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'_', text).any(|at| {
-        BEGINNINGS.iter().filter(|word| ends_with(&text[..at], word)).any(|word| {
-            let name = &text[at - word.len()..];
-            NAMES.iter().any(|(known, _)| {
-                name.get(..known.len()).is_some_and(|name| name.eq_ignore_ascii_case(known))
-            })
-        })
-    })
+    scan::mentions(text, NAMES.iter().map(|(name, _)| *name))
 }
 
 /// The text may name one of them, also with escapes: worth a look, or all that is known where it is not known how it is read.
@@ -142,10 +132,6 @@ fn may_be_temporary(text: &[u8], at: usize, std_strings: bool, of: Of) -> bool {
 
 fn is_word(bytes: &[u8], word: &[u8]) -> bool {
     bytes.eq_ignore_ascii_case(word)
-}
-
-fn ends_with(text: &[u8], word: &[u8]) -> bool {
-    text.len() >= word.len() && text[text.len() - word.len()..].eq_ignore_ascii_case(word)
 }
 
 #[cfg(test)]
