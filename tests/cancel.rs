@@ -374,3 +374,157 @@ fn a_block_that_is_cancelled_in_the_queue_fails_inside() {
         }
     }
 }
+
+/// Two tables that the same values fit into, and an INSERT for each.
+const TABLES: &str = "CREATE TABLE old (a int PRIMARY KEY); CREATE TABLE new (a int PRIMARY KEY)";
+const OLD: &str = "INSERT INTO old VALUES ($1)";
+const NEW: &str = "INSERT INTO new VALUES ($1)";
+
+/// `raw` has the statement `name` for the table `old`, bound once.
+fn has_old(raw: &mut Raw, name: &str) {
+    raw.send(&build(|o| {
+        f::put_parse(o, name.as_bytes(), OLD.as_bytes(), &[]);
+        f::put_empty(o, f::SYNC);
+    }));
+    raw.read_until_ready();
+    raw.send(&Step::execute(name, &[Some("-1")]).bytes);
+    assert!(tags(&raw.read_until_ready()).contains('C'));
+}
+
+fn tags(messages: &[Message]) -> String {
+    messages.iter().map(|m| char::from(m.tag)).collect()
+}
+
+/// What is told as cancelled has done to names what it would have done directly: no statement that stood before it takes the place
+/// of the one that was not parsed.
+#[test]
+fn names_are_not_what_they_were_before_a_unit_that_was_cancelled_in_the_queue() {
+    let server = Postgres::shared();
+    let parse = |o: &mut Vec<u8>, name: &str| f::put_parse(o, name.as_bytes(), NEW.as_bytes(), &[]);
+    let run = |o: &mut Vec<u8>, name: &str| {
+        f::put_bind_text(o, name.as_bytes(), &[Some(b"1")]);
+        f::put_execute(o, b"", 0);
+    };
+    let sync = |o: &mut Vec<u8>| f::put_empty(o, f::SYNC);
+    let closes = |o: &mut Vec<u8>| f::put_target(o, f::CLOSE, b'S', b"st");
+    // The messages, of which statement, what they are told, and what a Bind of it is told then.
+    let cases: [(Vec<u8>, &str, &str, &str); 6] = [
+        (build(|o| (parse(o, ""), sync(o)).1), "", "EZ", "26000"),
+        (build(|o| (parse(o, ""), run(o, ""), sync(o)).2), "", "EZ", "26000"),
+        (build(|o| f::put_query(o, b"INSERT INTO new VALUES (1)")), "", "EZ", "26000"),
+        (build(|o| (closes(o), parse(o, "st"), run(o, "st"), sync(o)).3), "st", "3EZ", "26000"),
+        (build(|o| (run(o, ""), sync(o)).1), "", "EZ", ""),
+        (build(|o| (parse(o, "other"), run(o, "other"), sync(o)).2), "st", "EZ", ""),
+    ];
+    for mode in ["on", "off"] {
+        let database = server.fresh_database(TABLES);
+        let proxy = Proxy::to(server, "default_pool_size = 1", "", &format!("[coalesce]\nmode = \"{mode}\""));
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let mut busy = Raw::login(proxy.port(), &database);
+        for (messages, name, told, then) in &cases {
+            let mut raw = Raw::login(proxy.port(), &database);
+            has_old(&mut raw, name);
+            busy.rows("BEGIN; SELECT 1");
+            raw.send(messages);
+            let mut waits = |state| find(&mut console, "SHOW CLIENTS", &[("state", state)]);
+            poll(PATIENCE, || ["waiting", "coalescing"].into_iter().find_map(&mut waits)).expect("it waits");
+            raw.cancel(proxy.port());
+            let said = raw.read_until_ready();
+            assert_eq!((tags(&said).as_str(), error(&said).as_str()), (*told, "57014"), "{mode}");
+            busy.rows("COMMIT");
+            raw.send(&Step::execute(name, &[Some("2")]).bytes);
+            let said = raw.read_until_ready();
+            let failed = said.iter().find(|m| m.tag == b::ERROR_RESPONSE).map(Message::sqlstate);
+            assert_eq!(failed.unwrap_or_default(), *then, "{mode}: {told}");
+            raw.terminate();
+            let rows = busy.rows("DELETE FROM old RETURNING a").len();
+            assert_eq!(rows, if then.is_empty() { 2 } else { 1 }, "{mode}: {told}");
+        }
+        assert_eq!(busy.value("SELECT count(*) FROM new").as_deref(), Some("0"), "{mode}");
+    }
+}
+
+/// The same of a run inside a block, of rows that wait in a batch, and of a COMMIT that deferred rows wait for.
+#[test]
+fn names_are_not_what_they_were_before_rows_that_were_cancelled_on_their_way() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(TABLES);
+    let proxy = Proxy::to(server, "default_pool_size = 4", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let rows = |from: usize| {
+        build(|o| {
+            f::put_parse(o, b"", NEW.as_bytes(), &[]);
+            for n in from..from + 12 {
+                f::put_bind_text(o, b"", &[Some(n.to_string().as_bytes())]);
+                f::put_execute(o, b"", 0);
+            }
+            f::put_empty(o, f::SYNC);
+        })
+    };
+    let known = [("database", database.as_str()), ("table", "public.new"), ("eligible", "yes")];
+    poll(PATIENCE, || {
+        raw.rows("TRUNCATE new");
+        raw.send(&rows(100));
+        raw.read_until_ready();
+        find(&mut console, "SHOW COALESCE_TABLES", &known)
+    });
+    raw.send(&Step::prepare("back", "ROLLBACK").bytes);
+    raw.read_until_ready();
+    let mut rival = Raw::login(server.port(), &database);
+    for in_block in [true, false] {
+        rival.rows("BEGIN; INSERT INTO new VALUES (5)");
+        if in_block {
+            raw.rows("BEGIN");
+        }
+        has_old(&mut raw, "");
+        raw.send(&rows(0));
+        let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+        server.wait_until(&database, waits);
+        // A flush that waits is void for the one who cancels, or goes again: then it is heard.
+        while !raw.has_answer() {
+            raw.cancel(proxy.port());
+        }
+        assert_eq!(error(&raw.read_until_ready()), "57014");
+        rival.rows("ROLLBACK");
+        if in_block {
+            raw.send(&Step::execute("back", &[]).bytes);
+            raw.read_until_ready();
+        }
+        raw.send(&Step::execute("", &[Some("9")]).bytes);
+        let said = raw.read_until_ready();
+        let failed = said.iter().any(|m| m.tag == b::ERROR_RESPONSE);
+        let stored = rival.rows("DELETE FROM old RETURNING a");
+        assert_eq!(stored, if in_block { vec![] } else { vec![vec![Some("-1".to_owned())]] });
+        let new = rival.value("SELECT count(*) FROM new WHERE a = 9");
+        assert_eq!(new.as_deref(), Some(if failed { "0" } else { "1" }), "{}", outline(&said));
+        rival.rows("DELETE FROM new WHERE a < 50");
+    }
+}
+
+/// It was told as an end of the connection.
+#[test]
+fn a_unit_whose_end_is_not_here_is_cancelled_in_the_queue_without_an_end_of_the_session() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(TABLES);
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let (mut busy, mut raw) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+    has_old(&mut raw, "");
+    busy.rows("BEGIN; SELECT 1");
+    raw.send(&build(|o| {
+        f::put_parse(o, b"", b"SELECT 1", &[]);
+        f::put_target(o, f::DESCRIBE, b'S', b"");
+        f::put_empty(o, f::FLUSH);
+    }));
+    until(&mut console, "SHOW CLIENTS", &[("state", "waiting")]);
+    let cancel = raw.send_cancel(proxy.port());
+    cancel.into_stream().read_to_end(&mut Vec::new()).expect("the request is taken");
+    busy.rows("COMMIT");
+    assert_eq!(error(&raw.read_until(b::ERROR_RESPONSE)), "57014");
+    raw.send(&build(|o| f::put_empty(o, f::SYNC)));
+    assert_eq!(tags(&raw.read_until_ready()), "Z");
+    raw.send(&Step::execute("", &[Some("2")]).bytes);
+    assert_eq!(error(&raw.read_until_ready()), "26000");
+    assert_eq!(raw.value("SELECT 3").as_deref(), Some("3"));
+}

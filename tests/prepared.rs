@@ -952,6 +952,22 @@ fn long_texts_are_prepared_too() {
     assert_eq!(run(&mut raw, "a", &[]), (17 << 10).to_string());
 }
 
+/// So long a text is not kept, and streams through if it is unnamed: which it is not told by the length of its message alone.
+#[test]
+fn a_long_text_whose_name_is_not_here_yet_is_waited_for() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("BEGIN");
+    let mut bytes = Vec::new();
+    f::put_query(&mut bytes, b"SELECT 1");
+    let begins = bytes.len();
+    put_parse(&mut bytes, "", &format!("SELECT length('{}')", "x".repeat(17 << 20)));
+    raw.send(&bytes[..begins + frame::HEADER_BYTES]);
+    raw.read_until_ready();
+    raw.send(&bytes[begins + frame::HEADER_BYTES..]);
+    assert_eq!(run(&mut raw, "", &[]), (17 << 20).to_string());
+}
+
 #[test]
 fn texts_are_bounded_by_prepared_statement_bytes_max() {
     let (_, proxy, database) = one("prepared_statement_bytes_max = \"1MB\"");

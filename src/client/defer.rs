@@ -21,7 +21,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::hold::Budget;
-use super::pour::{Answers, Found, Poured};
+use super::pour::{Answers, Found, Poured, takes_unnamed_away};
 use super::session::Session;
 use super::state::{Fault, Late};
 use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk};
@@ -337,10 +337,12 @@ impl Session {
     /// A cancel request came before a server did. A COMMIT is answered as cancelled, and nothing of its block was sent; what
     /// else makes a block leave goes on waiting: the request may come too early, as it may come too late.
     pub(super) fn cancel_block(&mut self) {
-        if !self.holds_commit() {
-            return;
+        let Some(deferred) = self.deferred.take_if(|deferred| deferred.commit.is_some()) else { return };
+        let at = deferred.commit.map_or(0, |commit| commit.at);
+        // What was parsed for it, too, was taken for made.
+        if frames(&deferred.kept[at..]).any(|(head, body)| takes_unnamed_away(head, body)) {
+            self.state.names.forget_unnamed();
         }
-        self.deferred = None;
         self.client.prepare_out();
         Error::cancelled().put(&mut self.client.out);
         b::put_ready_for_query(&mut self.client.out, TransactionStatus::Idle);

@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
 use crate::sql::insert::IDENTIFIER_BYTES_MAX;
-use crate::wire::frame::{self, HEADER_BYTES, header};
+use crate::wire::frame::{self, HEADER_BYTES, Header, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
 /// Answers that wait for the outcome; the few of one statement stand in place.
@@ -383,11 +383,7 @@ impl Session {
                 Ok(self.singly(found.bytes, None))
             }
             None => {
-                let end = self.first_unit_end(found.bytes);
-                self.client.prepare_out();
-                Error::cancelled().put(&mut self.client.out);
-                b::put_ready_for_query(&mut self.client.out, TransactionStatus::Idle);
-                self.client.consume(end);
+                self.answer_as_cancelled(self.first_unit_end().unwrap_or(found.bytes));
                 Ok(Poured::Answered)
             }
         }
@@ -453,9 +449,7 @@ impl Session {
         }
         let opening = if self.begins_block() { self.opening_messages() } else { None };
         let Some(opening) = opening else { return false };
-        let mut message = Vec::new();
-        Error::cancelled().put(&mut message);
-        self.state.late = Some(Late { error: message, behind: opening });
+        self.state.late = Some(Late::cancelled(opening));
         true
     }
 
@@ -477,18 +471,48 @@ impl Session {
         None
     }
 
-    /// Where the first transaction of `bytes` ends: behind its Query or Sync.
-    fn first_unit_end(&self, bytes: usize) -> usize {
-        let buf = &self.client.bytes()[..bytes];
-        let mut pos = 0;
-        while let Ok(Some(head)) = header(&buf[pos..], self.state.bounds.message_max) {
-            pos += head.total();
-            if matches!(head.tag, f::QUERY | f::SYNC) {
-                break;
+    /// Where the first transaction ends, if that is here: behind its Query, FunctionCall or Sync.
+    pub(super) fn first_unit_end(&self) -> Option<usize> {
+        let (mut rest, mut end) = (self.client.bytes(), 0);
+        while let Ok(Some((head, _))) = frame::whole(rest, self.state.bounds.message_max) {
+            end += head.total();
+            if matches!(head.tag, f::QUERY | f::FUNCTION_CALL | f::SYNC) {
+                return Some(end);
             }
+            rest = &rest[head.total()..];
         }
-        pos.min(bytes)
+        None
     }
+
+    /// The transaction that stands at the front, up to `end`, is told that it was cancelled at its first message, and is not run.
+    /// Directly a Close is never cancelled; a Parse, as a Query, has taken the unnamed statement away when it fails.
+    pub(super) fn answer_as_cancelled(&mut self, end: usize) {
+        self.client.prepare_out();
+        let (buf, out) = self.client.split();
+        let state = &mut self.state;
+        let mut rest = &buf[..end];
+        while let Ok(Some((head, body))) = frame::whole(rest, state.bounds.message_max) {
+            match head.tag {
+                f::FLUSH => {}
+                f::CLOSE if state.closes_unasked(body) => b::put_empty(out, b::CLOSE_COMPLETE),
+                _ => {
+                    if takes_unnamed_away(head, body) {
+                        state.names.forget_unnamed();
+                    }
+                    break;
+                }
+            }
+            rest = &rest[head.total()..];
+        }
+        Error::cancelled().put(out);
+        b::put_ready_for_query(out, TransactionStatus::Idle);
+        self.client.consume(end);
+    }
+}
+
+/// A Query, and a Parse without a name: also where they fail, the unnamed statement is gone.
+pub(super) fn takes_unnamed_away(head: Header, body: &[u8]) -> bool {
+    head.tag == f::QUERY || (head.tag == f::PARSE && body.starts_with(&[0]))
 }
 
 /// Appends the answers that were known before, with those of the server where they belong.

@@ -17,8 +17,8 @@ use super::login::{self, why_none};
 use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
-    BOUND, Bounds, Counts, Fault, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, Ties, UNKEPT, UNPINS,
-    Withheld, check_length, may_go_in_pieces, policy_error,
+    BOUND, Bounds, Counts, Fault, Late, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, Ties, UNKEPT,
+    UNPINS, Withheld, check_length, may_go_in_pieces, policy_error,
 };
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
@@ -311,7 +311,9 @@ impl Session {
         policy_error(&rejection).put(out);
         b::put_ready_for_query(out, TransactionStatus::Idle);
         self.client.consume(head.total());
-        self.state.names.forget_unnamed();
+        if head.tag == f::QUERY {
+            self.state.names.forget_unnamed();
+        }
         self.state.audit.record(message, &rejection, true);
         Ok(true)
     }
@@ -423,7 +425,8 @@ impl Session {
         match self.unless_ended(server.settle_vars(&want, max, whose)).await? {
             Ok(None) if self.deferred.is_none() && self.me.take_signal(Signal::Cancel) => {
                 self.me.set_state(ClientState::Idle, Instant::now());
-                self.answer_cancelled().map(|()| false)
+                self.answer_cancelled();
+                Ok(false)
             }
             Ok(None) => Ok(true),
             Ok(Some(error)) => Err(Fault::Server(error)),
@@ -509,7 +512,10 @@ impl Session {
                 if self.me.take_signal(Signal::Cancel) {
                     match self.deferred {
                         Some(_) => self.cancel_block(),
-                        None => self.answer_cancelled()?,
+                        None => self.answer_cancelled(),
+                    }
+                    if self.state.late.is_some() {
+                        self.offered_at = Some(since);
                     }
                 }
                 self.asks_nothing();
@@ -520,24 +526,15 @@ impl Session {
     }
 
     /// A cancel request came before a server did: the request is answered as cancelled. One that opens a block goes on
-    /// waiting, and what stands in the block is.
-    fn answer_cancelled(&mut self) -> Result<(), Fault> {
+    /// waiting, and what stands in the block is; so does one whose end is not here, which is told so when it has a server.
+    fn answer_cancelled(&mut self) {
         if self.cancels_inside_block() {
-            return Ok(());
+            return;
         }
-        let (buf, out) = self.client.split();
-        let mut at = 0;
-        while let Some((head, _)) = frame::whole(&buf[at..], self.state.bounds.message_max)? {
-            at += head.total();
-            if matches!(head.tag, f::QUERY | f::SYNC | f::FUNCTION_CALL) {
-                Error::cancelled().put(out);
-                b::put_ready_for_query(out, TransactionStatus::Idle);
-                self.client.consume(at);
-                return Ok(());
-            }
+        match self.first_unit_end() {
+            Some(end) => self.answer_as_cancelled(end),
+            None => self.state.late = Some(Late::cancelled(0)),
         }
-        // The request is not here as a whole: it can't be answered without its end.
-        Err(Fault::Client(Error::cancelled()))
     }
 
     /// Relays transactions one after the other while nobody else waits. False: the client left.

@@ -91,6 +91,7 @@ fn walk_up(
                 walk.want = head.total();
                 break Pumped::Hungry;
             }
+            Taken::NeedMore => break Pumped::Hungry,
             Taken::Later => break Pumped::Full,
             Taken::Terminate => break Pumped::Terminate,
             Taken::Forward => {

@@ -119,6 +119,8 @@ pub enum Taken {
     Drop,
     /// It must be whole to be understood.
     NeedWhole,
+    /// Its beginning must be here to be understood.
+    NeedMore,
     /// Not before everything that is owed was answered; nothing of it was taken.
     Later,
     /// Terminate.
@@ -409,6 +411,13 @@ impl Late {
     pub fn next(error: Vec<u8>) -> Self {
         Self { error, behind: 0 }
     }
+
+    /// A cancel request strikes what stands behind so many messages.
+    pub fn cancelled(behind: usize) -> Self {
+        let mut error = Vec::new();
+        Error::cancelled().put(&mut error);
+        Self { error, behind }
+    }
 }
 
 /// What settings that pgsluice itself changes are told in one go.
@@ -568,15 +577,30 @@ impl State {
         server: &mut ServerConn,
         reply: &mut Vec<u8>,
     ) -> Result<Taken, Fault> {
-        if let Some(late) = self.late.take_if(|late| late.behind == 0) {
-            let taken = self.refuse_with(kind, Refusal::Late(late.error), server);
+        let body = &frame[HEADER_BYTES..];
+        // Its name is not here yet.
+        if kind == Kind::Parse && body.is_empty() && head.body > 0 {
+            return Ok(Taken::NeedMore);
+        }
+        // A Close does not fail, and what it closes must not be bound behind the error.
+        let strikes = |late: &mut Late| late.behind == 0 && kind != Kind::Close;
+        if let Some(late) = self.late.take_if(strikes) {
+            let refusal = Refusal::Late(late.error);
+            let taken = match kind {
+                Kind::Parse => self.refuse_parse(body.first() == Some(&0), refusal, server),
+                Kind::Query => {
+                    self.take_unnamed_away(server);
+                    self.refuse_with(kind, refusal, server)
+                }
+                _ => self.refuse_with(kind, refusal, server),
+            };
             return Ok(if frame.len() == head.total() { taken } else { Taken::Drop });
         }
         let taken = self.take_message(head, frame, server, reply)?;
-        if !matches!(taken, Taken::NeedWhole | Taken::Later)
+        if !matches!(taken, Taken::NeedWhole | Taken::NeedMore | Taken::Later)
             && let Some(late) = &mut self.late
         {
-            late.behind -= 1;
+            late.behind = late.behind.saturating_sub(1);
         }
         Ok(taken)
     }
@@ -677,6 +701,8 @@ impl State {
             }
             f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(frame, whole, server)),
             f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(server),
+            // Whether it has a name is not known yet.
+            f::PARSE if body.is_empty() && !whole => Ok(Taken::NeedMore),
             f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => self.take_long_parse(body, server),
             f::FUNCTION_CALL => self.take_function_call(server),
             f::QUERY | f::PARSE | f::DESCRIBE | f::CLOSE if !whole => Ok(Taken::NeedWhole),
@@ -733,7 +759,7 @@ impl State {
     }
 
     /// A Parse takes the unnamed statement away, whether it is refused by the server or by us.
-    fn refuse_parse(&mut self, unnamed: bool, error: Error, server: &mut ServerConn) -> Taken {
+    fn refuse_parse(&mut self, unnamed: bool, refusal: Refusal, server: &mut ServerConn) -> Taken {
         let takes_away = unnamed && self.tracks(b"");
         if takes_away {
             self.names.close_unnamed(&mut server.names);
@@ -743,7 +769,7 @@ impl State {
         }
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'P', b"pgsluice_refused");
         server.pipeline.push(Kind::Parse, Action::Refuse, takes_away);
-        self.refusals.push_back(Refusal::Ours(error));
+        self.refusals.push_back(refusal);
         Taken::Done
     }
 

@@ -52,7 +52,7 @@ impl State {
             Ruling::Wait => return Ok(Taken::Later),
             Ruling::Refuse(error) => {
                 self.counts.client_parses += 1;
-                return Ok(self.refuse_parse(parse.name.is_empty(), error, server));
+                return Ok(self.refuse_parse(parse.name.is_empty(), Refusal::Ours(error), server));
             }
             Ruling::Pass | Ruling::Fold => {}
         }
@@ -152,7 +152,7 @@ impl State {
     fn parse_unnamed(&mut self, parse: &f::Parse<'_>, server: &mut ServerConn) -> Result<Taken, Fault> {
         let statement = self.unnamed(parse);
         if let Some(error) = self.state_refusal(statement.effects) {
-            return Ok(self.refuse_parse(true, error, server));
+            return Ok(self.refuse_parse(true, Refusal::Ours(error), server));
         }
         if self.waits_to_lend(parse.query, statement.effects, server) {
             self.counts.client_parses -= 1;
@@ -358,7 +358,7 @@ impl State {
         self.counts.client_parses += 1;
         let unnamed = body.first() == Some(&0);
         if let Some(error) = self.rule_long_text() {
-            self.refuse_parse(unnamed, error, server);
+            self.refuse_parse(unnamed, Refusal::Ours(error), server);
             return Ok(Taken::Drop);
         }
         if self.tracks_names() && !unnamed {
@@ -523,6 +523,18 @@ impl State {
             self.shapes.described.clear();
         }
         self.shapes.described.push_back(statement);
+    }
+
+    /// The name that a Close means is free, where no server has to be asked. False: one has.
+    pub(in crate::client) fn closes_unasked(&mut self, body: &[u8]) -> bool {
+        match f::target(f::CLOSE, body) {
+            Ok((b'S', name)) if self.tracks(name) => {
+                self.names.forget(name);
+                true
+            }
+            Ok((b'P', _)) => true,
+            _ => false,
+        }
     }
 
     pub(super) fn take_close(

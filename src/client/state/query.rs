@@ -63,7 +63,7 @@ impl State {
     }
 
     /// A Query does so also where it fails, unless that is for the transaction that it found.
-    fn take_unnamed_away(&mut self, server: &mut ServerConn) {
+    pub(super) fn take_unnamed_away(&mut self, server: &mut ServerConn) {
         if !server.pipeline.is_still_started() {
             self.names.forget_unnamed();
             server.names.unnamed = None;
