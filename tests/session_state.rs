@@ -642,6 +642,77 @@ fn half_a_datestyle_is_completed_by_nobody_elses() {
     }
 }
 
+/// Directly it is there again, and nothing works that needs it; here it cannot be set.
+#[test]
+fn a_startup_value_that_is_no_more_ends_nobody_who_resets() {
+    for reset in ["RESET ALL", "DISCARD ALL", "RESET default_text_search_config"] {
+        let (server, proxy, database) = one_connection("");
+        server.psql(&database, "CREATE TEXT SEARCH CONFIGURATION gone (COPY = simple)");
+        let own = [("default_text_search_config", "public.gone"), ("TimeZone", "Asia/Tokyo")];
+        let mut a = with(&proxy, &database, &own);
+        let mut other = Raw::login(proxy.port(), &database);
+        let look =
+            "SELECT current_setting('TimeZone') || ' ' || current_setting('default_text_search_config')";
+        let plain = other.value("SHOW default_text_search_config").expect("a value");
+        a.rows("SET default_text_search_config = 'simple'");
+        server.psql(&database, "DROP TEXT SEARCH CONFIGURATION gone");
+        let told: Vec<_> = a
+            .query(reset)
+            .iter()
+            .filter(|message| message.tag == b::NOTICE_RESPONSE)
+            .map(|notice| (notice.field(b'S'), notice.sqlstate()))
+            .collect();
+        assert_eq!(told, [("WARNING".to_owned(), "22023".to_owned())], "{reset}");
+        for _ in 0..2 {
+            assert_eq!(a.value(look), Some(format!("Asia/Tokyo {plain}")), "{reset}");
+            assert_ne!(other.value("SHOW TimeZone").as_deref(), Some("Asia/Tokyo"), "{reset}");
+            let notices = a.query(reset).iter().filter(|m| m.tag == b::NOTICE_RESPONSE).count();
+            assert_eq!(notices, 0, "{reset}");
+        }
+    }
+}
+
+/// Nobody is somebody else for that.
+#[test]
+fn a_startup_role_that_is_no_more_is_not_done_without() {
+    let (server, proxy, database) = one_connection("");
+    let role = format!("gone_{database}");
+    server.psql("postgres", &format!("CREATE ROLE {role}"));
+    let mut a = with(&proxy, &database, &[("role", &role)]);
+    a.rows("SET ROLE NONE");
+    server.psql("postgres", &format!("DROP ROLE {role}"));
+    a.send(&Step::query("RESET ROLE").bytes);
+    let end = a.read_until(b::ERROR_RESPONSE).pop().expect("an error");
+    assert_eq!((end.field(b'S'), end.sqlstate()), ("FATAL".into(), "22023".into()), "{}", end.outline());
+}
+
+/// A transaction of pgsluice's own waits for nobody's, whatever its client wants of his.
+#[test]
+fn who_defers_transactions_defers_none_but_his() {
+    const DEFER: &str =
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE";
+    for general in ["", "server_check_delay = 0"] {
+        let (server, proxy, database) = one_connection(general);
+        server.psql(&database, "CREATE TABLE t (a int)");
+        let (mut a, mut other) = two(&proxy, &database);
+        let mut writer = Raw::login(server.port(), &database);
+        writer.rows("BEGIN ISOLATION LEVEL SERIALIZABLE");
+        writer.rows("INSERT INTO t VALUES (1)");
+        for text in
+            [DEFER, "BEGIN READ WRITE; DO $$BEGIN END$$; COMMIT", "SET default_transaction_deferrable = on"]
+        {
+            a.rows(text);
+            assert_eq!(
+                other.value("SHOW transaction_deferrable").as_deref(),
+                Some("off"),
+                "{general} {text}"
+            );
+        }
+        writer.rows("ROLLBACK");
+        assert_eq!(a.value("SHOW transaction_deferrable").as_deref(), Some("on"), "{general}");
+    }
+}
+
 /// Who logged in may set what the role may not that it takes on.
 #[test]
 fn a_setting_of_superusers_goes_with_a_role_that_may_not_set_it() {

@@ -92,7 +92,7 @@ impl NotAdmitted {
             Why::RefusedByServer(body) => {
                 let message = b::ErrorFields::new(body).field(b'M').unwrap_or_default();
                 events::client_refused_by_server(&peer, &String::from_utf8_lossy(message));
-                b::put_as_fatal(&mut self.client.out, body);
+                b::put_again(&mut self.client.out, b::ERROR_RESPONSE, "FATAL", body);
             }
             Why::Left => return,
         }
@@ -520,7 +520,7 @@ async fn server_with(pool: &Arc<Pool>, want: &Arc<VarSet>, client: &mut Conn) ->
         match server.settle_in_time(want, max).await {
             None => {}
             Some(Ok(None)) => return Ok(server),
-            Some(Ok(Some(error))) => return Err(Why::RefusedByServer(with_way_out(want, error))),
+            Some(Ok(Some(refused))) => return Err(Why::RefusedByServer(with_way_out(want, refused.error))),
             Some(Err(lost)) => {
                 return Err(lost
                     .said

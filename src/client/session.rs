@@ -429,7 +429,7 @@ impl Session {
                 Ok(false)
             }
             Ok(None) => Ok(true),
-            Ok(Some(error)) => Err(Fault::Server(error)),
+            Ok(Some(refused)) => Err(Fault::Server(refused.error)),
             Err(lost) => Err(lost.into()),
         }
     }
@@ -623,7 +623,7 @@ impl Session {
         let found = self.unless_ended(server.probe(&names, doubted, max)).await??;
         self.me.rest();
         let hidden = self.state.hides_settings(found.sees_all);
-        if hidden || found.superuser || taint.intersects(Effects::UNKNOWN) {
+        if hidden || taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }
         self.client.prepare_out();
@@ -675,19 +675,21 @@ impl Session {
     /// What its startup packet set is the client's again after RESET and DISCARD ALL, as it is directly: on the connection, and
     /// by what it is told.
     async fn give_back(&mut self, server: &mut Checkout) -> Result<(), Fault> {
-        let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
-        let whose = self.whose();
+        let (max, whose) = (self.state.bounds.max_prepared, self.whose());
         self.me.begin(ClientState::Active, Instant::now());
-        let settled = self.unless_ended(server.settle_vars(&want, max, whose)).await?;
-        self.me.rest();
-        match settled {
-            Ok(None) => {}
-            Ok(Some(error)) => return Err(Fault::Server(error)),
-            Err(lost) => return Err(lost.into()),
+        loop {
+            let want = Arc::clone(&self.state.vars.want);
+            let settled = self.unless_ended(server.settle_vars(&want, max, whose)).await??;
+            let Some(refused) = settled else { break };
+            if !self.state.does_without(&refused, &self.cx.pools.shared().vars, &mut self.client.out) {
+                return Err(Fault::Server(refused.error));
+            }
+            server.broken = false;
         }
         let (reported, out) = (Arc::clone(&server.reported), &mut self.client.out);
         self.state.report_differences(&reported, out);
         self.state.put_withheld(out);
+        self.me.rest();
         Ok(())
     }
 
@@ -820,7 +822,7 @@ impl Session {
             Fault::ServerLost(why) if why.is_empty() => {}
             Fault::ServerLost(why) => Error::server_lost(why).put(out),
             Fault::ServerViolation(why) => Error::server_violation(why).put(out),
-            Fault::Server(body) => b::put_as_fatal(out, body),
+            Fault::Server(body) => b::put_again(out, b::ERROR_RESPONSE, "FATAL", body),
         }
         let _ = tokio::time::timeout(crate::limits::LAST_WORDS, self.client.say_goodbye()).await;
     }

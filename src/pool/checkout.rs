@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::{Pool, registry::current_worker};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::connect::ConnectError;
-use crate::server::internal::Lost;
+use crate::server::internal::{Lost, Refused};
 use crate::server::{ServerConn, ServerShared};
 
 /// As good as no limit.
@@ -76,7 +76,7 @@ impl Checkout {
     /// Cancel safety: none; drop the connection if this is cancelled.
     pub async fn still_answers(&mut self) -> bool {
         let settings = self.pool.settings.load_full();
-        let answer = within(settings.patience(), self.simple(&settings.server_check_query)).await;
+        let answer = within(settings.patience(), self.simple_at_once(&settings.server_check_query)).await;
         self.leave_if_silent(answer).is_some_and(|answer| answer.is_ok())
     }
 
@@ -87,7 +87,7 @@ impl Checkout {
         &mut self,
         want: &Arc<VarSet>,
         max: usize,
-    ) -> Option<Result<Option<Vec<u8>>, Lost>> {
+    ) -> Option<Result<Option<Refused>, Lost>> {
         let limit = self.pool.settings.load().patience();
         let settled = within(limit, self.settle_vars(want, max, Whose::nobody(want))).await;
         self.leave_if_silent(settled)

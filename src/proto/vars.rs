@@ -158,14 +158,21 @@ pub fn is_identity(name: &str) -> bool {
     IDENTITY.contains(&name)
 }
 
-/// The steps that lead to `want` from a connection on which `have` is known of and RESET ALL comes between the first
-/// steps (who one is, given back) and the others.
+/// The name by which RESET gives back all settings but those that say who one is.
+pub const ALL: &str = "all";
+
+/// The steps that lead to `want` from a connection on which `have` is known of, and may be more: RESET ALL, by who logged in.
 pub fn changes_from_anything<'a>(have: &'a VarSet, want: &'a VarSet) -> Vec<Change<'a>> {
     let back = IDENTITY.iter().filter(|n| have.get(n).is_some()).map(|&name| Change { name, value: None });
     let plain = want.iter().filter(|(n, _)| !is_identity(n));
     let taken = IDENTITY.iter().rev().filter_map(|&n| want.get(n).map(|v| (n, v)));
-    back.chain(plain.chain(taken).map(|(name, value)| Change { name, value: Some(value) })).collect()
+    let all = std::iter::once(Change { name: ALL, value: None });
+    let set = plain.chain(taken).map(|(name, value)| Change { name, value: Some(value) });
+    back.chain(all).chain(set).collect()
 }
+
+/// The setting by which transactions wait until nothing can roll them back.
+pub const DEFERRABLE: &str = "default_transaction_deferrable";
 
 /// The setting that stops statements.
 const LIMIT: &str = "statement_timeout";
@@ -279,6 +286,11 @@ impl Vars {
     pub fn overlay(&self, base: &VarSet, over: &VarSet) -> Arc<VarSet> {
         self.intern(base.iter().chain(over.iter()))
     }
+
+    /// `set` but for one of them.
+    pub fn without(&self, set: &VarSet, name: &str) -> Arc<VarSet> {
+        self.intern(set.iter().filter(|(known, _)| *known != name))
+    }
 }
 
 #[cfg(test)]
@@ -320,7 +332,7 @@ mod tests {
         let have = vars.intern([("role", "a"), ("x.y", "1")]);
         let want = vars.intern([("role", "a"), ("work_mem", "2")]);
         let steps: Vec<_> = changes_from_anything(&have, &want).iter().map(|c| (c.name, c.value)).collect();
-        assert_eq!(steps, [("role", None), ("work_mem", Some("2")), ("role", Some("a"))]);
+        assert_eq!(steps, [("role", None), (ALL, None), ("work_mem", Some("2")), ("role", Some("a"))]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::role::{self, Role};
-use super::{ServerConn, report};
+use super::{AT_ONCE, ServerConn, at_once_statement, report};
 use crate::limits::HEARD_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Settled};
 use crate::proto::prepared::Statement;
@@ -99,6 +99,15 @@ impl Reply {
     }
 }
 
+/// Settings that could not be set: nothing of them was.
+#[derive(Debug)]
+pub struct Refused {
+    /// The body of the ErrorResponse.
+    pub error: Vec<u8>,
+    /// The setting that was refused a value; `None`: one was not given back.
+    pub setting: Option<Box<str>>,
+}
+
 /// The connection can't be used any more.
 #[derive(Debug)]
 pub struct Lost {
@@ -136,6 +145,19 @@ impl ServerConn {
         self.finish().await
     }
 
+    /// As [`ServerConn::simple`], of what reads: under a client's settings, and it waits for nobody's transaction.
+    ///
+    /// # Errors
+    /// As [`ServerConn::simple`].
+    ///
+    /// Cancel safety: as [`ServerConn::simple`].
+    pub async fn simple_at_once(&mut self, text: &str) -> Result<Reply, Lost> {
+        if self.may_wait_for_others() {
+            return self.simple(&format!("{AT_ONCE};{text}")).await;
+        }
+        self.simple(text).await
+    }
+
     /// Runs a prepared statement of ours, preparing it first where it is missing.
     ///
     /// # Errors
@@ -149,6 +171,11 @@ impl ServerConn {
         max: usize,
     ) -> Result<Reply, Lost> {
         self.conn.prepare_out();
+        if self.may_wait_for_others() {
+            let mut names = std::mem::take(&mut self.own_names);
+            self.put_own(at_once_statement(), &[], &mut names, max);
+            self.own_names = names;
+        }
         self.ensure_own(statement, max);
         f::put_bind_text(&mut self.conn.out, statement.server_name.as_bytes(), params);
         self.pipeline.push(Kind::Bind, Action::Own, false);
@@ -167,8 +194,7 @@ impl ServerConn {
     }
 
     /// Gives this connection the settings `want`, for `whose`, in a round trip of its own when they are others: nothing
-    /// that follows may run where they could not be set. `Some`: the body of the ErrorResponse; drop the connection then,
-    /// its settings are not known any more.
+    /// that follows may run where they could not be set. `Some`: they could not; drop the connection, or give it others.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
@@ -177,17 +203,16 @@ impl ServerConn {
         want: &Arc<VarSet>,
         max: usize,
         whose: Whose,
-    ) -> Result<Option<Vec<u8>>, Lost> {
-        let (have, since) = (Arc::clone(&self.vars), self.since);
-        let mut error = self.set_vars(want, max, whose).await?;
-        if error.is_some() {
+    ) -> Result<Option<Refused>, Lost> {
+        let mut refused = self.set_vars(want, max, whose).await?;
+        if refused.is_some() {
             // Maybe the role at hand may not give back what a client had set, or not set what this one set before it took that role
-            // on. Nothing of it was done: who logged in gives all back, sets what there is to set, and takes the role on.
-            (self.vars, self.since, self.unvouched) = (have, since, Some(u64::MAX));
-            error = self.set_vars(want, max, whose).await?;
+            // on: who logged in gives all back, sets what there is to set, and takes the role on.
+            self.unvouched = Some(u64::MAX);
+            refused = self.set_vars(want, max, whose).await?;
         }
-        self.broken |= error.is_some();
-        Ok(error)
+        self.broken |= refused.is_some();
+        Ok(refused)
     }
 
     async fn set_vars(
@@ -195,11 +220,18 @@ impl ServerConn {
         want: &Arc<VarSet>,
         max: usize,
         whose: Whose,
-    ) -> Result<Option<Vec<u8>>, Lost> {
+    ) -> Result<Option<Refused>, Lost> {
+        let before = (Arc::clone(&self.vars), self.since, self.unvouched);
         let mut names = std::mem::take(&mut self.own_names);
         let appended = self.apply_vars(want, &mut names, max, whose);
         self.own_names = names;
-        if appended { Ok(self.finish().await?.error) } else { Ok(None) }
+        let reply = if appended { self.finish().await? } else { Reply::default() };
+        let Some(error) = reply.error else { return Ok(None) };
+        // Nothing of it was done.
+        (self.vars, self.since, self.unvouched) = before;
+        let (have, at) = (Arc::clone(&self.vars), reply.tags.iter().filter(|tag| **tag != b"SET").count());
+        let refused = self.steps(&have, want, whose).into_iter().nth(at).filter(|step| step.value.is_some());
+        Ok(Some(Refused { error, setting: refused.map(|step| step.name.into()) }))
     }
 
     /// Prepares a statement where it is missing and asks for its parameters' types.
@@ -384,7 +416,7 @@ impl ServerConn {
     /// As [`ServerConn::simple`]; an answer that says nothing is `Lost` too.
     pub async fn settle_role(&mut self) -> Result<bool, Lost> {
         self.shared.role_doubted.store(false, Ordering::Relaxed);
-        let reply = self.simple(role::QUESTION).await?;
+        let reply = self.simple_at_once(role::QUESTION).await?;
         let row: Vec<_> = reply.rows.first().into_iter().flatten().map(Option::as_deref).collect();
         let role = Role::answered(&row).ok_or_else(|| Lost::new("the server does not say what it is"))?;
         Ok(role
@@ -453,16 +485,17 @@ impl ServerConn {
         }
     }
 
-    /// The probe, without the client's own short limit on statements: that row stands before the probe's then. `counted`: before
+    /// The probe, which waits for nobody's transaction, and without the client's own short limit on statements: that row stands before the probe's then. `counted`: before
     /// both, how many prepared statements are ours.
     async fn probe_rows(&mut self, names: &[u8], counted: bool, max: usize) -> Result<Reply, Lost> {
         self.conn.prepare_out();
         if counted {
-            f::put_query(&mut self.conn.out, NAMES_SQL.as_bytes());
+            f::put_query(&mut self.conn.out, format!("{AT_ONCE};\n{NAMES_SQL}").as_bytes());
             self.pipeline.push(Kind::Query, Action::Own, false);
             self.names.unnamed = None;
         }
         let mut own = std::mem::take(&mut self.own_names);
+        self.put_own(at_once_statement(), &[], &mut own, max);
         self.put_own(lift_statement(), &[], &mut own, max);
         self.put_own(probe_statement(), &[Some(names)], &mut own, max);
         self.own_names = own;
@@ -505,8 +538,6 @@ pub struct Probe {
     pub prepare: bool,
     /// It was asked as a role that may read all settings: none that is set is missing.
     pub sees_all: bool,
-    /// Settings are among them that superusers set, and whom they let: the role that logged in may not even give one back by its name.
-    pub superuser: bool,
 }
 
 impl Probe {
@@ -519,10 +550,8 @@ impl Probe {
         let row = rows.first()?;
         let flag = |i: usize| row.get(i).and_then(Option::as_deref) == Some(b"t");
         let json = unhex(row.first()?.as_deref()?)?;
-        let (found, role, session): (Vec<(String, String, bool)>, String, String) =
+        let (mut settings, role, session): (Vec<(String, String)>, String, String) =
             serde_json::from_slice(&json).ok()?;
-        let superuser = found.iter().any(|(_, _, superuser)| *superuser);
-        let mut settings: Vec<_> = found.into_iter().map(|(name, value, _)| (name, value)).collect();
         if role != "none" {
             settings.push(("role".into(), role));
         }
@@ -537,7 +566,6 @@ impl Probe {
             hold_cursor: flag(4),
             prepare: flag(5),
             sees_all: flag(6),
-            superuser,
         })
     }
 }
@@ -562,7 +590,7 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
     digits.chunks(2).map(|pair| Some(value(pair[0])? << 4 | value(*pair.get(1)?)?)).collect()
 }
 
-/// One row: settings with their values and whether only superusers set them, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
+/// One row: settings with their values, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
 /// UTF-8, whatever the client's encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back),
 /// then a flag for each kind of state that is bound to the connection, and one that says whether the settings are all there
 /// are. Every name is qualified: it runs under the client's search_path.
@@ -573,14 +601,14 @@ pub fn probe_statement() -> &'static Arc<Statement> {
 
 const PROBE_SQL: &str = "\
 SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
-       COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''), a.superuser)) FROM (
-                  WITH known AS MATERIALIZED (SELECT s.name, s.setting, s.source, s.context FROM pg_catalog.pg_settings s)
-                  SELECT s.name, s.setting, s.context OPERATOR(pg_catalog.=) 'superuser'::pg_catalog.text AS superuser
+       COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''))) FROM (
+                  WITH known AS MATERIALIZED (SELECT s.name, s.setting, s.source FROM pg_catalog.pg_settings s)
+                  SELECT s.name, s.setting
                     FROM known s
                    WHERE s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text
                      AND s.name OPERATOR(pg_catalog.<>) ALL ('{session_authorization,role,seed,transaction_isolation,transaction_read_only,transaction_deferrable}'::pg_catalog.text[])
                   UNION
-                  SELECT n.name, pg_catalog.current_setting(n.name, true), false
+                  SELECT n.name, pg_catalog.current_setting(n.name, true)
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
                    WHERE n.name OPERATOR(pg_catalog.<>) ALL (ARRAY(SELECT pg_catalog.lower(k.name) FROM known k WHERE k.name OPERATOR(pg_catalog.~~) '%.%'::pg_catalog.text))
                      AND pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
@@ -615,7 +643,7 @@ mod tests {
             let hex = json.bytes().map(|b| format!("{b:02x}")).collect::<String>().into_bytes();
             vec![vec![Some(hex), Some(b"t".to_vec())]]
         };
-        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9",false]],"none","me"]"#), "me").unwrap();
+        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9"]],"none","me"]"#), "me").unwrap();
         assert_eq!(probe.settings, [("a.b".to_owned(), "\u{e9}".to_owned())]);
         assert!(probe.listen && !probe.temp);
         assert!(Probe::decode(&row("[]"), "me").is_none());

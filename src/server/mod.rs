@@ -19,7 +19,7 @@ use crate::limits::{REPORTED_MAX, REPORTED_VALUE_BYTES_MAX, SMALL_MESSAGE_BYTES_
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, ServerNames, Statement};
-use crate::proto::vars::{Change, VarSet, Whose, changes, changes_from_anything, is_identity, now};
+use crate::proto::vars::{ALL, Change, DEFERRABLE, VarSet, Whose, changes, changes_from_anything, now};
 use crate::settings::TargetSessionAttrs;
 use crate::sql::effects::Effects;
 use crate::wire::{CancelKey, backend as b, frame, frontend as f};
@@ -106,7 +106,7 @@ pub struct ServerConn {
     /// When it was last given back.
     pub idle_since: Instant,
     /// What ran on it for this client may have made settings that no catalogue shows (those of no module, set inside
-    /// a function), or some that take a superuser to be given back one by one: another client gets it with all settings reset.
+    /// a function): another client gets it with all settings reset.
     pub unvouched: Option<u64>,
     /// NotificationResponse messages that came in round trips of ours, whole. They are those of the client that is
     /// linked, which takes them before it goes on ([`Session::relay`](crate::client)); who comes next never sees them.
@@ -328,29 +328,41 @@ impl ServerConn {
         let have = Arc::clone(&self.vars);
         let unvouched = self.is_unvouched(whose.client);
         let anew = self.since < whose.since;
+        if self.may_wait_for_others() {
+            self.put_own(at_once_statement(), &[], names, max);
+        }
+        for step in self.steps(&have, want, whose) {
+            self.put_setting(&step, names, max);
+        }
         if unvouched || anew || have.identity() != want.identity() {
             self.since = now();
         }
-        let steps = if unvouched { changes_from_anything(&have, want) } else { changes(&have, want, anew) };
-        let mut steps = steps.into_iter().peekable();
-        while let Some(identity) = steps.next_if(|step| step.value.is_none() && is_identity(step.name)) {
-            self.put_setting(&identity, names, max);
-        }
         if unvouched {
             self.unvouched = None;
-            self.put_own(reset_all_statement(), &[], names, max);
-        }
-        for step in steps {
-            self.put_setting(&step, names, max);
         }
         self.put_sync();
         self.vars = Arc::clone(want);
         true
     }
 
+    /// The steps from the settings `have`, which are those here, to `want`, for `whose`.
+    fn steps<'a>(&self, have: &'a VarSet, want: &'a VarSet, whose: Whose) -> Vec<Change<'a>> {
+        if self.is_unvouched(whose.client) {
+            changes_from_anything(have, want)
+        } else {
+            changes(have, want, self.since < whose.since)
+        }
+    }
+
+    /// A transaction of ours may wait until those of others have ended, by what is set here, unless it says that it does not.
+    pub fn may_wait_for_others(&self) -> bool {
+        self.unvouched.is_some() || self.vars.get(DEFERRABLE).is_some()
+    }
+
     fn put_setting(&mut self, step: &Change<'_>, names: &mut ClientNames, max: usize) {
         let name = Some(step.name.as_bytes());
         match step.value {
+            None if step.name == ALL => self.put_own(reset_all_statement(), &[], names, max),
             // Bytes outside ASCII would be read in the client encoding that the connection happens to have.
             Some(value) if !value.is_ascii() => {
                 let hex: String = value.bytes().map(|b| format!("{b:02x}")).collect();
@@ -452,6 +464,15 @@ fn set_config_hex_statement() -> &'static Arc<Statement> {
             Effects::NONE,
         )
     })
+}
+
+/// Says that a transaction waits for no others, in front of all that it does.
+pub const AT_ONCE: &str = "SET transaction_deferrable = off";
+
+/// [`AT_ONCE`]. Its tag is nothing else's of ours.
+pub(crate) fn at_once_statement() -> &'static Arc<Statement> {
+    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
+    STATEMENT.get_or_init(|| Statement::new(AT_ONCE.as_bytes(), &[], Effects::NONE))
 }
 
 /// All settings but role and session_authorization, also those that no catalogue shows.

@@ -193,12 +193,12 @@ fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, routine: Optio
     });
 }
 
-/// Appends a server's ErrorResponse again, all fields kept, with the severity FATAL: the connection closes behind it.
-pub fn put_as_fatal(out: &mut Vec<u8>, body: &[u8]) {
-    put(out, ERROR_RESPONSE, |out| {
+/// Appends what a server reported again, all fields kept, with this severity. FATAL: the connection closes behind it.
+pub fn put_again(out: &mut Vec<u8>, tag: u8, severity: &str, body: &[u8]) {
+    put(out, tag, |out| {
         for (kind, text) in ErrorFields::new(body) {
             out.push(kind);
-            put_cstr(out, if matches!(kind, b'S' | b'V') { b"FATAL" } else { text });
+            put_cstr(out, if matches!(kind, b'S' | b'V') { severity.as_bytes() } else { text });
         }
         out.push(0);
     });

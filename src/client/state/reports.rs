@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::State;
 use crate::proto::pipeline::{Answer, Pipeline};
+use crate::proto::vars::{Vars, is_identity};
+use crate::server::internal::Refused;
 use crate::server::{Reported, report};
 use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
@@ -105,6 +107,23 @@ impl State {
     /// What stands behind a text waits for its end, where that may bring back what the startup packet set.
     pub(super) fn await_giving_back(&mut self) {
         self.awaiting |= self.vars.withheld != Withheld::Nothing;
+    }
+
+    /// The server takes a value of the startup packet no more, which a RESET directly brings back, and nothing works then that needs
+    /// it: the server's own holds instead, and the client is told. False: without it the client would be somebody else, or its texts
+    /// be read as others.
+    pub fn does_without(&mut self, refused: &Refused, known: &Vars, out: &mut Vec<u8>) -> bool {
+        let (Some(name), vars) = (refused.setting.as_deref(), &mut self.vars) else { return false };
+        let is_of_startup = vars.base.get(name).is_some() && vars.base.get(name) == vars.want.get(name);
+        let is_struck = b::ErrorFields::new(&refused.error).sqlstate().starts_with(b"57");
+        if !is_of_startup || is_struck || is_identity(name) || name == "client_encoding" {
+            return false;
+        }
+        (vars.base, vars.want) = (known.without(&vars.base, name), known.without(&vars.want, name));
+        let told =
+            b::with_hint(&refused.error, "The startup packet set it. The server's own value holds now.");
+        b::put_again(out, b::NOTICE_RESPONSE, "WARNING", &told);
+        true
     }
 
     /// Tells the client which reported values differ from what it knows.

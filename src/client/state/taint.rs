@@ -119,8 +119,7 @@ impl State {
 fn may_be_loud(text: &[u8]) -> bool {
     let mut custom = Vec::new();
     let all = find_setting_names(text, &mut custom);
-    !all || !custom.is_empty()
-        || memchr::memmem::find(&text.to_ascii_lowercase(), b"client_min_messages").is_some()
+    !all || !custom.is_empty() || mentions(text, [&b"client_min_messages"[..]].into_iter())
 }
 
 /// One of them stands somewhere in the text.

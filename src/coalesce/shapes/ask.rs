@@ -233,8 +233,8 @@ impl<'a> Asker<'a> {
             let server = self.pool.checkout_to_ask(&self.vars).await.map_err(|_| none())?;
             let max = self.max();
             let settled = self.server.insert(server).settle_vars(&self.vars, max, Whose::nobody(&self.vars));
-            if let Some(error) = settled.await.map_err(lost)? {
-                return Err(server_said(&error));
+            if let Some(refused) = settled.await.map_err(lost)? {
+                return Err(server_said(&refused.error));
             }
         }
         self.server.as_mut().ok_or_else(none)
