@@ -5,7 +5,7 @@ mod support;
 
 use pgsluice::limits::HELD_BYTES_MAX;
 use pgsluice::wire::{backend, frontend};
-use support::console::{find, until};
+use support::console::{find, tell, until};
 use support::crowd::{self, comparable, put_bind_binary, to_portal};
 use support::pouring::{
     CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
@@ -1173,6 +1173,117 @@ fn a_unit_is_run_also_where_its_end_does_not_come() {
         let status = client.read_until_ready().pop().expect("ReadyForQuery").body;
         assert_eq!(status, [if begun { b'E' } else { b'I' }], "{coalesce} {begun}");
     }
+}
+
+/// Waits until a server has got to INSERTs whose end is not here, or they are held. True: a server has.
+fn are_run(pg: &Postgres, db: &str, console: &mut Raw) -> bool {
+    let run = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'INSERT%')";
+    let first = || match pg.psql(db, run).trim() {
+        "t" => Some(true),
+        _ => find(console, "SHOW MEM", &[("name", "coalesce_held"), ("used", "1")]).map(|_| false),
+    };
+    poll(PATIENCE, first).expect("held, or run")
+}
+
+/// So many rows without a Sync.
+fn unit_of(rows: std::ops::Range<usize>) -> Vec<u8> {
+    rows.flat_map(|a| without_sync(WITH_PARAMETERS, &a.to_string())).collect()
+}
+
+/// Directly each message shows the server that its client is not idle.
+#[test]
+fn who_sends_a_unit_is_not_idle_while_its_end_is_waited_for() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nflush_timeout = \"999ms\"");
+    let mut client = Raw::login(proxy.port(), &db);
+    learnt(&proxy, &mut client, "1");
+    client.rows("SET idle_in_transaction_session_timeout = '600ms'");
+    client.rows("BEGIN");
+    client.send(&unit_of(2..4));
+    client.send(&without_sync(WITH_PARAMETERS, "1"));
+    let error = client.read_until(backend::ERROR_RESPONSE).pop().expect("an error");
+    assert_eq!(error.sqlstate(), "23505", "{}", error.outline());
+}
+
+/// What cannot be poured waits for nothing.
+#[test]
+fn a_unit_is_not_held_where_it_would_not_be_poured() {
+    let pg = Postgres::shared();
+    for (coalesce, held) in
+        [("", true), ("pipeline = false", false), ("pipeline = false\ngroup = false", false)]
+    {
+        let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+        let proxy = Proxy::to(pg, "", "", &format!("[coalesce]\nflush_timeout = \"999ms\"\n{coalesce}"));
+        let mut client = Raw::login(proxy.port(), &db);
+        learnt(&proxy, &mut client, "1");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        client.send(&unit_of(2..4));
+        assert_eq!(are_run(pg, &db, &mut console), !held, "{coalesce}");
+        client.send(&sync());
+        assert_eq!(tags(&client.read_until_ready()).len(), 2, "{coalesce}");
+    }
+}
+
+/// Where `deferred` has waited for it, it goes as it was sent.
+#[test]
+fn the_end_of_a_unit_is_waited_for_once() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nflush_timeout = \"999ms\"\ndeferred = true");
+    let mut client = Raw::login(proxy.port(), &db);
+    learnt(&proxy, &mut client, "1");
+    client.rows("BEGIN");
+    assert_eq!(errors(&client.extended(WITH_PARAMETERS, &[Some("2"), Some("x")])), []);
+    client.send(&unit_of(3..43));
+    let begun = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid())";
+    pg.wait_until(&db, begun);
+    client.send(&sync());
+    assert_eq!(tags(&client.read_until_ready()).len(), 40);
+    client.rows("COMMIT");
+    assert_eq!(rows_and_commands(pg, &db, "t"), (42, 42));
+}
+
+/// What a session holds is on the console.
+#[test]
+fn what_sessions_hold_is_shown() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\ndeferred = true");
+    let mut client = Raw::login(proxy.port(), &db);
+    learnt(&proxy, &mut client, "1");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let none = [("name", "coalesce_held"), ("used", "0"), ("memtotal", "0")];
+    until(&mut console, "SHOW MEM", &none);
+    client.rows("BEGIN");
+    client.extended(WITH_PARAMETERS, &[Some("2"), Some("x")]);
+    let held =
+        find(&mut console, "SHOW MEM", &[("name", "coalesce_held"), ("used", "1")]).expect("one holds");
+    assert!(held["memtotal"].parse::<usize>().expect("bytes") > WITH_PARAMETERS.len());
+    client.rows("COMMIT");
+    until(&mut console, "SHOW MEM", &none);
+}
+
+/// A reload that comes meanwhile is heeded.
+#[test]
+fn what_is_held_is_not_poured_where_a_reload_forbids_it() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let with =
+        |more: &str| Proxy::config(pg, "", "", &format!("[coalesce]\nflush_timeout = \"999ms\"\n{more}"));
+    let proxy = Proxy::start(&with(""));
+    let mut client = Raw::login(proxy.port(), &db);
+    learnt(&proxy, &mut client, "1");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    client.rows("BEGIN");
+    client.send(&unit_of(2..42));
+    until(&mut console, "SHOW MEM", &[("name", "coalesce_held"), ("used", "1")]);
+    proxy.write_config(&with("pipeline = false"));
+    tell(&mut console, "RELOAD");
+    client.send(&sync());
+    assert_eq!(tags(&client.read_until_ready()).len(), 40);
+    client.rows("COMMIT");
+    assert_eq!(rows_and_commands(pg, &db, "t"), (41, 41));
 }
 
 /// What waits for the end of its unit is in the memory of all clients, as what waits in a batch is.

@@ -29,7 +29,7 @@ impl Budget {
 
     /// So many more. False: there are not so many.
     pub(super) fn take(&mut self, bytes: usize, budget: usize) -> bool {
-        let within = self.lanes.within_budget(bytes, budget);
+        let within = self.lanes.hold(bytes, budget, self.bytes == 0 && bytes > 0);
         self.bytes += if within { bytes } else { 0 };
         within
     }
@@ -37,7 +37,7 @@ impl Budget {
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        self.lanes.return_budget(self.bytes);
+        self.lanes.let_go(self.bytes);
     }
 }
 

@@ -5,6 +5,7 @@
 //! client's own messages go the ordinary way.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use super::hold::Hold;
 use super::pour::with_notices;
@@ -137,8 +138,15 @@ impl Session {
             let more = self.client.bytes().len() < PART_BYTES && !hold.as_ref().is_some_and(Hold::is_over);
             match SCRATCH.with(|scratch| self.look_at_run(opening, more, &mut scratch.borrow_mut()))? {
                 Look::NeedMore => {
+                    if hold.is_none() {
+                        seem_busy(server);
+                    }
                     let hold = hold.get_or_insert_with(|| Hold::new(&self.cx.lanes, &self.settings.coalesce));
                     self.read_unit(false, PART_BYTES, hold).await?;
+                    // A reload may have come meanwhile.
+                    if !self.may_run(server) {
+                        break Look::No;
+                    }
                 }
                 look => break look,
             }
@@ -282,6 +290,13 @@ impl Session {
         self.state.late = Some(Late::next(message));
         true
     }
+}
+
+/// The server hears that its client goes on, as it would directly by what is held: it is not ended for having been idle.
+fn seem_busy(server: &mut Checkout) {
+    server.conn.prepare_out();
+    f::put_empty(&mut server.conn.out, f::FLUSH);
+    let _ = server.poll_send(&mut Context::from_waker(Waker::noop()));
 }
 
 /// The stretches at the front that are whole and stay inside the block: what they come to, and where the walk came to rest.

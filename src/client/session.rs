@@ -185,7 +185,10 @@ impl Session {
             if matches!(poured, Poured::NeedMore) && self.holds_on(&mut hold).await? {
                 continue;
             }
-            hold = None;
+            if hold.take().is_some_and(|hold| hold.is_over()) {
+                // Nor is it waited for once more in its block.
+                self.let_pass(self.client.bytes().len());
+            }
             // Kept until the answer is there: a batch waits for it.
             let _single = match poured {
                 Poured::Answered => {
@@ -686,10 +689,10 @@ impl Session {
             }
             server.broken = false;
         }
+        self.me.rest();
         let (reported, out) = (Arc::clone(&server.reported), &mut self.client.out);
         self.state.report_differences(&reported, out);
         self.state.put_withheld(out);
-        self.me.rest();
         Ok(())
     }
 

@@ -340,7 +340,8 @@ impl<'a> Walk<'a> {
     pub(super) fn may_wait(&self) -> bool {
         let coalesce = &self.session.settings.coalesce;
         let mode = self.bound.as_ref().map_or(coalesce.mode, |bound| bound.ready.mode());
-        mode == CoalesceMode::On && (coalesce.pipeline || coalesce.group)
+        let may_be_one = coalesce.group && self.binds + self.queries <= 1;
+        mode == CoalesceMode::On && (coalesce.pipeline || may_be_one)
     }
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {

@@ -494,6 +494,8 @@ pub struct Lanes {
     pub evidence: Evidence,
     /// Bytes waiting in all lanes and sessions.
     waiting_bytes: AtomicUsize,
+    /// Sessions that hold some of them, and how many.
+    held: [AtomicUsize; 2],
     /// Places for flushes.
     pub(super) berths: Berths,
     tables: Tables,
@@ -738,6 +740,30 @@ impl Lanes {
             return false;
         }
         true
+    }
+
+    /// The same for what a session holds by itself; `first`: it held nothing.
+    pub fn hold(&self, bytes: usize, budget: usize, first: bool) -> bool {
+        let within = self.within_budget(bytes, budget);
+        if within {
+            let more = [usize::from(first), bytes];
+            self.held.iter().zip(more).for_each(|(held, n)| _ = held.fetch_add(n, Ordering::Relaxed));
+        }
+        within
+    }
+
+    /// It holds them no more.
+    pub fn let_go(&self, bytes: usize) {
+        if bytes > 0 {
+            let fewer = [1, bytes];
+            self.held.iter().zip(fewer).for_each(|(held, n)| _ = held.fetch_sub(n, Ordering::Relaxed));
+            self.return_budget(bytes);
+        }
+    }
+
+    /// Sessions that hold something, and bytes that they hold.
+    pub fn held(&self) -> [usize; 2] {
+        self.held.each_ref().map(|held| held.load(Ordering::Relaxed))
     }
 
     /// Gives them back.

@@ -122,6 +122,12 @@ impl Proxy {
         let lanes = self.cx.lanes.lanes();
         let waiting = lanes.iter().map(|lane| lane.load().bytes as u64).sum();
         page.gauge("pgsluice_coalesce_waiting_bytes", "Bytes that wait for a flush.").add(&[], waiting);
+        let [_, held] = self.cx.lanes.held();
+        page.gauge(
+            "pgsluice_coalesce_held_bytes",
+            "Bytes of units and blocks that are held by their sessions.",
+        )
+        .add(&[], held as u64);
         let tables = by_table(self.cx.lanes.evidence.all());
         put_rows(page, &tables);
         for (name, help, of) in LANE_COUNTERS {

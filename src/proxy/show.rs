@@ -197,12 +197,14 @@ impl Engine for Proxy {
         };
         let lanes = self.cx.lanes.lanes();
         let waiting: usize = lanes.iter().map(|lane| lane.load().bytes).sum();
+        let [holders, held] = self.cx.lanes.held();
         let mut rows = vec![
             of("client", size_of::<crate::client::session::Session>(), self.cx.clients.len()),
             of("server", size_of::<ServerConn>(), servers),
             of("pool", size_of::<Pool>(), self.cx.pools.all().len()),
             bytes("prepared_statement_text", 0, shared.statements.bytes()),
             bytes("coalesce_waiting", lanes.len(), waiting),
+            bytes("coalesce_held", holders, held),
         ];
         rows.extend(resident_bytes().map(|all| bytes("process_resident", 1, all)));
         rows
