@@ -79,6 +79,7 @@ fn read_only_and_no_ddl_by_user() {
             "SELECT * FROM t FOR UPDATE",
             "SELECT nextval('s')",
             "EXPLAIN ANALYZE INSERT INTO t VALUES (1)",
+            "EXPLAIN SELECT 1 WHERE txid_current() > 0",
             "CREATE TABLE u ()",
             "SELECT 1 AS a INTO u",
             "DO $$BEGIN INSERT INTO t VALUES (1); END$$",

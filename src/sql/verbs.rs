@@ -145,10 +145,13 @@ fn as_inner(node: Option<&protobuf::Node>, kind: Kind) -> Found {
     inner(node).map_or(Found::plain(Class::Definition, kind), |found| Found { kind, ..found })
 }
 
-/// EXPLAIN plans; with ANALYZE it runs. EXPLAIN EXECUTE evaluates the parameters, too.
+/// EXPLAIN plans; with ANALYZE it runs. EXPLAIN EXECUTE evaluates the parameters, too, and whoever plans calls functions to estimate.
 fn explained(stmt: &protobuf::ExplainStmt, kind: Kind) -> Found {
     let inner = as_inner(stmt.query.as_deref(), kind);
-    if inner.executes.is_some() || runs(&stmt.options) { inner } else { Found::plain(Class::Read, kind) }
+    match stmt.query.as_ref().and_then(|query| query.node.as_ref()) {
+        Some(node) if inner.executes.is_none() && !runs(&stmt.options) => look(node, kind, false),
+        _ => inner,
+    }
 }
 
 /// ANALYZE is said, and not plainly said to be off.
@@ -301,7 +304,12 @@ const TOLD: [&str; 7] = [
 
 /// A SELECT, or the parameters of EXECUTE: every node of its tree is looked at.
 fn read(node: &NodeEnum, kind: Kind) -> Found {
-    let mut reading = Reading { found: Found::plain(Class::Read, kind), calls: Vec::new() };
+    look(node, kind, true)
+}
+
+/// Of what does not run only the functions count.
+fn look(node: &NodeEnum, kind: Kind, runs: bool) -> Found {
+    let mut reading = Reading { found: Found::plain(Class::Read, kind), runs, calls: Vec::new() };
     match walk::walk(node, &mut reading) {
         Ok(()) => reading.found,
         Err(_) => reading.found.because(Class::Definition, "a tree that cannot be walked"),
@@ -311,6 +319,8 @@ fn read(node: &NodeEnum, kind: Kind) -> Found {
 /// A tree that is looked at.
 struct Reading {
     found: Found,
+    /// It is no mere plan.
+    runs: bool,
     /// The calls that are open here, the outermost first.
     calls: Vec<Call>,
 }
@@ -361,11 +371,13 @@ impl walk::Look for Reading {
     /// A part of a tree that makes a read more than one.
     fn node(&mut self, path: &[Step]) {
         match path {
-            [.., Step::Name("InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt")] => {
+            [.., Step::Name("InsertStmt" | "UpdateStmt" | "DeleteStmt" | "MergeStmt")] if self.runs => {
                 self.because(Class::Write, "INSERT, UPDATE, DELETE or MERGE in WITH");
             }
-            [.., Step::Name("LockingClause")] => self.because(Class::Write, "FOR UPDATE or FOR SHARE"),
-            [.., Step::Name("into_clause")] => self.because(Class::Definition, "INTO"),
+            [.., Step::Name("LockingClause")] if self.runs => {
+                self.because(Class::Write, "FOR UPDATE or FOR SHARE");
+            }
+            [.., Step::Name("into_clause")] if self.runs => self.because(Class::Definition, "INTO"),
             [.., Step::Name("FuncCall")] => self.calls.push(Call { sets: false, setting: Setting::Unknown }),
             // The last part of a name is the function's.
             [.., Step::Name("FuncCall"), Step::Name("funcname"), Step::Item(_)] => {

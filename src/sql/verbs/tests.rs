@@ -65,6 +65,8 @@ const TABLE: &[(&str, Class, &str)] = &[
     ("PREPARE a AS SELECT 1", Class::Read, ""),
     ("EXECUTE a", Class::Read, ""),
     ("EXPLAIN EXECUTE a", Class::Read, ""),
+    ("EXPLAIN WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x FOR UPDATE", Class::Read, ""),
+    ("EXPLAIN CREATE TABLE u AS SELECT now()", Class::Read, ""),
     // What looks like a read.
     ("SELECT * FROM t FOR UPDATE", Class::Write, "FOR UPDATE"),
     ("SELECT * FROM t FOR KEY SHARE", Class::Write, "FOR UPDATE"),
@@ -142,6 +144,14 @@ const TABLE: &[(&str, Class, &str)] = &[
     ("EXPLAIN (ANALYZE false, ANALYZE) DELETE FROM t", Class::Write, ""),
     ("EXPLAIN ANALYZE CREATE TABLE u AS SELECT 1", Class::Definition, ""),
     ("EXPLAIN EXECUTE a(nextval('s'))", Class::Write, "nextval"),
+    ("EXPLAIN SELECT 1 WHERE txid_current() > 5", Class::Write, "nextval"),
+    ("EXPLAIN (ANALYZE off) UPDATE t SET a = pg_current_xact_id()", Class::Write, "nextval"),
+    (
+        "EXPLAIN DECLARE c CURSOR FOR SELECT query_to_xml('SELECT 1', true, false, '')",
+        Class::Write,
+        "runs SQL",
+    ),
+    ("EXPLAIN SELECT set_config('transaction_read_only', 'off', false)", Class::Write, "set_config"),
     ("EXECUTE a(nextval('s'))", Class::Write, "nextval"),
     ("DECLARE c CURSOR FOR SELECT * FROM t FOR UPDATE", Class::Write, "FOR UPDATE"),
     ("PREPARE a AS DELETE FROM t", Class::Write, ""),
