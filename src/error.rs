@@ -60,7 +60,7 @@ macro_rules! kinds {
 kinds! {
     /// A message that breaks the protocol: malformed, out of state, too long.
     ProtocolViolation = "08P01" Fatal,
-    /// A message whose fields are not what its length says.
+    /// A message whose fields are not what its length says, or of a type that is none, to a COPY.
     MalformedMessage = "08P01" Error,
     /// A startup packet for a protocol other than 3.
     UnsupportedProtocol = "0A000" Fatal,
@@ -232,6 +232,12 @@ impl Error {
     /// The client broke the protocol.
     pub fn protocol_violation(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Kind::ProtocolViolation, what)
+    }
+
+    /// A message of a type that is none came to a COPY.
+    pub fn unexpected_in_copy(tag: u8) -> Self {
+        let what = format!("unexpected message type 0x{tag:02X} during COPY from stdin");
+        Self::new(Kind::MalformedMessage, what)
     }
 
     /// `session_state = "reject"` met `what` (a kind of statement).

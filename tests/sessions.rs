@@ -1056,3 +1056,38 @@ fn what_stands_before_what_is_no_message_is_run_and_answered() {
         }
     }
 }
+
+/// The COPY fails, and then the connection ends.
+#[test]
+fn a_message_of_no_type_within_a_copy_is_answered_as_directly() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a text)");
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        for (tag, extended) in [(b'y', false), (1, false), (b'y', true)] {
+            let [direct, through] = [server.port(), proxy.port()].map(|port| {
+                let mut raw = Raw::login(port, &database);
+                raw.send(&build(|o| {
+                    if extended {
+                        f::put_parse(o, b"", b"COPY t FROM STDIN", &[]);
+                        f::put_bind_text(o, b"", &[]);
+                        f::put_execute(o, b"", 0);
+                        f::put_empty(o, f::FLUSH);
+                    } else {
+                        f::put_query(o, b"COPY t FROM STDIN");
+                    }
+                }));
+                raw.read_until(b::COPY_IN_RESPONSE);
+                raw.send(&build(|o| {
+                    put_copy_data(o, b"x\n");
+                    frame::put(o, tag, |out| out.extend_from_slice(b"abc"));
+                }));
+                let word = |m: &Message| (m.field(b'S'), m.sqlstate(), m.field(b'M'));
+                raw.read_until_closed().iter().map(word).collect::<Vec<_>>()
+            });
+            assert_eq!(direct.len(), 2);
+            assert_eq!(through, direct, "{mode} {tag} extended: {extended}");
+        }
+    }
+    assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
+}

@@ -7,6 +7,7 @@ use crate::client::state::{Fault, State, Taken, Withheld, check_length};
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
+use crate::proto::pipeline::Pipeline;
 use crate::server::ServerConn;
 use crate::wire::frame::{Header, header};
 use crate::wire::frontend as f;
@@ -79,7 +80,7 @@ fn walk_up(
                 state.await_answers(server);
                 break Pumped::Full;
             }
-            Err(fault) => return Err(fault),
+            Err(fault) => return Err(in_copy(fault, walk.rest(), &server.pipeline, reply)),
         };
         let frame = walk.frame(head);
         if may_put_before(head, state, server) {
@@ -124,6 +125,19 @@ fn next_head(buf: &[u8], max: usize) -> Result<Option<Header>, Fault> {
         ))));
     }
     Ok(Some(head))
+}
+
+/// What ends the connection; a COPY fails first for a message that there is none of, and the client is told.
+fn in_copy(fault: Fault, rest: &[u8], pipeline: &Pipeline, reply: &mut Vec<u8>) -> Fault {
+    match rest.first() {
+        Some(&tag) if pipeline.in_copy_in() && !f::is_known(tag) => {
+            Error::unexpected_in_copy(tag).put(reply);
+            Fault::Client(Error::protocol_violation(
+                "terminating connection because protocol synchronization was lost",
+            ))
+        }
+        _ => fault,
+    }
 }
 
 /// May this message put something into the server's buffer? It stands behind the run then.
