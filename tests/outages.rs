@@ -13,7 +13,7 @@ use pgsluice::wire::{backend as b, frame};
 use support::console::{find, tell, until};
 use support::pouring::{CLIENTS, number, send_insert, servers, tags, until_poured, warmed};
 use support::relay::listen;
-use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};
+use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, outline, poll};
 
 const TABLE: &str = "CREATE TABLE t (a int PRIMARY KEY, b text)";
 
@@ -318,6 +318,8 @@ fn rows_wait_for_a_server_no_longer_than_statements_do() {
 struct Hush {
     /// Those of this number and before are silent.
     silent: Mutex<usize>,
+    /// A connection falls silent before this is passed on; empty: none does.
+    word: Mutex<Vec<u8>>,
     changed: Condvar,
     connections: AtomicUsize,
     /// Pieces that did not get through.
@@ -332,14 +334,19 @@ impl Hush {
             let number = shared.connections.fetch_add(1, Ordering::AcqRel) + 1;
             for (from, to) in [(&client, &server), (&server, &client)] {
                 let shared = Arc::clone(&shared);
-                pass(from, to, move |_| shared.wait(number));
+                pass(from, to, move |piece| shared.wait(number, piece));
             }
         });
         (hush, port)
     }
 
-    fn wait(&self, number: usize) {
+    fn wait(&self, number: usize, piece: &[u8]) {
         let mut silent = self.silent.lock().expect("silent");
+        let word = self.word.lock().expect("word");
+        if !word.is_empty() && piece.windows(word.len()).any(|part| part == *word) {
+            *silent = number.max(*silent);
+        }
+        drop(word);
         self.held.fetch_add(usize::from(*silent >= number), Ordering::AcqRel);
         while *silent >= number {
             silent = self.changed.wait(silent).expect("silent");
@@ -349,6 +356,11 @@ impl Hush {
     /// All that there are, and all to come up to this number.
     fn fall(&self, number: usize) {
         *self.silent.lock().expect("silent") = number.max(self.connections.load(Ordering::Acquire));
+    }
+
+    /// The next one by which this would be sent.
+    fn fall_at(&self, word: &str) {
+        *self.word.lock().expect("word") = word.into();
     }
 
     /// Something was sent that nobody hears.
@@ -434,6 +446,62 @@ fn a_server_that_falls_silent_keeps_nobody_from_being_closed() {
         let told = if general.is_empty() { "57P01" } else { "57014" };
         assert_eq!(seen(&format!("server_check_delay = 600\n{general}"), &settings, "SELECT 2"), told);
     }
+}
+
+/// Its startup packet's settings are on their way to the connection, and its answer is withheld.
+#[test]
+fn who_is_given_back_its_settings_by_a_silent_server_can_be_closed() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    for (general, told) in [("", "57P01"), ("query_timeout = 1", "57014")] {
+        let (hush, proxy) = hushed(pg, general, "");
+        let asked = [("user", "postgres"), ("database", db.as_str()), ("TimeZone", "Asia/Tokyo")];
+        let mut client = Raw::login_as(proxy.port(), &asked, "").expect("a login");
+        client.rows("SET TimeZone = 'UTC'");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let row = find(&mut console, "SHOW CLIENTS", &[("database", &db)]).expect("the client");
+        hush.fall_at("Asia/Tokyo");
+        client.send(&Step::query("RESET TimeZone").bytes);
+        hush.until_held();
+        if general.is_empty() {
+            tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+        }
+        let seen = client.read_until_closed();
+        assert!(seen.iter().all(|message| message.tag != b'Z'), "{}", outline(&seen));
+        assert_eq!(seen.last().expect("a word").sqlstate(), told);
+    }
+}
+
+/// A server that reads its configuration anew reports what has changed behind an answer, together with it.
+#[test]
+fn an_answer_that_is_withheld_is_not_lost_for_a_report_behind_it() {
+    const READY: [u8; 6] = [b'Z', 0, 0, 0, 5, b'I'];
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let reports = Arc::new(AtomicBool::new(false));
+    let shared = Arc::clone(&reports);
+    let port = listen(pg.port(), move |client, server| {
+        let reports = Arc::clone(&shared);
+        pass(&client, &server, |_| {});
+        pass(&server, &client, move |bytes| {
+            if bytes.ends_with(&READY) && reports.swap(false, Ordering::AcqRel) {
+                b::put_parameter_status(bytes, b"TimeZone", b"Europe/Zurich");
+            }
+        });
+    });
+    let config = Proxy::config(pg, "", "", "");
+    let proxy = Proxy::start(&config.replace(&format!("port = {}", pg.port()), &format!("port = {port}")));
+    let asked = [("user", "postgres"), ("database", db.as_str()), ("TimeZone", "Asia/Tokyo")];
+    let mut client = Raw::login_as(proxy.port(), &asked, "").expect("a login");
+    client.rows("SET TimeZone = 'UTC'");
+    // What that left in the session has been asked for.
+    client.rows("SELECT 1");
+    reports.store(true, Ordering::Release);
+    let seen = client.query("RESET TimeZone");
+    let told = seen.iter().rfind(|message| message.tag == b'S').map(|message| message.body.clone());
+    assert_eq!(told.as_deref(), Some(&b"TimeZone\0Asia/Tokyo\0"[..]), "{}", outline(&seen));
+    assert!(!reports.load(Ordering::Acquire));
+    assert_eq!(client.value("SHOW TimeZone").as_deref(), Some("Asia/Tokyo"));
 }
 
 #[test]
