@@ -60,7 +60,8 @@ fn pass(from: &TcpStream, to: &TcpStream, change: impl Fn(&mut Vec<u8>) + Send +
     });
 }
 
-/// A relay to the server that says `farewell` in one piece with the end of an answer, in a block or not, and closes, once it is armed.
+/// A relay to the server that says `farewell` in one piece with the end of an answer, in a block or not, and closes, once it is armed;
+/// disarmed when it has closed.
 fn leaving(target: u16, armed: &Arc<AtomicBool>, farewell: Vec<u8>) -> u16 {
     let armed = Arc::clone(armed);
     listen(target, move |client, server| {
@@ -69,10 +70,11 @@ fn leaving(target: u16, armed: &Arc<AtomicBool>, farewell: Vec<u8>) -> u16 {
         let (both, other) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
         pass(&server, &client, move |bytes| {
             let ready = [b"Z\0\0\0\x05I", b"Z\0\0\0\x05T"].iter().any(|ready| bytes.ends_with(*ready));
-            if ready && armed.swap(false, Ordering::AcqRel) {
+            if ready && armed.load(Ordering::Acquire) {
                 bytes.extend_from_slice(&farewell);
                 let _ = (&both).write_all(bytes);
                 let _ = (both.shutdown(Shutdown::Both), other.shutdown(Shutdown::Both));
+                armed.store(false, Ordering::Release);
             }
         });
     })
@@ -108,7 +110,7 @@ fn a_server_that_goes_behind_its_answer_costs_no_client_its_connection() {
             );
             armed.store(true, Ordering::Release);
             assert_eq!(client.value(&format!("SELECT {number}")).as_deref(), Some(number));
-            assert!(!armed.load(Ordering::Acquire), "the server stayed");
+            poll(PATIENCE, || (!armed.load(Ordering::Acquire)).then_some(())).expect("the server goes");
         }
     }
     // Where the connection is the client's own it hears why it is over.
