@@ -280,6 +280,13 @@ pub struct General {
     pub pidfile: Option<PathBuf>,
 }
 
+impl General {
+    /// `ignore_startup_parameters` has it.
+    pub fn drops_startup_parameter(&self, name: &str) -> bool {
+        self.ignore_startup_parameters.iter().any(|dropped| dropped.eq_ignore_ascii_case(name))
+    }
+}
+
 impl Default for General {
     fn default() -> Self {
         let s = Duration::from_secs;

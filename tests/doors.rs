@@ -711,7 +711,8 @@ impl Door {
     async fn open(&self, listener: &TcpListener) -> Result<Opened, LoginError> {
         let (tcp, from) = listener.accept().await.unwrap();
         let stream = Stream::tcp(tcp, &Keepalive::default()).unwrap();
-        handshake::open(stream, Peer::Tcp(from), &self.acceptor, self.timeout).await
+        let general = &self.settings.general;
+        handshake::open(stream, Peer::Tcp(from), &self.acceptor, self.timeout, general).await
     }
 
     /// One client up to AuthenticationOk.

@@ -731,6 +731,34 @@ fn what_is_set_at_connection_start_only_is_refused_where_connections_are_shared_
     assert_eq!(told(transaction.port(), fixed), told(server.port(), fixed));
 }
 
+#[test]
+fn options_are_dropped_whole_and_unread_where_they_are_ignored() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let [reading, dropping, naming] = ["[]", "[\"extra_float_digits\", \"OPTIONS\"]", "[\"work_mem\"]"]
+        .map(|names| Proxy::to(server, &format!("ignore_startup_parameters = {names}"), "", ""));
+    // What holds then, or the SQLSTATE.
+    let shown = |proxy: &Proxy, options: &str| {
+        let mut raw = asked(proxy.port(), &database, &[("options", options)]);
+        match raw.authenticate("postgres", "") {
+            Ok(()) => raw.value("SHOW work_mem").unwrap_or_default(),
+            Err(error) => error.sqlstate(),
+        }
+    };
+    let usual = &*shown(&reading, "");
+    assert!(usual.ends_with("MB"), "{usual}");
+    for (options, read, named) in [
+        ("-c work_mem=7MB", "7MB", usual),
+        ("-c work_mem=nonsense", "22023", usual),
+        ("-c =x", "42704", "42704"),
+        ("stray", "42601", "42601"),
+    ] {
+        assert_eq!(shown(&reading, options), read, "{options}");
+        assert_eq!(shown(&dropping, options), usual, "{options}");
+        assert_eq!(shown(&naming, options), named, "{options}");
+    }
+}
+
 /// What comes before any protocol is spoken: requests for encryption, one behind the other or with something behind, and the
 /// longest startup packet that there is.
 #[test]

@@ -31,7 +31,7 @@ use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::PoolKey;
-use crate::settings::{AuthType, Mapping, Secret, Settings};
+use crate::settings::{AuthType, General, Mapping, Secret, Settings};
 use crate::telemetry::audit::Source;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -160,11 +160,17 @@ pub fn announced<'a>(stream: Stream, from: Peer, timeout: Duration) -> Step<'a, 
 ///
 /// # Errors
 /// The client went, or was refused.
-pub fn open<'a>(stream: Stream, peer: Peer, tls: &'a Acceptor, timeout: Duration) -> Step<'a, Opened> {
+pub fn open<'a>(
+    stream: Stream,
+    peer: Peer,
+    tls: &'a Acceptor,
+    timeout: Duration,
+    general: &'a General,
+) -> Step<'a, Opened> {
     let mut line = Line::new(stream, timeout);
     Box::pin(async move {
         match first_packet(&mut line, tls).await {
-            Ok(packet) => line.opened(&packet, peer, tls).await,
+            Ok(packet) => line.opened(&packet, peer, tls, general).await,
             Err(error) => Err(line.end(error).await),
         }
     })
@@ -350,8 +356,14 @@ impl Line {
         self.take(body).await
     }
 
-    async fn opened(mut self, packet: &[u8], peer: Peer, tls: &Acceptor) -> Outcome<Opened> {
-        match self.asked(packet, tls) {
+    async fn opened(
+        mut self,
+        packet: &[u8],
+        peer: Peer,
+        tls: &Acceptor,
+        general: &General,
+    ) -> Outcome<Opened> {
+        match self.asked(packet, tls, general) {
             Ok(Asked::Cancel { pid, key }) => match self.stream.take() {
                 Some(stream) => Ok(Opened::Cancel { pid, key, stream }),
                 None => Err(LoginError::Gone(io::ErrorKind::NotConnected.into())),
@@ -365,12 +377,12 @@ impl Line {
         }
     }
 
-    fn asked(&self, packet: &[u8], tls: &Acceptor) -> Result<Asked, Error> {
+    fn asked(&self, packet: &[u8], tls: &Acceptor, general: &General) -> Result<Asked, Error> {
         match StartupPacket::decode(packet).map_err(startup::startup_error)? {
             // Taken in clear as well: most clients have no other way to send it.
             StartupPacket::CancelRequest { pid, key } => Ok(Asked::Cancel { pid, key: key.into() }),
             StartupPacket::Startup(message) => {
-                let startup = Startup::read(&message)?;
+                let startup = Startup::read_but(&message, |name| general.drops_startup_parameter(name))?;
                 let clear = self.stream().is_ok_and(|stream| !stream.is_tls() && !stream.is_unix());
                 if clear && tls.requires() {
                     let what = "TLS is required (client_tls_sslmode)";

@@ -366,8 +366,7 @@ fn may_set(cx: &Context, proven: &Authenticated) -> Result<(), Error> {
 
 /// The settings in the startup packet that are not to be dropped.
 fn sent<'a>(settings: &'a Settings, startup: &'a Startup) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let ignored = &settings.general.ignore_startup_parameters;
-    let kept = |name: &str| !ignored.iter().any(|i| i.eq_ignore_ascii_case(name));
+    let kept = |name: &str| !settings.general.drops_startup_parameter(name);
     startup.params.iter().filter(move |(name, _)| kept(name)).map(|(n, v)| (n.as_str(), v.as_str()))
 }
 

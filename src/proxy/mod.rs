@@ -286,7 +286,7 @@ impl Proxy {
             }
         }
         let tls = self.tls.load_full();
-        let opened = handshake::open(stream, peer, &tls, limit).await;
+        let opened = handshake::open(stream, peer, &tls, limit, general).await;
         let client = match opened {
             Ok(Opened::Startup(client)) => client,
             Ok(Opened::Cancel { pid, key, stream }) => return Some(Proven::Cancel { pid, key, stream }),

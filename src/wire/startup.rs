@@ -245,8 +245,13 @@ impl Startup {
 
     /// Reads what the packet asks for.
     pub fn read(message: &StartupMessage<'_>) -> Result<Self, Error> {
+        Self::read_but(message, |_| false)
+    }
+
+    /// The same, without `options` where that is `dropped`: not even whether it can be read is looked at then.
+    pub fn read_but(message: &StartupMessage<'_>, dropped: impl Fn(&str) -> bool) -> Result<Self, Error> {
         supported(message)?;
-        let mut asked = Asked::default();
+        let mut asked = Asked { drops_options: dropped("options"), ..Asked::default() };
         for (name, value) in message.params() {
             asked.take(text("parameter name", name)?, value)?;
         }
@@ -285,6 +290,7 @@ struct Asked {
     user: Option<String>,
     database: Option<String>,
     options: Option<String>,
+    drops_options: bool,
     params: Vec<(String, String)>,
     replication: Replication,
     unrecognized: Vec<String>,
@@ -295,6 +301,7 @@ impl Asked {
         match name {
             "user" => self.user = Some(text("user", value)?.to_owned()),
             "database" => self.database = Some(text("database", value)?.to_owned()),
+            "options" if self.drops_options => {}
             "options" => self.options = Some(text("options", value)?.to_owned()),
             "replication" => self.replication = replication(text(name, value)?)?,
             "application_name" => self.params.push((name.to_owned(), clean_ascii(value))),
