@@ -96,6 +96,16 @@ fn only_whom_the_lookup_finds_gets_in() {
     assert!(enter(&md5, "old", "wrong", &[]).is_err());
 }
 
+/// A function that selects INTO gives one where it has found nobody.
+#[test]
+fn a_row_of_nulls_is_nobody() {
+    let server = server();
+    let proxy = asking(&server, "", "auth_query = \"SELECT NULL::text, NULL::text WHERE $1 <> ''\"");
+    assert!(enter(&proxy, "ann", "right", &[]).is_err_and(|e| e.starts_with("28P01 ")));
+    assert!(proxy.wait_for_log("login refused").contains("auth_query finds no such user"));
+    assert!(!proxy.log().contains("auth_query failed"), "{}", proxy.log());
+}
+
 /// A role without a password, or with one that has expired, is somebody all the same.
 #[test]
 fn who_has_no_password_gets_in_where_none_is_asked_for() {
@@ -111,7 +121,7 @@ fn who_has_no_password_gets_in_where_none_is_asked_for() {
         assert_eq!(enter(&trusting, user, "", &[]).as_deref(), Ok(user));
     }
     let refused =
-        |user| format!("28000 user \"{user}\" is not in auth_file, and auth_query finds no such user");
+        |user| format!("28000 user \"{user}\" is not in auth_file, and auth_query gives no such user");
     for user in ["nobody", "nologin"] {
         assert_eq!(enter(&trusting, user, "", &[]), Err(refused(user)));
     }
@@ -174,6 +184,7 @@ fn an_answer_that_is_none_lets_nobody_in_and_is_logged() {
         let proxy = asking(&server, "", &format!("auth_query = '''{query}'''"));
         assert!(enter(&proxy, "ann", "right", &[]).is_err_and(|e| e.starts_with("28P01 ")), "{query}");
         let line = proxy.wait_for_log("auth_query failed");
+        assert!(proxy.wait_for_log("login refused").contains("and auth_query failed"), "{}", proxy.log());
         assert!(line.contains(why.trim_matches('"')), "{line}");
     }
     // A database that is not there is no answer either, and tells a stranger nothing.

@@ -102,8 +102,10 @@ pub enum Found {
     /// It was not asked.
     #[default]
     NotAsked,
-    /// Nobody by that name, or the question failed.
+    /// Nobody by that name.
     Nobody,
+    /// The question failed, or the answer could not be used: for the client the same.
+    Failed,
     /// Somebody without a password that holds: let in where none is asked for, and nowhere else.
     NoSecret,
     /// Somebody with this one.
@@ -137,11 +139,11 @@ impl Account<'_> {
         self.known || *self.found == Found::NoSecret
     }
 
-    /// Where no such user was found.
+    /// Where no such user was found. What the client hears of a question that failed is what it hears where there is nobody.
     pub fn sought(&self) -> &'static str {
         match self.found {
             Found::NotAsked => "is not in auth_file",
-            _ => "is not in auth_file, and auth_query finds no such user",
+            _ => "is not in auth_file, and auth_query gives no such user",
         }
     }
 
@@ -162,25 +164,38 @@ impl Account<'_> {
 
     /// Why no password can be right, for the log.
     pub fn flaw(&self, exchange: Exchange) -> Option<&'static str> {
+        let looked_up = matches!(self.found, Found::Secret(_));
+        let whence = |in_file, by_query| Some(if looked_up { by_query } else { in_file });
         match (self.known, self.secret.as_ref()) {
-            (false, _) => Some(match self.found {
-                Found::NotAsked => "the user is not in auth_file",
-                Found::NoSecret => "the user is not in auth_file, and has no password on the server",
-                _ => "the user is not in auth_file, and auth_query finds no such user",
-            }),
+            (false, _) => Some(self.absence()),
             (true, Secret::Plain(password)) if password.is_empty() => {
-                Some("the user's password in auth_file is empty")
+                whence("the user's password in auth_file is empty", "auth_query gave an empty password")
             }
-            (true, Secret::Md5(_)) if exchange == Exchange::Scram => {
-                Some("the user's secret in auth_file is an MD5 hash, which SCRAM can't use")
-            }
-            (true, Secret::Md5(hash)) if !md5::is_well_formed(hash) => {
-                Some("the user's MD5 hash in auth_file is malformed")
-            }
-            (true, Secret::Scram(text)) if Verifier::parse(text).is_none() => {
-                Some("the user's SCRAM secret in auth_file is malformed")
-            }
+            (true, Secret::Md5(_)) if exchange == Exchange::Scram => whence(
+                "the user's secret in auth_file is an MD5 hash, which SCRAM can't use",
+                "the secret that auth_query gave is an MD5 hash, which SCRAM can't use",
+            ),
+            (true, Secret::Md5(hash)) if !md5::is_well_formed(hash) => whence(
+                "the user's MD5 hash in auth_file is malformed",
+                "the MD5 hash that auth_query gave is malformed",
+            ),
+            (true, Secret::Scram(text)) if Verifier::parse(text).is_none() => whence(
+                "the user's SCRAM secret in auth_file is malformed",
+                "the SCRAM secret that auth_query gave is malformed",
+            ),
             _ => None,
+        }
+    }
+
+    /// Why there is no secret, for the log.
+    pub fn absence(&self) -> &'static str {
+        match self.found {
+            Found::NotAsked => "the user is not in auth_file",
+            Found::NoSecret => "the user is not in auth_file, and has no password on the server",
+            Found::Failed => "the user is not in auth_file, and auth_query failed",
+            Found::Nobody | Found::Secret(_) => {
+                "the user is not in auth_file, and auth_query finds no such user"
+            }
         }
     }
 
@@ -279,9 +294,12 @@ impl Auth {
         if let Some(secret) = given {
             self.looks.lock().unwrap_or_else(PoisonError::into_inner).see(secret);
         }
-        match settings.userlist.get(user).or(given) {
-            Some(secret) => Account { user, secret: Cow::Borrowed(secret), known: true, found },
-            None => Account { user, secret: Cow::Owned(made_up), known: false, found },
+        match (settings.userlist.get(user), given) {
+            (Some(secret), _) => {
+                Account { user, secret: Cow::Borrowed(secret), known: true, found: &Found::NotAsked }
+            }
+            (None, Some(secret)) => Account { user, secret: Cow::Borrowed(secret), known: true, found },
+            (None, None) => Account { user, secret: Cow::Owned(made_up), known: false, found },
         }
     }
 
@@ -542,6 +560,10 @@ mod tests {
             let of = |found| auth.account_of(&settings, name, found);
             let (nobody, no_secret) = (of(&Found::Nobody), of(&Found::NoSecret));
             assert!(!nobody.is_known() && no_secret.is_known());
+            let failed = of(&Found::Failed);
+            assert!(
+                !failed.is_known() && failed.secret == nobody.secret && failed.sought() == nobody.sought()
+            );
             assert!(nobody.secret == no_secret.secret && matches!(no_secret.credential(), Credential::None));
             for method in [AuthType::Plain, AuthType::Md5, AuthType::ScramSha256] {
                 assert_eq!(no_secret.exchange(method), nobody.exchange(method));
@@ -550,6 +572,20 @@ mod tests {
                 assert!(!no_secret.may_pass(exchange));
             }
         }
+    }
+
+    #[test]
+    fn the_log_says_where_the_secret_that_does_not_fit_is_from() {
+        let settings = settings(&[(USER, hashed("secret"))]);
+        let auth = Auth::new(&settings);
+        let flaw = |user: &str, found: &Found| {
+            auth.account_of(&settings, user, found).flaw(Exchange::Scram).unwrap_or_default()
+        };
+        let given = Found::Secret(hashed("x"));
+        assert!(flaw(USER, &given).contains("in auth_file is an MD5 hash"));
+        assert!(flaw("bob", &given).contains("that auth_query gave is an MD5 hash"));
+        assert!(flaw("bob", &Found::Nobody).contains("finds no such user"));
+        assert!(flaw("bob", &Found::Failed).contains("auth_query failed"));
     }
 
     #[test]

@@ -671,7 +671,7 @@ impl Judge<'_> {
     fn admit(&self, user: &str, account: &Account<'_>) -> Result<(), Error> {
         if lists_users(self.settings) && !account.is_known() {
             let what = format!("user \"{user}\" {}", account.sought());
-            return Err(Error::new(Kind::InvalidAuthorization, what));
+            return Err(Error::new(Kind::InvalidAuthorization, what).with_log(account.absence()));
         }
         Ok(())
     }

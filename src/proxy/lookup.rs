@@ -150,12 +150,12 @@ impl Proxy {
                 if let Err(why) = &found {
                     events::lookup_failed(&database, why);
                 }
-                Ok(found.unwrap_or(Found::Nobody))
+                Ok(found.unwrap_or(Found::Failed))
             }
             Err(Failed::Unreachable(why)) => Err(Error::lookup_unreachable(&why)),
             Err(Failed::Refused(why)) => {
                 events::lookup_failed(&database, &why);
-                Ok(Found::Nobody)
+                Ok(Found::Failed)
             }
         }
     }
@@ -200,6 +200,8 @@ enum Failed {
 fn found_in(rows: &Rows, user: &str) -> Result<Found, &'static str> {
     match rows.as_slice() {
         [] => Ok(Found::Nobody),
+        // What a function gives that has not found anybody.
+        [row] if matches!(row.as_slice(), [None, None, ..]) => Ok(Found::Nobody),
         [row] => {
             let [Some(name), secret, ..] = row.as_slice() else {
                 return Err("a row of a name and a secret is expected");
@@ -229,12 +231,16 @@ mod tests {
         };
         let ann = row(&[Some("ann"), Some("pw")]);
         assert_eq!(found_in(&vec![ann.clone()], "ann"), Ok(Found::Secret(Secret::Plain("pw".into()))));
-        assert_eq!(found_in(&vec![], "ann"), Ok(Found::Nobody));
+        for nobody in [vec![], vec![row(&[None, None])], vec![row(&[None, None, Some("more")])]] {
+            assert_eq!(found_in(&nobody, "ann"), Ok(Found::Nobody));
+        }
         assert_eq!(found_in(&vec![row(&[Some("ann"), None])], "ann"), Ok(Found::NoSecret));
         for bad in [
             vec![ann.clone(), ann.clone()],
             vec![row(&[Some("eve"), Some("pw")])],
             vec![row(&[None, Some("pw")])],
+            vec![row(&[None])],
+            vec![row(&[None, None]), row(&[None, None])],
             vec![row(&[Some("ann")])],
             vec![row(&[])],
             vec![row(&[Some("eve"), None])],
