@@ -351,13 +351,13 @@ impl Error {
         Self::new(Kind::QueryWaitTimeout, what).with_hint("RESUME on the console ends a PAUSE or a KILL.")
     }
 
-    /// All connections were busy for `limit`.
-    pub fn query_wait_timeout(limit: std::time::Duration) -> Self {
-        Self::new(
-            Kind::QueryWaitTimeout,
-            format!("no server connection became free within {} s (query_wait_timeout)", limit.as_secs_f64()),
-        )
-        .with_hint("Raise default_pool_size or query_wait_timeout, or look for long transactions.")
+    /// All connections were busy for `limit`; `full` is the setting that allows no more of them, if one does.
+    pub fn query_wait_timeout(limit: std::time::Duration, full: Option<&str>) -> Self {
+        let what =
+            format!("no server connection became free within {} s (query_wait_timeout)", limit.as_secs_f64());
+        let raise = full.map(|setting| format!("{setting} or ")).unwrap_or_default();
+        Self::new(Kind::QueryWaitTimeout, what)
+            .with_hint(format!("Raise {raise}query_wait_timeout, or look for long transactions."))
     }
 
     /// The server connection failed in use.

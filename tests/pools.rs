@@ -118,13 +118,44 @@ fn who_waits_too_long_is_told_which_setting_governs_it() {
 }
 
 #[test]
+fn who_waits_too_long_is_told_which_limit_is_reached() {
+    let server = Postgres::shared();
+    for (general, entry, user, full) in [
+        ("default_pool_size = 1", "", "", "default_pool_size"),
+        // 0 is no reserve.
+        (
+            "default_pool_size = 1\nreserve_pool_size = 1\nreserve_pool_timeout = 0",
+            "",
+            "",
+            "default_pool_size",
+        ),
+        ("", "pool_size = 1", "", "pool_size of the database"),
+        ("", "pool_size = 5", "[users.postgres]\npool_size = 1", "pool_size of the user"),
+        ("max_db_connections = 1", "", "", "max_db_connections"),
+        ("", "", "[users.postgres]\nmax_user_connections = 1", "max_user_connections"),
+    ] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("{general}\nquery_wait_timeout = 3"), entry, user);
+        let mut holder = Raw::login(proxy.port(), &database);
+        holder.rows("BEGIN");
+        let mut raw = Raw::login(proxy.port(), &database);
+        send_query(&mut raw, "SELECT 1");
+        let error = last(&mut raw);
+        assert_eq!(error.sqlstate(), "53300", "{}", error.outline());
+        let hint = format!("Raise {full} or query_wait_timeout, or look for long transactions.");
+        assert_eq!(error.field(b'H'), hint);
+        holder.rows("COMMIT");
+    }
+}
+
+#[test]
 fn what_is_said_of_a_user_wins_for_the_reserve_and_the_wait() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
     let bob = role(server, &database, "bob");
-    let general = "default_pool_size = 1\nreserve_pool_timeout = 0";
+    let general = "default_pool_size = 1\nreserve_pool_timeout = \"1ms\"";
     let entry = "reserve_pool_size = 0\nquery_wait_timeout = 60";
-    let user = format!("[users.\"{bob}\"]\nreserve_pool_size = 1\nquery_wait_timeout = 1");
+    let user = format!("[users.\"{bob}\"]\nreserve_pool_size = 1\nquery_wait_timeout = 5");
     let proxy = Proxy::to(server, general, entry, &user);
     let mut bobs = [(); 3].map(|()| login_as(&proxy, &bob, &database));
     let mut others = [(); 2].map(|()| Raw::login(proxy.port(), &database));
@@ -136,7 +167,7 @@ fn what_is_said_of_a_user_wins_for_the_reserve_and_the_wait() {
     send_query(&mut others[1], "SELECT 1");
     let error = last(&mut bobs[2]);
     assert_eq!((error.field(b'S'), error.sqlstate()), ("FATAL".into(), "53300".into()));
-    assert!(error.field(b'M').contains("within 1 s (query_wait_timeout)"), "{}", error.outline());
+    assert!(error.field(b'M').contains("within 5 s (query_wait_timeout)"), "{}", error.outline());
     assert!(!others[1].has_answer(), "there is no reserve for others, and they wait longer");
     others[0].rows("COMMIT");
     others[1].read_until_ready();

@@ -21,7 +21,7 @@ use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::net::{Connector, Keepalive, Peer};
 use crate::policy::{Rules, judge_startup};
-use crate::pool::{self, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
+use crate::pool::{self, Busy, Checkout, CheckoutError, CountedIn, Pool, PoolKey};
 use crate::proto::vars::{SESSION_AUTHORIZATION, VarSet, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
@@ -106,9 +106,15 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
     let user = settings.users.get(&key.user);
     let chosen = || user.and_then(|u| u.pool_mode).or(database.pool_mode).unwrap_or(general.pool_mode);
     let replicates = key.replication != Replication::None;
+    let (size, size_key) = match (user.and_then(|u| u.pool_size), database.pool_size) {
+        (Some(size), _) => (size, "pool_size of the user"),
+        (None, Some(size)) => (size, "pool_size of the database"),
+        (None, None) => (general.default_pool_size, "default_pool_size"),
+    };
     pool::Settings {
         mode: if replicates { PoolMode::Session } else { chosen() },
-        size: user.and_then(|u| u.pool_size).or(database.pool_size).unwrap_or(general.default_pool_size),
+        size,
+        size_key,
         // A replication connection serves the client that asked for it.
         min_size: if replicates { 0 } else { database.min_pool_size.unwrap_or(general.min_pool_size) },
         // Names that the fallback entry serves are the clients' choice, and without end.
@@ -578,12 +584,15 @@ pub(super) fn why_none(error: CheckoutError) -> Result<Error, Vec<u8>> {
             Some(body) => Err(body.to_vec()),
             None => Ok(Error::server_login(&error.to_string())),
         },
-        CheckoutError::Timeout(_, Some(error)) => match *error {
+        CheckoutError::Timeout(_, Busy::Unreachable(error)) => match *error {
             ConnectError::Auth(_) => Ok(Error::server_login(&error.to_string())),
             ConnectError::Unfit { .. } => Ok(Error::no_fitting_server(&error.to_string())),
             _ => Ok(Error::server_unreachable(&error.to_string())),
         },
-        CheckoutError::Timeout(limit, None) => Ok(Error::query_wait_timeout(limit)),
+        CheckoutError::Timeout(limit, Busy::Full(setting)) => {
+            Ok(Error::query_wait_timeout(limit, Some(setting)))
+        }
+        CheckoutError::Timeout(limit, Busy::Other) => Ok(Error::query_wait_timeout(limit, None)),
         CheckoutError::Paused(limit) => Ok(Error::paused(limit)),
         CheckoutError::Closed => Ok(Error::shutting_down()),
     }

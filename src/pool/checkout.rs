@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{Pool, registry::current_worker};
+use super::{Inner, Pool, registry::current_worker};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::connect::ConnectError;
 use crate::server::internal::{Lost, Refused};
@@ -27,14 +27,25 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
 /// Why there is no server connection.
 #[derive(Debug, Clone)]
 pub enum CheckoutError {
-    /// `query_wait_timeout` passed; why no connection could be opened, if that was it.
-    Timeout(Duration, Option<Arc<ConnectError>>),
+    /// `query_wait_timeout` passed, and what was in the way.
+    Timeout(Duration, Busy),
     /// It passed while the pool was paused.
     Paused(Duration),
     /// The server refused the login.
     Login(Arc<ConnectError>),
     /// The pool is going away.
     Closed,
+}
+
+/// Why there was no connection within `query_wait_timeout`.
+#[derive(Debug, Clone)]
+pub enum Busy {
+    /// None could be opened.
+    Unreachable(Arc<ConnectError>),
+    /// This setting allows no more of them.
+    Full(&'static str),
+    /// Logins took their time, or a limit was changed meanwhile.
+    Other,
 }
 
 /// A server connection that is ours until [`Checkout::release`]. Dropped without it, the connection is closed:
@@ -257,7 +268,7 @@ impl Pool {
         let answer = tokio::time::timeout(left, handed.wait()).await;
         let Ok(answer) = answer else {
             let pool = self.lock();
-            let timeout = || CheckoutError::Timeout(limit, pool.queue.why(startup));
+            let timeout = || CheckoutError::Timeout(limit, self.why_busy(&pool, startup, limit));
             return Err(if pool.paused { CheckoutError::Paused(limit) } else { timeout() });
         };
         let server = answer?;
@@ -275,6 +286,14 @@ impl Pool {
         server.broken = true;
         self.discard(server);
         Ok(None)
+    }
+
+    /// What is in the way of who has waited so long.
+    fn why_busy(&self, inner: &Inner, startup: Option<&Arc<VarSet>>, waited: Duration) -> Busy {
+        match inner.queue.why(startup) {
+            Some(error) => Busy::Unreachable(error),
+            None => self.full_by(inner, waited).map_or(Busy::Other, Busy::Full),
+        }
     }
 
     /// A connection may have become idle between looking and queueing.

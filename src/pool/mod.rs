@@ -35,7 +35,7 @@ use crate::wire::backend::ErrorFields;
 use crate::wire::startup::{Replication, Startup};
 
 pub(crate) use checkout::within;
-pub use checkout::{Checkout, CheckoutError};
+pub use checkout::{Busy, Checkout, CheckoutError};
 pub use registry::Pools;
 
 /// Which pool, or what a client asked for.
@@ -75,13 +75,15 @@ pub struct Settings {
     pub mode: PoolMode,
     /// Most connections; 0: no limit.
     pub size: usize,
+    /// The setting that says so, for messages.
+    pub size_key: &'static str,
     /// Kept open while the pool is used.
     pub min_size: usize,
     /// And while it is not: the entry says whom its connections log in as, so no client is waited for.
     pub kept_alone: bool,
     /// Extra ones after `reserve_timeout`.
     pub reserve_size: usize,
-    /// See `reserve_size`.
+    /// See `reserve_size`; zero: none at all.
     pub reserve_timeout: Duration,
     /// For the whole database; 0: no limit.
     pub max_db_connections: usize,
@@ -137,6 +139,12 @@ impl Settings {
     /// Most connections with so many in reserve.
     fn most(&self, reserve: usize) -> usize {
         if self.size == 0 { usize::MAX } else { self.size + reserve }
+    }
+
+    /// So many extra ones there may be where somebody has waited so long.
+    fn reserve(&self, waited: Duration) -> usize {
+        let helps = !self.reserve_timeout.is_zero() && waited >= self.reserve_timeout;
+        if helps { self.reserve_size } else { 0 }
     }
 
     /// Prepared statements on one connection while pgsluice uses it for itself: a flush and a question to the catalogue
@@ -214,6 +222,12 @@ impl Inner {
             vacate_until: None,
             look_at_names: Some(Instant::now()),
         }
+    }
+
+    /// The pool has all connections that it may have where somebody has waited so long.
+    fn is_full(&self, waited: Duration) -> bool {
+        let settings = &self.settings;
+        self.total + self.queue.logins() >= settings.most(settings.reserve(waited))
     }
 
     /// A client that asked for this got a connection. One with a role serves nobody else when it has left.
@@ -416,12 +430,7 @@ impl Pool {
                 }
                 let settings = Arc::clone(&inner.settings);
                 let waited = inner.queue.waiters().next().map_or(Duration::ZERO, |w| w.since.elapsed());
-                let reserve = if settings.reserve_size > 0 && waited >= settings.reserve_timeout {
-                    settings.reserve_size
-                } else {
-                    0
-                };
-                let full = inner.total + inner.queue.logins() >= settings.most(reserve);
+                let full = inner.is_full(waited);
                 if full && inner.idle.is_empty() {
                     return;
                 }
@@ -451,6 +460,17 @@ impl Pool {
 
     fn full(count: &AtomicUsize, max: usize) -> bool {
         max > 0 && count.load(Ordering::Relaxed) >= max
+    }
+
+    /// The setting because of which who has waited so long gets no connection of its own.
+    fn full_by(&self, inner: &Inner, waited: Duration) -> Option<&'static str> {
+        let settings = &inner.settings;
+        match () {
+            () if inner.is_full(waited) => Some(settings.size_key),
+            () if Self::full(&self.db_count, settings.max_db_connections) => Some("max_db_connections"),
+            () if Self::full(&self.user_count, settings.max_user_connections) => Some("max_user_connections"),
+            () => None,
+        }
     }
 
     /// More connections than the database or the user may have: a limit was lowered.

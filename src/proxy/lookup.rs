@@ -18,7 +18,7 @@ use crate::client::login;
 use crate::config;
 use crate::error::Error;
 use crate::net::Connector;
-use crate::pool::{self, CheckoutError, PoolKey, Pools};
+use crate::pool::{self, Busy, CheckoutError, PoolKey, Pools};
 use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
 use crate::server::internal::{Reply, Rows};
@@ -168,7 +168,7 @@ impl Proxy {
         let pool = pools.get(&key, || (settings, target));
         let mut server = pool.checkout(&pools.shared().none, None).await.map_err(|error| match error {
             CheckoutError::Login(error) => Failed::Refused(error.to_string()),
-            CheckoutError::Timeout(_, Some(error)) => Failed::Unreachable(error.to_string()),
+            CheckoutError::Timeout(_, Busy::Unreachable(error)) => Failed::Unreachable(error.to_string()),
             CheckoutError::Timeout(..) | CheckoutError::Paused(_) => {
                 Failed::Unreachable("too many logins at a time".into())
             }
