@@ -331,7 +331,7 @@ pub struct Rejection {
     pub hint: &'static str,
     /// The statement's fingerprint, where there is one to be had.
     pub fingerprint: Option<String>,
-    /// The text's length (bytes); 0 where it is not known.
+    /// The text's length (bytes), or its message's where it is not held whole; 0 where there is none.
     pub bytes: usize,
 }
 
@@ -351,6 +351,11 @@ impl Rejection {
     fn detail(mut self, detail: String) -> Self {
         self.detail = Some(detail);
         self
+    }
+
+    /// Of a text that is not at hand.
+    fn of_bytes(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
     }
 
     fn of(mut self, text: &[u8]) -> Self {
@@ -436,12 +441,12 @@ pub fn judge_startup<'a>(rules: &Rules, mut settings: impl Iterator<Item = (&'a 
     rules.broken(Rejection::new(Rule::StatementsReadOnly, what.into(), hint))
 }
 
-/// The verdict on a Query message that is too long to be held whole.
-pub fn judge_long_query(rules: &Rules) -> Verdict {
+/// The verdict on a Query message of so many bytes, which is too long to be held whole.
+pub fn judge_long_query(rules: &Rules, bytes: usize) -> Verdict {
     match rules.simple_query {
         SimpleQuery::Allow => Verdict::Pass,
-        SimpleQuery::Deny => rules.broken(denied()),
-        level => rules.broken(too_long_at(level)),
+        SimpleQuery::Deny => rules.broken(denied().of_bytes(bytes)),
+        level => rules.broken(too_long_at(level).of_bytes(bytes)),
     }
 }
 

@@ -120,6 +120,17 @@ fn the_line_names_the_version_of_tls() {
     assert_eq!(await_lines(&proxy.dir().join("audit"), 1)[0]["tls"], "TLSv1.3");
 }
 
+/// One of a Query over its bound, which is refused by its header.
+#[test]
+fn a_text_that_is_not_held_has_its_messages_length() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "audit_file = \"@DIR@/audit\"", "", DENY);
+    let text = format!("SELECT '{}'", "x".repeat(3 << 20));
+    refused(&mut Raw::login(proxy.port(), &database), &text);
+    assert_eq!(await_lines(&proxy.dir().join("audit"), 1)[0]["bytes"], text.len() + 1);
+}
+
 #[test]
 fn a_renamed_file_is_let_go_at_sighup_even_when_the_configuration_is_broken() {
     let server = Postgres::shared();

@@ -318,16 +318,16 @@ impl State {
         self.settle_verdict(message, judged.verdict)
     }
 
-    /// A Query that is too long to be held.
-    pub(super) fn rule_long_query(&self) -> Option<Error> {
-        let verdict = policy::judge_long_query(&self.rules);
-        let long = || self.settle_verdict("Query", texts::judge_long_text(&self.rules));
+    /// A Query of so many bytes, which is too long to be held.
+    pub(super) fn rule_long_query(&self, bytes: usize) -> Option<Error> {
+        let verdict = policy::judge_long_query(&self.rules, bytes);
+        let long = || self.settle_verdict("Query", texts::judge_long_text(&self.rules, bytes));
         self.settle_verdict("Query", verdict).or_else(long)
     }
 
-    /// A Parse that is too long to be held.
-    pub(super) fn rule_long_text(&self) -> Option<Error> {
-        let verdict = texts::judge_long_text(&self.rules);
+    /// A Parse of so many bytes, which is too long to be held.
+    pub(super) fn rule_long_text(&self, bytes: usize) -> Option<Error> {
+        let verdict = texts::judge_long_text(&self.rules, bytes);
         self.settle_verdict("Parse", verdict)
     }
 

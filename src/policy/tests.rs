@@ -229,7 +229,7 @@ fn long_texts_are_refused_where_they_must_be_understood() {
         (SimpleQuery::Control, "simple_query/statement_bytes"),
         (SimpleQuery::Deny, "simple_query=deny"),
     ] {
-        assert_eq!(word(&judge_long_query(&rules(level))), want);
+        assert_eq!(word(&judge_long_query(&rules(level), 0)), want);
     }
 }
 

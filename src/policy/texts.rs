@@ -133,7 +133,7 @@ pub fn judge_text(
         return rules.cannot_read(misread(hazard, rules)).into();
     }
     if text.len() > TEXT_BYTES_MAX {
-        return judge_long_text(rules).into();
+        return judge_long_text(rules, text.len()).into();
     }
     let reading = readings.read(text);
     let statements = match reading.statements() {
@@ -155,16 +155,14 @@ pub fn judge_text(
     }
 }
 
-/// The verdict on a text that is too long to be read.
-pub fn judge_long_text(rules: &Rules) -> Verdict {
+/// The verdict on a text, or a message, of so many bytes, which is too long to be read.
+pub fn judge_long_text(rules: &Rules, bytes: usize) -> Verdict {
     if !rules.reads_texts() {
         return Verdict::Pass;
     }
-    rules.cannot_read(Rejection::new(
-        Rule::TextBytes,
-        format!("statement text is longer than {TEXT_BYTES_MAX} bytes: {}", rules.reader()),
-        "Send values as parameters, or rows with COPY.",
-    ))
+    let what = format!("statement text is longer than {TEXT_BYTES_MAX} bytes: {}", rules.reader());
+    let hint = "Send values as parameters, or rows with COPY.";
+    rules.cannot_read(Rejection::new(Rule::TextBytes, what, hint).of_bytes(bytes))
 }
 
 /// The verdict on running what was prepared under other rules, where its text is not known any more.

@@ -700,10 +700,12 @@ impl State {
                 Err(DecodeError::Malformed { tag: f::FLUSH, what: "a body", flaw: Flaw::Long }.into())
             }
             f::COPY_DONE | f::COPY_FAIL => Ok(self.take_copy_end(frame, whole, server)),
-            f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(server),
+            f::QUERY if head.total() > STATEMENT_BYTES_MAX => self.take_long_query(head.body, server),
             // Whether it has a name is not known yet.
             f::PARSE if body.is_empty() && !whole => Ok(Taken::NeedMore),
-            f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => self.take_long_parse(body, server),
+            f::PARSE if head.total() > PREPARED_TEXT_BYTES_MAX => {
+                self.take_long_parse((head.body, body), server)
+            }
             f::FUNCTION_CALL => self.take_function_call(server),
             f::QUERY | f::PARSE | f::DESCRIBE | f::CLOSE if !whole => Ok(Taken::NeedWhole),
             f::QUERY => self.take_query(body, server),

@@ -354,10 +354,15 @@ impl State {
     }
 
     /// An unnamed statement too long to be kept streams through; it can be bound while this server is kept.
-    pub(super) fn take_long_parse(&mut self, body: &[u8], server: &mut ServerConn) -> Result<Taken, Fault> {
+    /// `body` is what there is of it, of so many bytes.
+    pub(super) fn take_long_parse(
+        &mut self,
+        (bytes, body): (usize, &[u8]),
+        server: &mut ServerConn,
+    ) -> Result<Taken, Fault> {
         self.counts.client_parses += 1;
         let unnamed = body.first() == Some(&0);
-        if let Some(error) = self.rule_long_text() {
+        if let Some(error) = self.rule_long_text(bytes) {
             self.refuse_parse(unnamed, Refusal::Ours(error), server);
             return Ok(Taken::Drop);
         }

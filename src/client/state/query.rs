@@ -127,13 +127,13 @@ impl State {
     }
 
     /// A Query too long to be understood streams through, unless a rule needs to understand it.
-    pub(super) fn take_long_query(&mut self, server: &mut ServerConn) -> Result<Taken, Fault> {
+    pub(super) fn take_long_query(&mut self, bytes: usize, server: &mut ServerConn) -> Result<Taken, Fault> {
         if self.waits_for_unit(server) {
             return Ok(Taken::Later);
         }
         self.counts.queries += 1;
         self.take_unnamed_away(server);
-        if let Some(error) = self.rule_long_query() {
+        if let Some(error) = self.rule_long_query(bytes) {
             self.refuse(Kind::Query, error, server);
             return Ok(Taken::Drop);
         }
