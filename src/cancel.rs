@@ -104,7 +104,7 @@ pub struct ClientShared {
     pub peer: Option<SocketAddr>,
     /// Our end.
     pub local: Option<SocketAddr>,
-    /// TLS version, if any.
+    /// TLS version and cipher suite, if any.
     pub tls: Option<&'static str>,
     /// Login.
     pub connected: Instant,
@@ -413,7 +413,7 @@ pub struct NewClient {
     pub peer: Option<SocketAddr>,
     /// Our end.
     pub local: Option<SocketAddr>,
-    /// TLS version.
+    /// TLS version and cipher suite.
     pub tls: Option<&'static str>,
     /// What it calls itself.
     pub application_name: Box<str>,

@@ -397,7 +397,7 @@ fn an_idle_connection_that_fell_silent_is_given_up() {
         assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
     }
     // The first one found it, for all.
-    let told = proxy.log().matches("does not answer").count();
+    let told = proxy.log().matches("left because it does not answer").count();
     assert_eq!(told, 1, "{}", proxy.log());
 }
 

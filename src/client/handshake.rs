@@ -387,7 +387,8 @@ impl Line {
                 if clear && tls.requires() {
                     let what = "TLS is required (client_tls_sslmode)";
                     let hint = "Connect with sslmode=require or stricter.";
-                    return Err(Error::new(Kind::InvalidAuthorization, what).with_hint(hint));
+                    let who = format!("user \"{}\", database \"{}\"", startup.user, startup.database);
+                    return Err(Error::new(Kind::InvalidAuthorization, what).with_hint(hint).with_log(who));
                 }
                 Ok(Asked::Startup(startup))
             }
@@ -552,7 +553,7 @@ impl Unauthenticated {
 impl Authenticated {
     /// Who it is, for the audit, while it has no session.
     pub(super) fn source<'k>(&self, key: &'k PoolKey) -> Source<'k> {
-        let (address, tls) = (self.peer.addr(), self.stream.tls_version());
+        let (address, tls) = (self.peer.addr(), self.stream.tls_name());
         Source { client: 0, address, tls, user: &key.user, database: &key.database }
     }
 

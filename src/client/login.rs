@@ -26,7 +26,6 @@ use crate::proto::vars::{SESSION_AUTHORIZATION, VarSet, moment};
 use crate::server::Reported;
 use crate::server::connect::{ConnectError, Target};
 use crate::settings::{Database, Policy, PoolMode, Settings};
-use crate::telemetry::events;
 use crate::wire::startup::{Replication, Startup};
 use crate::wire::{TransactionStatus, backend as b, frontend};
 
@@ -49,6 +48,8 @@ pub struct Admitted {
 pub struct NotAdmitted {
     /// The connection.
     pub client: Conn,
+    /// What it asked for.
+    pub asked: Box<PoolKey>,
     /// Why it ended.
     pub why: Box<Why>,
 }
@@ -79,19 +80,19 @@ impl From<CheckoutError> for Why {
 impl NotAdmitted {
     /// A client that proved who it is, and is refused all the same.
     pub fn new(proven: Authenticated, why: Error) -> Self {
-        Self { client: Conn::new(proven.stream, &[]), why: Box::new(why.into()) }
+        let asked = Box::new(PoolKey::of(&proven.startup));
+        Self { client: Conn::new(proven.stream, &[]), asked, why: Box::new(why.into()) }
     }
 
     /// Tells the client why, and logs it.
-    pub async fn tell(mut self, peer: &str) {
+    pub async fn tell(mut self, cx: &Context, peer: &str) {
         match &*self.why {
             Why::Refused(error) => {
-                events::client_refused(&peer, error);
+                cx.log_refused(&peer, Some(&self.asked), error);
                 error.clone().fatal().put(&mut self.client.out);
             }
             Why::RefusedByServer(body) => {
-                let message = b::ErrorFields::new(body).field(b'M').unwrap_or_default();
-                events::client_refused_by_server(&peer, &String::from_utf8_lossy(message));
+                cx.log_refused_by_server(&peer, &self.asked, body);
                 b::put_again(&mut self.client.out, b::ERROR_RESPONSE, "FATAL", body);
             }
             Why::Left => return,
@@ -149,6 +150,8 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         round_robin: general.server_round_robin,
         load_balance_hosts: database.load_balance_hosts,
         dns_max_ttl: general.dns_max_ttl,
+        log_connections: general.log_connections,
+        log_disconnections: general.log_disconnections,
         coalesce: match user {
             Some(user) => database.coalesce.for_user(&user.coalesce),
             None => database.coalesce.clone(),
@@ -268,7 +271,7 @@ pub(super) struct LetIn {
 /// Finds the pool, and the server where it is the client's own from here on, and greets.
 pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<LetIn, NotAdmitted> {
     let Authenticated { stream, startup, peer, credential, .. } = proven;
-    let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
+    let (tls, local) = (stream.tls_name(), stream.addrs().map(|(local, _)| local));
     let mut client = Conn::new(stream, &[]);
     // Before the settings: a reload while this login waits for a server is then seen at the first message.
     let generation = cx.generation.load(Ordering::Acquire);
@@ -276,7 +279,7 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
     let who = PoolKey::of(&startup);
     let linked = match link(cx, &settings, &who, &startup, (&mut client, peer), credential).await {
         Ok(linked) => linked,
-        Err(why) => return Err(NotAdmitted { client, why: Box::new(why) }),
+        Err(why) => return Err(NotAdmitted { client, asked: Box::new(who), why: Box::new(why) }),
     };
     let me = cx.clients.enter(NewClient {
         asked: who,
@@ -287,7 +290,10 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
         peer: peer.addr(),
         local,
         tls,
-        application_name: startup.param("application_name").unwrap_or_default().into(),
+        application_name: named_by_host(&settings, &startup, peer)
+            .or_else(|| startup.param("application_name").map(str::to_owned))
+            .unwrap_or_default()
+            .into(),
     });
     linked.pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
     put_greeting(&mut client, &linked.reported, &me);

@@ -26,6 +26,7 @@ pub mod session;
 pub mod state;
 mod walk;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -37,10 +38,11 @@ use crate::error::Error;
 use crate::learn::Learner;
 use crate::net::Connector;
 use crate::policy::{Rejection, Verdict};
-use crate::pool::Pools;
+use crate::pool::{PoolKey, Pools};
 use crate::settings::Settings;
 use crate::telemetry::audit::{Audit, Source};
-use crate::telemetry::events;
+use crate::telemetry::events::{self, Stranger};
+use crate::wire::backend::ErrorFields;
 
 pub(crate) use login::rules;
 
@@ -80,11 +82,31 @@ impl Context {
     /// A session has ended, by an error of `ours` or otherwise: said where the operator wants to hear of it.
     pub(crate) fn log_end(&self, me: &ClientShared, ours: bool, why: &str) {
         let general = &self.settings.load().general;
-        let says = if ours { general.log_pooler_errors } else { general.log_disconnections };
-        if says {
+        if general.log_disconnections || (ours && general.log_pooler_errors) {
             events::session_ended(me.who(&me.place()), why);
         }
     }
+
+    /// A login was refused by `error` of ours; `asked` is known where the startup packet was read.
+    pub(crate) fn log_refused(&self, peer: &dyn Display, asked: Option<&PoolKey>, error: &Error) {
+        if self.settings.load().general.log_pooler_errors {
+            events::client_refused(stranger(&peer.to_string(), asked), error);
+        }
+    }
+
+    /// The same by the server's error.
+    pub(crate) fn log_refused_by_server(&self, peer: &dyn Display, asked: &PoolKey, error: &[u8]) {
+        if self.settings.load().general.log_pooler_errors {
+            let message = ErrorFields::new(error).field(b'M').unwrap_or_default();
+            let message = String::from_utf8_lossy(message);
+            events::client_refused_by_server(stranger(&peer.to_string(), Some(asked)), &message);
+        }
+    }
+}
+
+fn stranger<'a>(peer: &'a str, asked: Option<&'a PoolKey>) -> Stranger<'a> {
+    let (user, database) = (asked.map(|asked| &*asked.user), asked.map(|asked| &*asked.database));
+    Stranger { user, database, peer }
 }
 
 /// Writes down what of one client met the policy.

@@ -169,7 +169,7 @@ impl Session {
                         return Poll::Ready(Err(Fault::ClientGone));
                     }
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ServerLost(String::new()))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Fault::ServerLost(error.to_string()))),
                 Poll::Pending if self.me.must_end() => {
                     return Poll::Ready(Err(Fault::Client(Error::killed())));
                 }
@@ -316,9 +316,10 @@ impl Session {
             server.broken = true;
             return Ok(());
         }
+        if let Some(said) = self.state.server_left.take() {
+            return Err(Fault::ServerLeft(said));
+        }
         Err(Fault::ServerLost(match error.kind() {
-            // It said why it goes, and that was passed on.
-            _ if self.state.server_left => String::new(),
             io::ErrorKind::UnexpectedEof => "it closed the connection".into(),
             _ => error.to_string(),
         }))

@@ -52,7 +52,11 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Replicati
     let Some(server) = server else {
         // Such a pool is in session mode, whatever is configured.
         let why = format!("pool_mode is {}", pool.settings.load().mode.as_str());
-        return Err(NotAdmitted { client, why: Box::new(Error::new(Kind::NotSupported, why).into()) });
+        return Err(NotAdmitted {
+            client,
+            asked: Box::new(key),
+            why: Box::new(Error::new(Kind::NotSupported, why).into()),
+        });
     };
     let messages = || Messages { max: settings.general.max_packet_size, left: 0 };
     let (from_client, from_server) = (messages(), messages());
@@ -102,6 +106,7 @@ impl Replicating {
         self.me.unlink();
         self.part(told.as_ref()).await;
         let why = told.as_ref().map_or("connection closed".to_owned(), Error::to_string);
+        self.server.shared.note_end(format!("client {}: {why}", self.me.id));
         self.cx.log_end(&self.me, told.is_some(), &why);
         self.cx.clients.leave(&self.me);
     }

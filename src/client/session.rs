@@ -585,6 +585,7 @@ impl Session {
         if matches!(fault, Fault::Client(_)) && !server.pipeline.is_empty() {
             server.cancel(self.cx.settings.load().general.cancel_wait_timeout);
         }
+        server.shared.note_end(format!("client {}: {}", self.me.id, fault_text(&fault)));
         fault
     }
 
@@ -668,7 +669,7 @@ impl Session {
             }
             SessionState::Reject => {
                 // Made where no text shows it, inside a function: nobody else may have it.
-                server.shared.close_needed.store(true, Ordering::Relaxed);
+                server.shared.close_when_free(STATE);
                 Ok(false)
             }
             SessionState::Allow => Ok(false),
@@ -718,7 +719,7 @@ impl Session {
         self.add_counts(now);
         self.state.ties.hidden = false;
         if std::mem::take(&mut self.state.ties.for_good) {
-            server.shared.close_needed.store(true, Ordering::Relaxed);
+            server.shared.close_when_free(STATE);
             return server.release(now);
         }
         if self.settings.server_reset_query_always {
@@ -764,7 +765,11 @@ impl Session {
         // No reset looks a role up again that it logged in with: the next client may mean another one by its name.
         let is_a_role = server.startup.as_ref().is_some_and(|set| set.names_a_role());
         if !server.is_reusable() || is_a_role || self.state.ties.for_good {
-            return;
+            return server.shared.note_end(if server.is_reusable() {
+                STATE
+            } else {
+                "its client left in a transaction"
+            });
         }
         let settings = self.pool.settings.load_full();
         let touched = self.state.ties.pinned || self.state.ties.taint.intersects(UNPINS);
@@ -822,7 +827,7 @@ impl Session {
             _ if self.state.part.cut_short => {}
             Fault::Client(error) => error.clone().fatal().put(out),
             // The server's own words were passed on already.
-            Fault::ServerLost(why) if why.is_empty() => {}
+            Fault::ServerLeft(_) => {}
             Fault::ServerLost(why) => Error::server_lost(why).put(out),
             Fault::ServerViolation(why) => Error::server_violation(why).put(out),
             Fault::Server(body) => b::put_again(out, b::ERROR_RESPONSE, "FATAL", body),
@@ -840,13 +845,16 @@ fn fault_text(fault: &Fault) -> String {
     match fault {
         Fault::Client(error) => error.to_string(),
         Fault::ClientGone => "client left".into(),
-        Fault::ServerLost(why) => format!("server connection lost: {why}"),
+        Fault::ServerLost(why) | Fault::ServerLeft(why) => format!("server connection lost: {why}"),
         Fault::ServerViolation(why) => format!("server broke the protocol: {why}"),
         Fault::Server(body) => {
             String::from_utf8_lossy(b::ErrorFields::new(body).field(b'M').unwrap_or_default()).into_owned()
         }
     }
 }
+
+/// Why a connection is nobody else's.
+const STATE: &str = "its client left state that lasts as long as it does";
 
 /// How much of the first message there is.
 enum There {
@@ -876,33 +884,43 @@ fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
 }
 
 /// Cleans a server connection for the next client, who may wait for it: as long as a login takes, or another one is made.
-async fn reset(server: Checkout, query: String) {
+async fn reset(mut server: Checkout, query: String) {
     let pool = Arc::clone(server.pool());
     let limit = pool.settings.load().server_connect_timeout;
-    if within(limit, clean(server, query)).await.is_none() {
-        events::server_not_reset(&pool.key.database, &pool.key.user);
+    match within(limit, clean(&mut server, query)).await {
+        Some(Ok(())) => server.release(Instant::now()),
+        Some(Err(why)) => server.shared.note_end(why),
+        None => {
+            server.shared.note_end("server_reset_query took too long");
+            events::server_not_reset(&pool.key.database, &pool.key.user);
+        }
     }
 }
 
 /// Everything in the session goes, prepared statements too.
-async fn clean(mut server: Checkout, query: String) {
-    if !query.is_empty() {
-        match server.simple(&query).await {
-            Ok(reply) if reply.error.is_none() => {}
-            _ => return,
-        }
-        let all = query.to_ascii_uppercase().contains("DISCARD ALL");
-        if !all {
-            server.shared.close_needed.store(true, Ordering::Relaxed);
-        }
-        server.names.clear();
-        server.unvouched = None;
-        server.vars = Arc::clone(&server.pool().shared().none);
-        let pool = Arc::clone(server.pool());
-        if let Err(why) = pool.greet(&mut server).await {
-            events::connect_query_failed(&pool.key.database, &why);
-            return;
-        }
+///
+/// # Errors
+/// Why it could not be cleaned.
+///
+/// Cancel safety: none; drop the connection if this is cancelled.
+async fn clean(server: &mut Checkout, query: String) -> Result<(), String> {
+    if query.is_empty() {
+        return Ok(());
     }
-    server.release(Instant::now());
+    let failed = |why: &str| format!("server_reset_query failed: {why}");
+    match server.simple(&query).await {
+        Ok(reply) if reply.error.is_none() => {}
+        Ok(reply) => return Err(failed(&b::ErrorFields::new(&reply.error.unwrap_or_default()).outline())),
+        Err(lost) => return Err(failed(&lost.why)),
+    }
+    let all = query.to_ascii_uppercase().contains("DISCARD ALL");
+    if !all {
+        server.shared.close_when_free("server_reset_query leaves what DISCARD ALL would take away");
+    }
+    server.names.clear();
+    server.unvouched = None;
+    server.vars = Arc::clone(&server.pool().shared().none);
+    let pool = Arc::clone(server.pool());
+    let greeted = pool.greet(server).await;
+    greeted.inspect_err(|why| events::connect_query_failed(&pool.key.database, why))
 }

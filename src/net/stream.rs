@@ -137,12 +137,21 @@ impl Stream {
         matches!(self, Self::Tls(_))
     }
 
-    /// The version of TLS on it.
-    pub fn tls_version(&self) -> Option<&'static str> {
+    /// The version of TLS on it and its cipher suite, in OpenSSL's names, as PgBouncer shows them.
+    pub fn tls_name(&self) -> Option<&'static str> {
+        use rustls::CipherSuite as C;
         let Self::Tls(tls) = self else { return None };
-        Some(match tls.get_ref().1.protocol_version() {
-            Some(rustls::ProtocolVersion::TLSv1_2) => "TLSv1.2",
-            Some(rustls::ProtocolVersion::TLSv1_3) => "TLSv1.3",
+        let suite = tls.get_ref().1.negotiated_cipher_suite().map(|suite| suite.suite());
+        Some(match suite {
+            Some(C::TLS13_AES_256_GCM_SHA384) => "TLSv1.3/TLS_AES_256_GCM_SHA384",
+            Some(C::TLS13_AES_128_GCM_SHA256) => "TLSv1.3/TLS_AES_128_GCM_SHA256",
+            Some(C::TLS13_CHACHA20_POLY1305_SHA256) => "TLSv1.3/TLS_CHACHA20_POLY1305_SHA256",
+            Some(C::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384) => "TLSv1.2/ECDHE-ECDSA-AES256-GCM-SHA384",
+            Some(C::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256) => "TLSv1.2/ECDHE-ECDSA-AES128-GCM-SHA256",
+            Some(C::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256) => "TLSv1.2/ECDHE-ECDSA-CHACHA20-POLY1305",
+            Some(C::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384) => "TLSv1.2/ECDHE-RSA-AES256-GCM-SHA384",
+            Some(C::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) => "TLSv1.2/ECDHE-RSA-AES128-GCM-SHA256",
+            Some(C::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256) => "TLSv1.2/ECDHE-RSA-CHACHA20-POLY1305",
             _ => "TLS",
         })
     }

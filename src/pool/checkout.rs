@@ -13,6 +13,9 @@ use crate::server::connect::ConnectError;
 use crate::server::internal::{Lost, Refused};
 use crate::server::{ServerConn, ServerShared};
 
+/// Why a connection was closed that turned out dead.
+const BY_SERVER: &str = "closed by the server";
+
 /// As good as no limit.
 const FOREVER: Duration = Duration::from_secs(365 * 86400);
 
@@ -141,7 +144,7 @@ impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.broken = true;
-            self.pool.discard(server);
+            self.pool.discard(server, "given up in use");
         }
     }
 }
@@ -179,7 +182,7 @@ impl Pool {
                 match rehome(server, worker) {
                     Ok(moved) => server = moved,
                     Err(shared) => {
-                        self.forget(&shared);
+                        self.forget(&shared, BY_SERVER);
                         continue;
                     }
                 }
@@ -188,7 +191,8 @@ impl Pool {
                 return Some(Checkout { server: Some(server), pool: Arc::clone(self) });
             }
             server.broken = true;
-            self.discard(server);
+            server.note_last_words();
+            self.discard(server, BY_SERVER);
         }
         None
     }
@@ -276,7 +280,7 @@ impl Pool {
         let mut server = match if server.worker == worker { Ok(server) } else { rehome(server, worker) } {
             Ok(server) => server,
             Err(shared) => {
-                self.forget(&shared);
+                self.forget(&shared, BY_SERVER);
                 return Ok(None);
             }
         };
@@ -284,7 +288,8 @@ impl Pool {
             return Ok(Some(Checkout { server: Some(server), pool: Arc::clone(self) }));
         }
         server.broken = true;
-        self.discard(server);
+        server.note_last_words();
+        self.discard(server, BY_SERVER);
         Ok(None)
     }
 

@@ -119,6 +119,10 @@ pub struct Settings {
     pub load_balance_hosts: LoadBalanceHosts,
     /// Time between two looks at the addresses of host names; zero: never.
     pub dns_max_ttl: Duration,
+    /// New connections are said in the log.
+    pub log_connections: bool,
+    /// And those that close, with why.
+    pub log_disconnections: bool,
     /// Pouring.
     pub coalesce: Coalesce,
 }
@@ -343,12 +347,17 @@ impl Pool {
         })
     }
 
-    /// Takes a connection out of the counts.
-    fn forget(&self, shared: &ServerShared) {
+    /// Takes a connection out of the counts; `why` it closed, where nothing better is known.
+    fn forget(&self, shared: &ServerShared, why: &str) {
         let mut inner = self.lock();
         inner.total -= 1;
         inner.servers.retain(|s| s.id != shared.id);
+        let says = inner.settings.log_disconnections;
         drop(inner);
+        if says {
+            let PoolKey { database, user, .. } = &self.key;
+            events::server_closed(database, user, shared.pid, shared.end().unwrap_or(why));
+        }
         self.db_count.fetch_sub(1, Ordering::Relaxed);
         self.user_count.fetch_sub(1, Ordering::Relaxed);
         self.changed.notify_waiters();
@@ -359,7 +368,7 @@ impl Pool {
         let inner = self.lock();
         if inner.settings.server_lifetime < now.duration_since(server.shared.connected) {
             drop(inner);
-            return self.discard(server);
+            return self.discard(server, "server_lifetime");
         }
         self.give_young(inner, server, now);
     }
@@ -373,7 +382,7 @@ impl Pool {
     ) {
         if server.shared.close_needed.load(Ordering::Relaxed) || !server.is_reusable() {
             drop(inner);
-            return self.discard(server);
+            return self.discard(server, "left in no state for another client");
         }
         server.idle_since = now;
         while !inner.paused {
@@ -389,9 +398,13 @@ impl Pool {
         }
         let settings = &inner.settings;
         // Also when a reload made the pool smaller.
-        if inner.paused || inner.total > settings.most(settings.reserve_size) || self.is_above(settings) {
+        if inner.paused
+            || inner.total > settings.most(settings.reserve(Duration::MAX))
+            || self.is_above(settings)
+        {
+            let why = if inner.paused { "PAUSE" } else { "more than the limits allow" };
             drop(inner);
-            return self.discard(server);
+            return self.discard(server, why);
         }
         let has_siblings = settings.max_db_connections > 0 || settings.max_user_connections > 0;
         server.shared.client.store(0, Ordering::Relaxed);
@@ -404,13 +417,13 @@ impl Pool {
     }
 
     /// Closes a connection and opens another one if somebody waits.
-    fn discard(self: &Arc<Self>, server: Box<ServerConn>) {
-        self.close(server);
+    fn discard(self: &Arc<Self>, server: Box<ServerConn>, why: &str) {
+        self.close(server, why);
         self.launch_if_needed();
     }
 
-    fn close(&self, mut server: Box<ServerConn>) {
-        self.forget(&server.shared);
+    fn close(&self, mut server: Box<ServerConn>, why: &str) {
+        self.forget(&server.shared, why);
         if server.pipeline.is_empty() && !server.broken {
             // Terminate tells a healthy server that this is no accident; what can't be written now is not waited for.
             server.conn.prepare_out();
@@ -454,7 +467,7 @@ impl Pool {
         let Some(at) = unfit else { return false };
         let server = inner.idle.remove(at);
         drop(inner);
-        self.close(server);
+        self.close(server, "made room for another");
         true
     }
 
@@ -565,7 +578,7 @@ impl Pool {
 
     /// This server does not answer: whoever needs it logs in anew, and hears soon when that can't be.
     pub fn leave_silent(self: &Arc<Self>, address: &Address) {
-        let closed = self.retire(|server| server.address == *address);
+        let closed = self.retire("the server does not answer", |server| server.address == *address);
         if closed > 0 {
             events::server_silent(&self.key.database, &self.key.user, address, closed);
         }
@@ -582,7 +595,7 @@ impl Pool {
 
     /// These servers are not as `target_session_attrs` wants them (any more): connections to them serve nobody else.
     fn abandon(self: &Arc<Self>, servers: &[Address]) {
-        let closed = self.retire(|server| servers.contains(&server.address));
+        let closed = self.retire("target_session_attrs", |server| servers.contains(&server.address));
         if closed > 0 {
             self.forget_welcomes();
             let servers: Vec<String> = servers.iter().map(Address::to_string).collect();
@@ -642,7 +655,10 @@ impl Pool {
     }
 
     fn logged_in(self: &Arc<Self>, server: Box<ServerConn>, login: &Underway) {
-        events::server_connected(&self.key.database, &self.key.user, server.shared.pid, server.shared.tls);
+        if self.settings.load().log_connections {
+            let ServerShared { pid, tls, .. } = *server.shared;
+            events::server_connected(&self.key.database, &self.key.user, pid, tls.is_some());
+        }
         {
             let mut inner = self.lock();
             inner.queue.succeeded(login);
@@ -725,7 +741,7 @@ impl Pool {
     /// Its database is no more: what is idle closes, and nothing is kept.
     pub fn give_up(self: &Arc<Self>) {
         self.govern(Settings { min_size: 0, ..(**self.settings.load()).clone() });
-        self.reconnect();
+        self.reconnect("the database was removed from the configuration");
     }
 
     /// What all pools share.
@@ -778,7 +794,7 @@ impl Pool {
             std::mem::take(&mut inner.idle)
         };
         for server in idle {
-            self.discard(server);
+            self.discard(server, "PAUSE");
         }
     }
 
@@ -832,10 +848,10 @@ impl Pool {
         self.lock().paused
     }
 
-    /// RECONNECT: connections close as they become free.
-    pub fn reconnect(self: &Arc<Self>) {
+    /// RECONNECT and its kin: connections close as they become free.
+    pub fn reconnect(self: &Arc<Self>, why: &'static str) {
         self.forget_welcomes();
-        self.retire(|_| true);
+        self.retire(why, |_| true);
     }
 
     /// What new connections report may be something else.
@@ -858,7 +874,8 @@ impl Pool {
     async fn look_at_names(self: Arc<Self>, pause: Duration) {
         let used: Vec<Address> = self.lock().servers.iter().map(|server| server.address.clone()).collect();
         let gone = crate::server::connect::gone(&self.target.load_full(), &used).await;
-        let closed = self.retire(|server| gone.contains(&server.address));
+        let why = "its host's name has another address";
+        let closed = self.retire(why, |server| gone.contains(&server.address));
         if closed > 0 {
             self.forget_welcomes();
             events::addresses_gone(&self.key.database, &self.key.user, closed);
@@ -867,16 +884,16 @@ impl Pool {
     }
 
     /// Connections of which `which` is true close as they become free. How many there are that were to stay until now.
-    fn retire(self: &Arc<Self>, which: impl Fn(&ServerShared) -> bool) -> usize {
+    fn retire(self: &Arc<Self>, why: &'static str, which: impl Fn(&ServerShared) -> bool) -> usize {
         let (retired, idle) = {
             let mut inner = self.lock();
             let chosen = inner.servers.iter().filter(|server| which(server));
-            let retired = chosen.filter(|server| !server.close_needed.swap(true, Ordering::Relaxed)).count();
+            let retired = chosen.filter(|server| server.close_when_free(why)).count();
             let close = |server: &mut Box<ServerConn>| server.shared.close_needed.load(Ordering::Relaxed);
             (retired, inner.idle.extract_if(.., close).collect::<Vec<_>>())
         };
         for server in idle {
-            self.discard(server);
+            self.discard(server, why);
         }
         retired
     }
@@ -891,7 +908,7 @@ impl Pool {
     fn vacate_if_unused(self: &Arc<Self>, clients: usize) {
         let wanted = self.lock().vacate_until.is_some_and(|until| Instant::now() < until);
         if wanted && self.clients.load(Ordering::Relaxed) <= clients {
-            self.reconnect();
+            self.reconnect("somebody creates, alters or drops the database");
         }
     }
 
@@ -916,6 +933,11 @@ impl Pool {
                     && now.duration_since(server.idle_since) > settings.server_idle_timeout;
                 if server.broken || old || (unused && spare > 0) {
                     spare = spare.saturating_sub(1);
+                    match server.broken {
+                        true => server.note_last_words(),
+                        false if old => server.shared.note_end("server_lifetime"),
+                        false => server.shared.note_end("server_idle_timeout"),
+                    }
                     stale.push(inner.idle.remove(at));
                 } else {
                     at += 1;
@@ -928,7 +950,7 @@ impl Pool {
             events::servers_gone(&self.key.database, &self.key.user, gone);
         }
         for server in stale {
-            self.discard(server);
+            self.discard(server, "idle");
         }
         self.keep_minimum(&settings);
         self.launch_if_needed();

@@ -96,7 +96,7 @@ impl Proxy {
     fn reconnect(&self, database: Option<&str>) -> Done {
         self.known(database)?;
         for pool in self.cx.pools.of(database) {
-            pool.reconnect();
+            pool.reconnect("RECONNECT");
         }
         Ok(())
     }

@@ -59,14 +59,14 @@ enum Waited {
 /// Greets a client that proved who it is, or refuses it. `None`: it was refused.
 pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
     let Authenticated { stream, startup, peer, .. } = proven;
-    let (tls, local) = (stream.tls_version(), stream.addrs().map(|(local, _)| local));
+    let (tls, local) = (stream.tls_name(), stream.addrs().map(|(local, _)| local));
     let settings = cx.settings.load_full();
     let own = is_our_own(&startup, &stream);
     let role = role(&settings.general, &startup.user, own);
     let mut client = Conn::new(stream, &[]);
     if role == Role::Other {
         let error = Error::console_not_allowed(&startup.user);
-        events::client_refused(&peer, &error);
+        cx.log_refused(&peer, Some(&PoolKey::of(&startup)), &error);
         error.put(&mut client.out);
         let _ = tokio::time::timeout(LAST_WORDS, client.say_goodbye()).await;
         return None;

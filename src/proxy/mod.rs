@@ -277,7 +277,7 @@ impl Proxy {
             let began = Instant::now();
             (stream, peer) = match handshake::announced(stream, peer, limit).await {
                 Ok(announced) => announced,
-                Err(error) => return refused(peer, &error),
+                Err(error) => return self.refused(peer, None, &error),
             };
             place.is_from(peer);
             if !limit.is_zero() {
@@ -290,40 +290,41 @@ impl Proxy {
         let client = match opened {
             Ok(Opened::Startup(client)) => client,
             Ok(Opened::Cancel { pid, key, stream }) => return Some(Proven::Cancel { pid, key, stream }),
-            Err(error) => return refused(peer, &error),
+            Err(error) => return self.refused(peer, None, &error),
         };
+        let asked = PoolKey::of(client.startup());
         // A connection may have waited long before it said who it is.
         let settings = self.cx.settings.load_full();
         if let Some(error) = self.refuses(&settings, &client) {
-            events::client_refused(&peer, &error);
+            self.cx.log_refused(&peer, Some(&asked), &error);
             client.refuse(&error).await;
             return None;
         }
         if client.stream().is_some_and(|stream| console::is_our_own(client.startup(), stream)) {
             return match client.let_in().await {
                 Ok(proven) => Some(Proven::Client(Box::new(proven))),
-                Err(error) => refused(peer, &error),
+                Err(error) => self.refused(peer, Some(&asked), &error),
             };
         }
         let found = match Box::pin(self.look_up(&settings, &client)).await {
             Ok(found) => found,
             Err(error) => {
-                events::client_refused(&peer, &error);
+                self.cx.log_refused(&peer, Some(&asked), &error);
                 client.refuse(&error).await;
                 return None;
             }
         };
         let proven = match client.authenticate(&settings, &self.auth, found).await {
             Ok(proven) => proven,
-            Err(error) => return refused(peer, &error),
+            Err(error) => return self.refused(peer, Some(&asked), &error),
         };
         if let Some(error) = self.withdrawn(&settings, &proven) {
-            login::NotAdmitted::new(proven, error).tell(&peer.to_string()).await;
+            login::NotAdmitted::new(proven, error).tell(&self.cx, &peer.to_string()).await;
             return None;
         }
         if proven.startup.replication != Replication::None && is_console(&proven.startup) {
             let error = Error::new(Kind::NotSupported, "the console has no replication connections");
-            login::NotAdmitted::new(proven, error).tell(&peer.to_string()).await;
+            login::NotAdmitted::new(proven, error).tell(&self.cx, &peer.to_string()).await;
             return None;
         }
         Some(Proven::Client(Box::new(proven)))
@@ -354,10 +355,18 @@ impl Proxy {
                 Some(client)
             }
             Err(not) => {
-                not.tell(&peer).await;
+                not.tell(&self.cx, &peer).await;
                 None
             }
         }
+    }
+
+    /// It ended before it had a session; said where that is to be heard, and nothing comes of it.
+    fn refused(&self, peer: Peer, asked: Option<&PoolKey>, error: &LoginError) -> Option<Proven> {
+        if let LoginError::Refused(error) = error {
+            self.cx.log_refused(&peer, asked, error);
+        }
+        None
     }
 
     /// Before it is asked who it is: what can't be whoever it is.
@@ -442,11 +451,4 @@ impl Proxy {
 
 fn is_console(startup: &Startup) -> bool {
     CONSOLES.contains(&startup.database.as_str())
-}
-
-fn refused(peer: Peer, error: &LoginError) -> Option<Proven> {
-    if let LoginError::Refused(error) = error {
-        events::client_refused(&peer, error);
-    }
-    None
 }

@@ -147,7 +147,7 @@ impl Proxy {
             pool.govern(settings);
             pool.target.store(Arc::new(target));
             if moved {
-                pool.reconnect();
+                pool.reconnect("what it logs in with was changed");
             }
         }
         // New clients of a removed database are told that it does not exist; those that are here end their transactions.

@@ -523,7 +523,7 @@ fn server_row(
         ptr: format!("S{}", server.id),
         link: client.map(|client| format!("C{}", client.id)).unwrap_or_default(),
         remote_pid: u64::try_from(server.pid).unwrap_or_default(),
-        tls: if server.tls { "TLS".to_owned() } else { String::new() },
+        tls: server.tls.unwrap_or_default().to_owned(),
         application_name: String::new(),
         prepared_statements: count(server.statements.load(Ordering::Relaxed)),
         id: server.id,

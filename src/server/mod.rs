@@ -8,10 +8,11 @@ pub mod internal;
 pub mod names;
 pub mod role;
 
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
@@ -42,8 +43,8 @@ pub struct ServerShared {
     pub address: connect::Address,
     /// Our end and theirs, for the console.
     pub addr: Option<(SocketAddr, SocketAddr)>,
-    /// TLS on this connection.
-    pub tls: bool,
+    /// TLS on this connection: its version and cipher suite.
+    pub tls: Option<&'static str>,
     /// When it logged in.
     pub connected: Instant,
     /// Cancel requests on their way to it; it does not go to another client meanwhile.
@@ -52,6 +53,8 @@ pub struct ServerShared {
     pub client: AtomicU64,
     /// Close it as soon as it is free (RECONNECT, changed settings).
     pub close_needed: AtomicBool,
+    /// Why it is to be closed, or was, once that is known.
+    end: OnceLock<Cow<'static, str>>,
     /// The server may not be any more what it was at the login: it is asked before another client gets the connection.
     pub role_doubted: AtomicBool,
     /// Prepared statements on it, for the console.
@@ -59,6 +62,22 @@ pub struct ServerShared {
 }
 
 impl ServerShared {
+    /// It is closed as soon as it is free. False: that was known.
+    pub fn close_when_free(&self, why: &'static str) -> bool {
+        self.note_end(why);
+        !self.close_needed.swap(true, Ordering::Relaxed)
+    }
+
+    /// What is known first of why it closes is what the log says.
+    pub fn note_end(&self, why: impl Into<Cow<'static, str>>) {
+        let _ = self.end.set(why.into());
+    }
+
+    /// See [`ServerShared::note_end`].
+    pub fn end(&self) -> Option<&str> {
+        self.end.get().map(|why| &**why)
+    }
+
     /// The server reported a new value of `name`.
     pub fn heard_of(&self, name: &[u8]) {
         if self.target.attrs != TargetSessionAttrs::Any && role::is_changed_by(name) {
@@ -141,11 +160,12 @@ impl ServerConn {
             target,
             address: login.address,
             addr: login.stream.addrs(),
-            tls: login.stream.is_tls(),
+            tls: login.stream.tls_name(),
             connected: now,
             cancels: AtomicUsize::new(0),
             client: AtomicU64::new(0),
             close_needed: AtomicBool::new(false),
+            end: OnceLock::new(),
             role_doubted: AtomicBool::new(false),
             statements: AtomicUsize::new(0),
         };
@@ -216,6 +236,18 @@ impl ServerConn {
             && self.conn.bytes().is_empty()
             && self.conn.is_flushed()
             && self.hears()
+    }
+
+    /// What an idle one was closed with by the server, if it said so: what it said last is still to be read.
+    pub fn note_last_words(&self) {
+        let first = frame::whole(self.conn.bytes(), SMALL_MESSAGE_BYTES_MAX).ok().flatten();
+        let said = first.filter(|(head, _)| head.tag == b::ERROR_RESPONSE);
+        self.shared.note_end(match said {
+            Some((_, body)) => {
+                format!("closed by the server: {}", b::ErrorFields::new(body).outline()).into()
+            }
+            None => Cow::Borrowed("closed by the server"),
+        });
     }
 
     /// Nothing that was written to it failed to be.

@@ -153,7 +153,8 @@ impl Audit {
             time: SystemTime::now(),
             client: source.client,
             address: source.address,
-            tls: source.tls,
+            // The version is enough.
+            tls: source.tls.map(|tls| tls.split_once('/').map_or(tls, |(version, _)| version)),
             user: short(source.user),
             database: short(source.database),
             message,

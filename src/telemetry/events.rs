@@ -39,7 +39,12 @@ impl Display for OneLine<'_> {
 
 /// A server connection logged in.
 pub fn server_connected(database: &str, user: &str, pid: i32, tls: bool) {
-    tracing::debug!(database, user, server_pid = pid, tls, "server connected");
+    tracing::info!(database, user, server_pid = pid, tls, "server connected");
+}
+
+/// A server connection was closed, by us or by the server.
+pub fn server_closed(database: &str, user: &str, pid: i32, why: &str) {
+    tracing::info!(database, user, server_pid = pid, reason = %OneLine(&why), "server closed");
 }
 
 /// A server login failed.
@@ -91,18 +96,6 @@ pub fn lookup_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "auth_query failed");
 }
 
-/// A server connection was dropped in use.
-pub fn server_lost(who: Who<'_>, why: &str) {
-    tracing::warn!(
-        client = who.client,
-        user = who.user,
-        database = who.database,
-        peer = who.peer,
-        error = why,
-        "server connection lost"
-    );
-}
-
 /// A client logged in.
 pub fn client_login(who: Who<'_>, tls: bool) {
     tracing::info!(
@@ -115,15 +108,27 @@ pub fn client_login(who: Who<'_>, tls: bool) {
     );
 }
 
+/// Who was not let in: the name and the database are known where its startup packet was read.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the fields of the log line")]
+pub struct Stranger<'a> {
+    pub user: Option<&'a str>,
+    pub database: Option<&'a str>,
+    pub peer: &'a str,
+}
+
 /// A client's login failed by an error of ours: what it was told, and what only the operator is.
-pub fn client_refused(peer: &dyn Display, error: &Error) {
+pub fn client_refused(who: Stranger<'_>, error: &Error) {
+    let Stranger { user, database, peer } = who;
     let log = error.detail().or(error.log());
-    tracing::info!(peer = peer.to_string(), error = error.message(), log, "login refused");
+    tracing::info!(user, database, peer, error = error.message(), log, "login refused");
 }
 
 /// A client's login failed by the server's word.
-pub fn client_refused_by_server(peer: &dyn Display, message: &str) {
-    tracing::info!(peer = peer.to_string(), error = message, log = "said by the server", "login refused");
+pub fn client_refused_by_server(who: Stranger<'_>, error: &str) {
+    let Stranger { user, database, peer } = who;
+    let log = "said by the server";
+    tracing::info!(user, database, peer, error, log, "login refused");
 }
 
 /// Connections that had not logged in were closed to make room; said when their number since the start has doubled.
@@ -136,7 +141,7 @@ pub fn accept_failed(why: &dyn Display, total: u64) {
     tracing::warn!(error = %OneLine(why), total, "accept failed");
 }
 
-/// A session was closed by us.
+/// A session was closed, by whomever.
 pub fn session_ended(who: Who<'_>, why: &str) {
     tracing::info!(
         client = who.client,

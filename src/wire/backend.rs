@@ -124,6 +124,12 @@ impl<'a> ErrorFields<'a> {
     pub fn ends_connection(&self) -> bool {
         matches!(self.field(b'V'), Some(b"FATAL" | b"PANIC"))
     }
+
+    /// SQLSTATE and message, for the log.
+    pub fn outline(&self) -> String {
+        let text = |bytes| String::from_utf8_lossy(bytes);
+        format!("{} {}", text(self.sqlstate()), text(self.field(b'M').unwrap_or_default()))
+    }
 }
 
 impl<'a> Iterator for ErrorFields<'a> {

@@ -3,7 +3,6 @@
 //! Owns: how far a walk over them goes, and what of them the client sees. Never: whose turn it is (`proto::pipeline`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Pass;
 use crate::client::state::{
@@ -100,7 +99,8 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             b::ERROR_RESPONSE if pipeline.is_empty() => {
                 // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
                 walk.at.pos += frame.len();
-                return Err(Fault::ServerLost(String::new()));
+                let said = b::ErrorFields::new(&frame[HEADER_BYTES..]).outline();
+                return Err(Fault::ServerLeft(said));
             }
             tag => state.pass_answer(tag, frame, rest, pipeline, names, shared)?,
         };
@@ -113,7 +113,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         if answer == Answer::OwnFailed {
             // The client's name could not be set (its own cancel request came as early as that): this connection
             // is not what it is taken for, which does not matter to this client.
-            shared.close_needed.store(true, Ordering::Relaxed);
+            shared.close_when_free("its client's name could not be set");
         }
         if head.tag == b::NOTIFICATION_RESPONSE && answer == Answer::Forward && rest == 0 {
             walk.skip(frame.len());

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::copy::NOT_DATA;
 use super::{Fault, Reporting, State, UNEXPECTED_IN_COPY};
@@ -141,10 +140,12 @@ impl State {
         if fields.sqlstate() == QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
             return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
         }
-        self.server_left |= fields.ends_connection();
+        if fields.ends_connection() {
+            self.server_left = Some(fields.outline());
+        }
         if fields.sqlstate() == INTERNAL_ERROR {
             // The server is not what it should be: nobody else is given this connection.
-            server.close_needed.store(true, Ordering::Relaxed);
+            server.close_when_free("the server had an internal error");
         }
         if fields.sqlstate() == b"25006" {
             server.refused_to_write();
@@ -153,7 +154,9 @@ impl State {
             // Who prepares the same text again gets a new statement; what has no name of ours goes with the connection.
             match self.names.find(asked) {
                 Some(statement) => statement.make_stale(),
-                None => server.close_needed.store(true, Ordering::Relaxed),
+                None => {
+                    server.close_when_free("a stale plan");
+                }
             }
         }
         Ok(())

@@ -85,6 +85,8 @@ pub enum Fault {
     ClientGone,
     /// The server connection failed.
     ServerLost(String),
+    /// The server said why it goes, which was passed on: SQLSTATE and message.
+    ServerLeft(String),
     /// The server broke the protocol.
     ServerViolation(String),
     /// The server's own word on it, the body of its ErrorResponse: settings could not be carried to this connection, or it ends it.
@@ -222,7 +224,7 @@ pub struct State {
     /// What was answered too early failed, or was cancelled: the next message is told so.
     pub late: Option<Late>,
     /// The server said why it goes.
-    pub server_left: bool,
+    pub server_left: Option<String>,
 
     /// Answers that ended, and transactions: moves that others see.
     pub turns: u32,
@@ -487,7 +489,7 @@ impl State {
             lent: lend::Lent::default(),
             refusals: VecDeque::new(),
             late: None,
-            server_left: false,
+            server_left: None,
             turns: 0,
             xact_turns: 0,
             counts: Counts::default(),
