@@ -12,6 +12,8 @@ use std::time::Duration;
 /// Everything one process runs with.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
+    /// They are from a file in PgBouncer's format: what that leaves out has PgBouncer's default.
+    pub ini: bool,
     /// `[general]`
     pub general: General,
     /// `[databases.NAME]` by name; `*` is in `fallback`.

@@ -24,7 +24,7 @@ fn a_good_file_is_printed_as_it_is_effective_and_what_has_no_effect_is_named() {
     let output = pgsluice(&["check", "-c"], &file);
     assert!(output.status.success(), "{output:?}");
     let effective = text(&output.stdout);
-    assert!(effective.contains("pool_mode = \"statement\"  # default: \"transaction\"\n"), "{effective}");
+    assert!(effective.contains("pool_mode = \"statement\"  # default: \"session\"\n"), "{effective}");
     assert!(effective.contains("[databases.\"app\"]\nhost = [\"10.0.0.1\"]\n"), "{effective}");
     let notices = text(&output.stderr);
     assert!(notices.contains("pgbouncer.ini:5: logfile: not understood: ignored, because"), "{notices}");

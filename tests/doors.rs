@@ -1185,6 +1185,57 @@ fn requests_for_encryption_are_answered_once_and_nothing_may_come_behind_them() 
     });
 }
 
+/// Without a packet that asks for it, and by a client that would resume its session: the certificate is shown and checked anew.
+#[test]
+fn over_direct_tls_a_certificate_counts_each_time_and_only_if_an_authority_of_ours_signed_it() {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    let config = |shown: Option<&Certs>| {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&real().certs.ca).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.unwrap().with_root_certificates(roots);
+        let mut config = match shown {
+            None => builder.with_no_client_auth(),
+            Some(certs) => {
+                let chain = vec![CertificateDer::from_pem_file(&certs.client_cert).unwrap()];
+                let key = PrivateKeyDer::from_pem_file(&certs.client_key).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        config.alpn_protocols = vec![b"postgresql".to_vec()];
+        Arc::new(config)
+    };
+    let others = Certs::new("t_cert");
+    block_on(async {
+        for sslmode in [SslMode::Allow, SslMode::Prefer, SslMode::Require] {
+            let door = Door::new(AuthType::Cert, &[], &own_tls(sslmode));
+            for (shown, want) in
+                [(Some(&real().certs), Some(b'R')), (None, Some(b'E')), (Some(&others), None)]
+            {
+                let config = config(shown);
+                for _ in 0..2 {
+                    let (listener, address) = Door::listen().await;
+                    let client = async {
+                        let tcp = TcpStream::connect(address).await.unwrap();
+                        let name = ServerName::try_from("localhost").unwrap();
+                        let tls =
+                            tokio_rustls::TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await;
+                        let mut tls = tls.ok()?;
+                        tls.write_all(&startup_bytes("t_cert")).await.ok()?;
+                        Some(message_from(&mut tls).await?.0)
+                    };
+                    let (seen, answer) = tokio::join!(door.take(&listener), client);
+                    assert_eq!(answer, want, "{sslmode:?}");
+                    assert_eq!(seen.is_ok(), want == Some(b'R'), "{sslmode:?}");
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn direct_tls_needs_the_protocols_name() {
     use rustls::pki_types::pem::PemObject;

@@ -70,6 +70,51 @@ fn peer_alone_is_for_the_unix_socket() {
     );
 }
 
+/// As in PostgreSQL: who has a rule with `cert` needs one, and nobody else.
+#[test]
+fn certificates_are_for_the_rules_that_want_them() {
+    let server = Postgres::shared();
+    let (certs, others) = (Certs::new("app"), Certs::new("app"));
+    let hba = "hostssl all app all cert\nhostssl all bob all scram-sha-256\nhostnossl all bob all md5\n";
+    let users = "\"app\" \"unused\"\n\"bob\" \"secret\"\n";
+    for mode in ["allow", "prefer", "require"] {
+        let general = format!(
+            "auth_type = \"hba\"\nauth_hba_file = \"hba\"\nauth_file = \"users\"\nclient_tls_sslmode = \"{mode}\"\n\
+             client_tls_key_file = {:?}\nclient_tls_cert_file = {:?}\nclient_tls_ca_file = {:?}",
+            certs.server_key, certs.server_cert, certs.ca
+        );
+        let config = Proxy::config(server, &general, "user = \"postgres\"", "");
+        let proxy = Proxy::start_with(&config, &[("hba", hba), ("users", users)]);
+        let with = |certs: &Certs, name: &str| {
+            // libpq wants a key that nobody else can read.
+            let key = proxy.dir().join(name);
+            std::fs::copy(&certs.client_key, &key).expect("copy");
+            std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+                .expect("mode");
+            format!("sslmode=require sslcert={} sslkey={}", certs.client_cert.display(), key.display())
+        };
+        let (ours, theirs) = (with(&certs, "ours"), with(&others, "theirs"));
+        let none = "sslcert=/nowhere sslkey=/nowhere";
+        let at = format!("host=127.0.0.1 port={} dbname=postgres password=secret", proxy.port());
+        assert_eq!(enter(&format!("{at} user=app {ours}")), Ok(()), "{mode}");
+        refused(
+            &format!("{at} user=app sslmode=require {none}"),
+            "connection requires a valid client certificate",
+        );
+        let unencrypted =
+            if mode == "require" { "TLS is required" } else { "no auth_hba_file entry for host" };
+        refused(&format!("{at} user=app sslmode=disable"), unencrypted);
+        // One that nobody of ours has signed is no certificate, for no rule.
+        for user in ["app", "bob"] {
+            assert!(enter(&format!("{at} user={user} {theirs}")).is_err(), "{mode} {user}");
+            proxy.wait_for_log("the TLS handshake failed");
+        }
+        assert_eq!(enter(&format!("{at} user=bob sslmode=require {none}")), Ok(()), "{mode}");
+        let clear = enter(&format!("{at} user=bob sslmode=disable"));
+        assert_eq!(clear.is_ok(), mode != "require", "{mode} {clear:?}");
+    }
+}
+
 #[test]
 fn a_certificate_is_whom_its_map_says() {
     let server = Postgres::shared();

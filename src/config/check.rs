@@ -130,6 +130,28 @@ fn pools(draft: &mut Draft) {
     let general = &draft.settings.general;
     let (min, size) = (general.min_pool_size, general.default_pool_size);
     pool_sizes(draft, "min_pool_size", min, size, "default_pool_size");
+    no_limit(draft, "default_pool_size", size);
+    let users: Vec<_> = draft
+        .settings
+        .users
+        .iter()
+        .filter_map(|(name, user)| Some((name.clone(), user.pool_size?)))
+        .collect();
+    for (name, size) in users {
+        no_limit(draft, &join(&join("users", &name), "pool_size"), size);
+    }
+}
+
+/// In PgBouncer's own file 0 may stand for what it is there.
+fn no_limit(draft: &mut Draft, key: &str, size: usize) {
+    if draft.ini && size == 0 {
+        let at = draft.place(key);
+        draft.notice(
+            &at,
+            key,
+            "0 is no limit here; in PgBouncer it is one connection at a time, so write 1 for that",
+        );
+    }
 }
 
 fn pool_sizes(draft: &mut Draft, key: &str, min: usize, size: usize, size_key: &str) {
@@ -141,7 +163,8 @@ fn pool_sizes(draft: &mut Draft, key: &str, min: usize, size: usize, size_key: &
 
 fn auth(draft: &mut Draft) {
     let general = &draft.settings.general;
-    let (auth_type, verified) = (general.auth_type, verifies(general.client_tls.sslmode));
+    let auth_type = general.auth_type;
+    let unproven = no_certificate(&general.client_tls);
     let has_list = general.auth_file.is_some();
     let looks_up = general.auth_user.is_some();
     let has_hba = general.auth_hba_file.is_some();
@@ -154,11 +177,11 @@ fn auth(draft: &mut Draft) {
                 format!("\"{name}\" needs the users' secrets; set auth_file to a userlist"),
             );
         }
-        AuthType::Cert if !verified => draft.object(
-            "auth_type",
-            "\"cert\" needs checked client certificates; \
-             set client_tls_sslmode to verify-ca or verify-full, and client_tls_ca_file",
-        ),
+        AuthType::Cert => {
+            if let Some(way_out) = unproven {
+                draft.object("auth_type", format!("\"cert\" needs checked client certificates; {way_out}"));
+            }
+        }
         AuthType::Peer if !has_socket => {
             draft.object("auth_type", "\"peer\" is for Unix sockets only; set unix_socket_dir");
         }
@@ -199,19 +222,18 @@ fn hba(draft: &mut Draft) {
     let looked_up = general.auth_user.is_some() || draft.databases.iter().any(|d| d.auth_user.is_some());
     let has_secrets = general.auth_file.is_some() || looked_up;
     let Some(file) = general.auth_hba_file else { return };
-    let verified = verifies(general.client_tls.sslmode);
+    let unproven = no_certificate(&general.client_tls);
     for rule in draft.settings.hba.clone() {
         let at = At::line(&file, rule.line);
-        match rule.method {
-            Some(AuthType::Cert) if !verified => draft.problem(
-                &at,
-                "auth_hba_file",
-                "method cert needs client_tls_sslmode verify-ca or verify-full; set it and client_tls_ca_file",
-            ),
-            Some(AuthType::Cert) if rule.transport != HbaTransport::HostSsl => {
+        match (rule.method, unproven) {
+            (Some(AuthType::Cert), Some(way_out)) => {
+                let message = format!("method cert needs checked client certificates; {way_out}");
+                draft.problem(&at, "auth_hba_file", message);
+            }
+            (Some(AuthType::Cert), None) if rule.transport != HbaTransport::HostSsl => {
                 draft.problem(&at, "auth_hba_file", "method cert needs TLS; make the rule a hostssl rule");
             }
-            Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256) if !has_secrets => {
+            (Some(AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256), _) if !has_secrets => {
                 let message = "this method needs the users' secrets; set auth_file to a userlist";
                 draft.problem(&at, "auth_hba_file", message);
             }
@@ -228,6 +250,17 @@ fn hba(draft: &mut Draft) {
                 "no client can match hostssl while client_tls_sslmode is disable; set it to allow or more";
             draft.notice(&at, "auth_hba_file", message);
         }
+    }
+}
+
+/// What to do so that client certificates are asked for, and checked. Where there are authorities, one that is shown is checked in
+/// every mode. That `verify-ca` and `verify-full` lack them is said elsewhere.
+fn no_certificate(tls: &Tls) -> Option<&'static str> {
+    match (tls.sslmode, &tls.ca_file) {
+        (SslMode::Disable, Some(_)) => Some("set client_tls_sslmode to allow or more"),
+        (SslMode::Disable, None) => Some("set client_tls_sslmode to allow or more, and client_tls_ca_file"),
+        (mode, None) if !verifies(mode) => Some("set client_tls_ca_file to the authorities that sign them"),
+        _ => None,
     }
 }
 
@@ -400,6 +433,9 @@ fn check_database(draft: &mut Draft, database: &Database) {
             &join(&path, "password"),
             "is user's, which is not set; set user, or leave password out",
         );
+    }
+    if let Some(size) = database.pool_size {
+        no_limit(draft, &join(&path, "pool_size"), size);
     }
     let general = &draft.settings.general;
     let min = database.min_pool_size.unwrap_or(general.min_pool_size);

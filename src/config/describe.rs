@@ -9,7 +9,7 @@ use super::userlist;
 use super::value::quote;
 use super::words::word;
 use crate::settings::{
-    Coalesce, CoalesceTable, Database, General, HbaRule, HbaTransport, Policy, Settings, User, UserCoalesce,
+    Coalesce, CoalesceTable, Database, HbaRule, HbaTransport, Policy, Settings, User, UserCoalesce,
 };
 
 /// Everything that is effective, as commented TOML: what differs from its default says so.
@@ -17,21 +17,10 @@ pub fn describe(settings: &Settings) -> String {
     let mut out = String::new();
     out.push_str("# Effective settings. A comment names the default where the value is another.\n");
     out.push_str("\n[general]\n");
-    entries(&mut out, table::GENERAL, &settings.general, Some(&General::default()));
-    let said = settings.policy.clone();
-    let default = keys::default_policy();
-    let effective = Policy {
-        simple_query: said.simple_query.or(default.simple_query),
-        function_call: said.function_call,
-        sql_prepare: said.sql_prepare.or(default.sql_prepare),
-        replication: said.replication.or(default.replication),
-        statements: said.statements.or(default.statements),
-        allow_list: said.allow_list.or(default.allow_list),
-        allow_list_file: said.allow_list_file,
-        enforce: said.enforce.or(default.enforce),
-    };
+    entries(&mut out, table::GENERAL, &settings.general, Some(&keys::default_general(settings.ini)));
+    let effective = keys::effective_policy(&settings.policy);
     out.push_str("\n[policy]\n");
-    entries(&mut out, table::POLICY, &effective, Some(&default));
+    entries(&mut out, table::POLICY, &effective, Some(&keys::default_policy()));
     out.push_str("\n[coalesce]\n");
     entries(&mut out, table::COALESCE, &settings.coalesce, Some(&Coalesce::default()));
     tables(&mut out, "coalesce", &settings.coalesce, &BTreeMap::new());

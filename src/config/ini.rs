@@ -37,19 +37,22 @@ enum Place {
 struct Reader<'d> {
     draft: &'d mut Draft,
     place: Place,
+    /// Where the last `[pgbouncer]` began.
+    general_at: Option<At>,
     includes: usize,
 }
 
 /// Reads the whole file, and those it includes, into `draft`.
 pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) {
     draft.settings.general = defaults();
-    let mut reader = Reader { draft, place: Place::Nowhere, includes: 0 };
+    draft.settings.ini = true;
+    let mut reader = Reader { draft, place: Place::Nowhere, general_at: None, includes: 0 };
     reader.file(file, text, 0);
     finish(draft);
 }
 
 /// PgBouncer's defaults where ours differ.
-fn defaults() -> General {
+pub(super) fn defaults() -> General {
     General {
         listen_addr: Vec::new(),
         unix_socket_dir: Some(PathBuf::from("/tmp")),
@@ -125,6 +128,15 @@ impl Reader<'_> {
                 Place::Nowhere
             }
         };
+        if self.place == Place::General
+            && let Some(before) = self.general_at.replace(at.clone())
+        {
+            let place = before.seen_from(at);
+            let message = format!(
+                "begins {place} already; what stands there holds as well, while PgBouncer sets its keys back to their defaults here"
+            );
+            self.draft.notice(at, &format!("[{name}]"), message);
+        }
         if !rest.ends_with(']') {
             self.draft.problem(at, "", "the section's name does not end; write [name] on a line of its own");
         }
@@ -175,7 +187,7 @@ impl Reader<'_> {
                 "taken as trust: with an auth_file only the users named there are let in",
             ),
             // PgBouncer's default and bound; PostgreSQL itself sends and takes no more than ours.
-            "max_packet_size" if value.parse::<u64>().is_ok_and(|n| n <= i32::MAX as u64) => {
+            "max_packet_size" if value.parse::<u32>().is_ok() => {
                 let bytes = value.parse::<usize>().unwrap_or(limits::MESSAGE_BYTES_MAX);
                 raw = Raw::Text(bytes.min(limits::MESSAGE_BYTES_MAX).to_string());
             }

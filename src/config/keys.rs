@@ -199,6 +199,54 @@ pub fn values(settings: &Settings) -> Vec<(&'static str, String)> {
     GENERAL.iter().map(|entry| (entry.name, (entry.show)(&settings.general))).collect()
 }
 
+/// What `[general]` is where the file says nothing.
+pub(super) fn default_general(ini: bool) -> General {
+    if ini { super::ini::defaults() } else { General::default() }
+}
+
+/// `[policy]` as it is in effect where no database, user or network says more.
+pub(super) fn effective_policy(said: &Policy) -> Policy {
+    let default = default_policy();
+    Policy {
+        simple_query: said.simple_query.or(default.simple_query),
+        function_call: said.function_call,
+        sql_prepare: said.sql_prepare.or(default.sql_prepare),
+        replication: said.replication.or(default.replication),
+        statements: said.statements.or(default.statements),
+        allow_list: said.allow_list.or(default.allow_list),
+        allow_list_file: said.allow_list_file.clone(),
+        enforce: said.enforce.or(default.enforce),
+    }
+}
+
+/// One key as SHOW CONFIG prints it.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the columns")]
+pub struct Shown {
+    pub key: String,
+    pub value: String,
+    pub default: String,
+    pub reloadable: bool,
+}
+
+fn shown_of<T>(prefix: &str, table: &'static [Entry<T>], now: &T, default: &T) -> Vec<Shown> {
+    let row = |entry: &Entry<T>| Shown {
+        key: format!("{prefix}{}", entry.name),
+        value: (entry.show)(now),
+        default: (entry.show)(default),
+        reloadable: entry.reloadable,
+    };
+    table.iter().map(row).collect()
+}
+
+/// The keys of `[general]` by their names, then those of `[policy]` and `[coalesce]` with their section's before them.
+pub fn shown(settings: &Settings) -> Vec<Shown> {
+    let mut all = shown_of("", GENERAL, &settings.general, &default_general(settings.ini));
+    all.extend(shown_of("policy.", POLICY, &effective_policy(&settings.policy), &default_policy()));
+    all.extend(shown_of("coalesce.", COALESCE, &settings.coalesce, &Coalesce::default()));
+    all
+}
+
 /// The `[general]` keys that differ between two files and need a restart to take effect.
 pub fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     GENERAL

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 pub use describe::describe;
 pub use ignored::ignored;
-pub use keys::{Key, Section, keys, needs_restart, values};
+pub use keys::{Key, Section, Shown, keys, needs_restart, shown, values};
 pub use set::{SetError, set};
 pub use userlist::secret;
 
@@ -158,6 +158,16 @@ impl At {
     fn line(file: &Path, line: usize) -> Self {
         Self { file: file.to_owned(), line: Some(line) }
     }
+
+    /// In words, for a message about `at`.
+    fn seen_from(&self, at: &Self) -> String {
+        match self.line {
+            _ if self == at => "in this line".to_owned(),
+            Some(line) if self.file == at.file => format!("in line {line}"),
+            Some(line) => format!("in {}:{line}", self.file.display()),
+            None => format!("in {}", self.file.display()),
+        }
+    }
 }
 
 /// Settings in the making.
@@ -271,12 +281,7 @@ impl Draft {
 
     /// PgBouncer lets the same name stand twice, and what stands last holds.
     fn replaced(&mut self, at: &At, key: &str, before: &At) {
-        let place = match before.line {
-            _ if before == at => "in this line".to_owned(),
-            Some(line) if before.file == at.file => format!("in line {line}"),
-            Some(line) => format!("in {}:{line}", before.file.display()),
-            None => format!("in {}", before.file.display()),
-        };
+        let place = before.seen_from(at);
         self.notice(at, key, format!("stands {place} already; what stands last holds, as in PgBouncer"));
     }
 

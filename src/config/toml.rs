@@ -4,7 +4,7 @@ use ::toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Entry, Section};
 use super::table;
-use super::value::{Raw, network_address};
+use super::value::{Raw, network_address, shorten};
 use super::{At, Draft, join};
 use crate::settings::{Coalesce, CoalesceTable, Network, Peer, Policy, User, UserCoalesce};
 
@@ -35,7 +35,11 @@ pub(super) fn parse(draft: &mut Draft, text: &str) {
             line: error.span().map(|span| reader.lines.of(span.start)),
         };
         reader.draft.broken = true;
-        reader.draft.problem(&at, "", format!("not TOML: {}", error.message().replace('\n', ", ")));
+        // What stands twice is a key; anything else may be a secret.
+        let twice =
+            error.span().filter(|_| error.message() == "duplicate key").and_then(|span| text.get(span));
+        let key = twice.map(|key| shorten(key.trim())).unwrap_or_default();
+        reader.draft.problem(&at, &key, format!("not TOML: {}", error.message().replace('\n', ", ")));
     }
     reader.document(document.get_ref());
 }

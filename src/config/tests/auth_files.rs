@@ -201,7 +201,7 @@ fn hba_rules_need_what_their_methods_need() {
     let text = "[general]\nauth_type=\"hba\"\nauth_hba_file=\"hba\"\nauth_ident_file=\"ident\"\n\
                 [databases.app]\nhost=\"a\"\n";
     for (hba, says) in [
-        ("hostssl all all all cert\n", "verify-ca or verify-full"),
+        ("hostssl all all all cert\n", "set client_tls_sslmode to allow or more, and client_tls_ca_file"),
         ("host all all all md5\n", "set auth_file to a userlist"),
         ("local all all peer map=other\n", "no line of auth_ident_file is for the map \"other\""),
     ] {

@@ -268,7 +268,11 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
     let types: &[(&str, &str, &str)] = &[
         ("auth_type = \"scram-sha-256\"", "auth_type", "set auth_file to a userlist"),
         ("auth_type = \"md5\"", "auth_type", "set auth_file to a userlist"),
-        ("auth_type = \"cert\"", "auth_type", "set client_tls_sslmode to verify-ca or verify-full"),
+        (
+            "auth_type = \"cert\"",
+            "auth_type",
+            "set client_tls_sslmode to allow or more, and client_tls_ca_file",
+        ),
         ("auth_type = \"hba\"", "auth_type", "set auth_hba_file"),
         ("auth_type = \"pam\"", "auth_type", "expected one of trust"),
     ];
@@ -731,7 +735,7 @@ auth_type = md5
 auth_file = userlist.txt
 logfile = /var/log/pgbouncer.log
 admin_users = ops, root
-max_packet_size = 2147483647
+max_packet_size = 4294967295
 server_lifetime = 0.5
 tcp_keepalive = 1
 ignore_startup_parameters = extra_float_digits, options
@@ -853,13 +857,59 @@ fn of_what_stands_twice_in_an_ini_the_last_holds_with_a_notice() {
     let places = said.iter().map(|(line, key, _)| (line.expect("a line"), *key)).collect::<Vec<_>>();
     let app = [(2, "databases.app"), (2, "databases.app.min_pool_size"), (3, "databases.*")];
     assert_eq!(places[..3], app);
-    assert_eq!(places[3..], [(5, "users.u"), (7, "peers.1"), (9, "max_client_conn")]);
+    assert_eq!(places[3..], [(5, "users.u"), (7, "peers.1"), (8, "[pgbouncer]"), (9, "max_client_conn")]);
     assert!(said[1].2.contains("stands in this line already"), "{said:?}");
-    for (at, line) in [(0, 2), (2, 3), (3, 6), (4, 8), (5, 11)] {
+    for (at, line) in [(0, 2), (2, 3), (3, 6), (4, 8), (6, 11)] {
         assert!(said[at].2.contains(&format!("a.ini:{line} already; what stands last holds")), "{said:?}");
     }
-    // Our own format does not let it pass.
+    // Our own format does not let it pass, and says which key it is.
     refused("a.toml", &format!("{BASE}{DATABASE}{DATABASE}"), &[]);
+    let twice =
+        format!("{BASE}pool_mode = \"session\"\nserver_lifetime = 5\npool_mode = \"session\"\n{DATABASE}");
+    let problems = refused("a.toml", &twice, &[]);
+    assert_one(&problems, ("a.toml", Some(5), "pool_mode", "duplicate key"));
+}
+
+#[test]
+fn a_second_section_of_pgbouncers_is_said() {
+    let text = "[databases]\na = host=h\n[pgbouncer]\nlisten_addr = *\nauth_type = any\n[databases]\nb = host=h\n[pgbouncer]\nlisten_port = 7000\n";
+    let Loaded { settings, notices } = loaded("a.ini", text);
+    assert_eq!((&*settings.general.listen_addr[0], settings.general.listen_port), ("*", 7000));
+    let said: Vec<_> = notices.into_iter().filter(|n| n.key == "[pgbouncer]").collect();
+    assert_one(
+        &said,
+        ("a.ini", Some(8), "[pgbouncer]", "begins in line 3 already; what stands there holds as well"),
+    );
+}
+
+#[test]
+fn a_pool_size_of_0_is_said_in_an_ini() {
+    let text = "[databases]\na = host=h pool_size=0\nb = host=h\n[users]\nu = pool_size=0\n\
+                [pgbouncer]\nauth_type = any\ndefault_pool_size = 0\n";
+    let notices = loaded("a.ini", text).notices;
+    let said: Vec<_> = notices.iter().filter(|n| n.message.contains("0 is no limit here")).collect();
+    let places: Vec<_> = said.iter().map(|n| (n.line, &*n.key)).collect();
+    let all =
+        [(Some(8), "default_pool_size"), (Some(5), "users.u.pool_size"), (Some(2), "databases.a.pool_size")];
+    assert_eq!(places, all);
+    assert!(loaded("a.toml", &format!("{BASE}default_pool_size = 0\n{DATABASE}")).notices.is_empty());
+}
+
+#[test]
+fn a_file_has_its_formats_defaults() {
+    let ini = loaded("a.ini", "[databases]\na = host=h\n[pgbouncer]\nauth_type = any\npool_mode = session\n");
+    assert!(describe(&ini.settings).contains("\npool_mode = \"session\"\n"), "{}", describe(&ini.settings));
+    let shown = shown(&ini.settings);
+    let of = |key: &str| {
+        let row = shown.iter().find(|row| row.key == key).expect("a key");
+        (row.value.clone(), row.default.clone())
+    };
+    assert_eq!(of("pool_mode"), ("session".into(), "session".into()));
+    assert_eq!(of("max_client_conn"), ("100".into(), "100".into()));
+    assert_eq!(of("auth_type"), ("trust".into(), "md5".into()));
+    assert_eq!(of("policy.simple_query"), ("allow".into(), "allow".into()));
+    assert_eq!(of("coalesce.mode"), ("on".into(), "on".into()));
+    assert_eq!(of("coalesce.max_rows").0, of("coalesce.max_rows").1);
 }
 
 #[test]
