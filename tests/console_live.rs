@@ -8,7 +8,7 @@ use std::thread;
 
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};
-use support::{Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};
+use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};
 
 /// Trust; `postgres` may everything on the console, `viewer` may look. Databases are those of the shared server.
 fn proxy(general: &str, rest: &str) -> Proxy {
@@ -97,7 +97,15 @@ fn each_show_answers_and_moves_with_the_clients() {
         find(&mut console, "SHOW USERS", &[("name", "postgres"), ("current_client_connections", "2")])
             .is_some()
     );
-    assert!(find(&mut console, "SHOW LISTS", &[("list", "pools"), ("items", "1")]).is_some());
+    // The console's own is one, as in SHOW POOLS.
+    assert!(find(&mut console, "SHOW LISTS", &[("list", "pools"), ("items", "2")]).is_some());
+    let count = show(&mut console, "SHOW SERVERS").len().to_string();
+    assert!(find(&mut console, "SHOW LISTS", &[("list", "used_servers"), ("items", &count)]).is_some());
+    assert!(find(&mut console, "SHOW LISTS", &[("list", "free_servers"), ("items", "0")]).is_some());
+    assert!(
+        find(&mut console, "SHOW CONFIG", &[("key", "coalesce.mode"), ("value", "on"), ("default", "on")])
+            .is_some()
+    );
     assert!(
         find(
             &mut console,
@@ -117,6 +125,30 @@ fn each_show_answers_and_moves_with_the_clients() {
     for probe in ["SHOW COALESCE", "SHOW COALESCE_TABLES", "SHOW STATS_AVERAGES", "SHOW TOTALS"] {
         show(&mut console, probe);
     }
+}
+
+#[test]
+fn clients_are_shown_with_what_the_server_knows_them_by() {
+    let database = Postgres::shared().fresh_database("");
+    let certs = Certs::new("postgres");
+    let tls = format!(
+        "client_tls_sslmode = \"allow\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    let proxy = proxy(&format!("application_name_add_host = true\n{tls}"), "");
+    let mut console = console(&proxy);
+    let named = [("user", "postgres"), ("database", &*database), ("application_name", "zz")];
+    let mut client = Raw::login_as(proxy.port(), &named, "").expect("a login");
+    let seen = client.value("SHOW application_name").expect("a name");
+    assert!(seen.starts_with("zz - 127.0.0.1:"), "{seen}");
+    assert!(
+        find(&mut console, "SHOW CLIENTS", &[("database", &database), ("application_name", &seen)]).is_some()
+    );
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=pgsluice sslmode=require", proxy.port());
+    let mut psql = std::process::Command::new(client_program("psql"));
+    let output = psql.args(["-XAt", &dsn, "-c", "SHOW CLIENTS"]).output().expect("psql");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("TLSv1.3/TLS_AES_256_GCM_SHA384"), "{shown}");
 }
 
 #[test]

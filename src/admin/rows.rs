@@ -278,9 +278,9 @@ row! {
         key: String = "key" Text,
         /// As in effect.
         value: String = "value" Text,
-        /// Without a file.
+        /// Where the file, in its format, does not have it.
         default: String = "default" Text,
-        /// yes: a reload or SET changes it.
+        /// yes: a reload changes it (and SET, where it is one of `[general]`).
         changeable: &'static str = "changeable" Text,
     }
 }

@@ -14,7 +14,7 @@ use crate::cancel::{ClientShared, ClientState, Way};
 use crate::coalesce::Lane;
 use crate::coalesce::batch::Form;
 use crate::coalesce::evidence::{Flush, LaneStats, StatsKey};
-use crate::config::{self, Section};
+use crate::config;
 use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
@@ -126,13 +126,14 @@ impl Engine for Proxy {
             row("databases", Engine::databases(self).len()),
             row("users", Engine::users(self).len()),
             row("peers", self.cx.settings.load().peers.len()),
-            row("pools", pools.len()),
+            row("pools", Engine::pools(self).len()),
             row("peer_pools", self.peers.load().ways().count()),
             row("free_clients", 0),
             row("used_clients", clients + consoles),
             row("login_clients", open.saturating_sub(clients)),
-            row("free_servers", counts.iter().map(|c| c.idle).sum()),
-            row("used_servers", counts.iter().map(|c| c.active).sum()),
+            // As `free_clients`: places that PgBouncer has ready for more, not connections.
+            row("free_servers", 0),
+            row("used_servers", counts.iter().map(|c| c.idle + c.active).sum()),
             row("dns_names", 0),
             row("dns_zones", 0),
             row("dns_queries", 0),
@@ -167,16 +168,13 @@ impl Engine for Proxy {
     }
 
     fn config(&self) -> Vec<ConfigRow> {
-        let settings = self.cx.settings.load();
-        let keys = config::keys().iter().filter(|key| key.section == Section::General);
-        let values: HashMap<_, _> = config::values(&settings).into_iter().collect();
-        keys.map(|key| ConfigRow {
-            key: key.name.to_owned(),
-            value: values.get(key.name).cloned().unwrap_or_default(),
-            default: key.default.clone(),
-            changeable: if key.reloadable { "yes" } else { "no" },
-        })
-        .collect()
+        let row = |config::Shown { key, value, default, reloadable }| ConfigRow {
+            key,
+            value,
+            default,
+            changeable: if reloadable { "yes" } else { "no" },
+        };
+        config::shown(&self.cx.settings.load()).into_iter().map(row).collect()
     }
 
     fn mem(&self) -> Vec<MemRow> {
