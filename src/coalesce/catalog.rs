@@ -381,6 +381,19 @@ impl Reason {
     }
 }
 
+/// What a default was found to hold, as it is written in SQL where the catalogue has a number for it.
+fn in_sql(why: &str) -> &str {
+    match why.strip_prefix("SQLVALUEFUNCTION ") {
+        Some("9") => "current_role",
+        Some("10") => "current_user",
+        Some("11") => "user",
+        Some("12") => "session_user",
+        Some("13") => "current_catalog",
+        Some("14") => "current_schema",
+        _ => why,
+    }
+}
+
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.code())?;
@@ -403,7 +416,7 @@ impl std::fmt::Display for Reason {
             | Self::FrozenLiteral(x)
             | Self::LibrarySetting(x) => write!(f, ": {x}"),
             Self::Type { column, base } => write!(f, ": {column} {base}"),
-            Self::Default { column, why } => write!(f, ": {column} {why}"),
+            Self::Default { column, why } => write!(f, ": {column} {}", in_sql(why)),
             Self::Literal { column, class, base } => write!(f, ": {class} into {column} {base}"),
             Self::Parameter { column, oid, base } => write!(f, ": type {oid} into {column} {base}"),
             Self::Used { number, oid } => write!(f, ": type {oid} of ${number}"),
