@@ -118,7 +118,7 @@ table! {
     POOL, RELOAD, reserve_pool_size = reserve_pool_size: CONNECTIONS,
         "extra server connections for a pool whose clients have waited reserve_pool_timeout";
     POOL, RELOAD, reserve_pool_timeout = reserve_pool_timeout: TIMEOUT,
-        "how long a client waits before its pool may use the reserve";
+        "how long a client waits before its pool may use the reserve; 0 turns the reserve off";
     POOL, RELOAD, max_db_connections = max_db_connections: CONNECTIONS,
         "server connections for one database over all its users; 0 is no limit";
     POOL, RELOAD, max_db_client_connections = max_db_client_connections: CONNECTIONS,
@@ -228,11 +228,11 @@ table! {
         "cipher suites of TLS 1.3";
 
     LOG, RELOAD, log_connections = log_connections: Flag,
-        "log successful logins";
+        "log logins, and server connections that are opened";
     LOG, RELOAD, log_disconnections = log_disconnections: Flag,
-        "log closed connections and why";
+        "log clients and server connections that are closed, and why";
     LOG, RELOAD, log_pooler_errors = log_pooler_errors: Flag,
-        "log errors that pgsluice itself sends to clients";
+        "log errors by which pgsluice itself refuses a login or closes a client";
     LOG, RELOAD, audit_file = audit_file: Maybe(File),
         "file that audit events of the policy are appended to, one JSON object a line; opened again by \
          RELOAD and SIGHUP; without it they go to standard error";

@@ -44,6 +44,17 @@ fn the_manual_says_of_each_key_what_the_table_says() {
 }
 
 #[test]
+fn the_manual_lists_what_takes_a_restart() {
+    let manual = repository("docs/operations.md");
+    let line = manual.lines().find(|line| line.contains("need a restart")).expect("the line");
+    for key in keys().iter().filter(|key| !key.reloadable) {
+        let group = key.name.split('_').next().unwrap_or_default();
+        let named = [key.name.to_owned(), format!("{group}_*"), format!("{group}_socket_*")];
+        assert!(named.iter().any(|name| line.contains(&format!("`{name}`"))), "{} in: {line}", key.name);
+    }
+}
+
+#[test]
 fn the_manual_lists_what_of_pgbouncer_has_no_effect() {
     let manual = repository("docs/config.md");
     for (place, name, because) in ignored::all() {
