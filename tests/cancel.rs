@@ -444,7 +444,7 @@ fn names_are_not_what_they_were_before_a_unit_that_was_cancelled_in_the_queue() 
     }
 }
 
-/// The same of a run inside a block, of rows that wait in a batch, and of a COMMIT that deferred rows wait for.
+/// The same of a run inside a block, and of a pipeline whose rows are on their way.
 #[test]
 fn names_are_not_what_they_were_before_rows_that_were_cancelled_on_their_way() {
     let server = Postgres::shared();
@@ -502,7 +502,7 @@ fn names_are_not_what_they_were_before_rows_that_were_cancelled_on_their_way() {
     }
 }
 
-/// It was told as an end of the connection.
+/// Its client hears of it when it has a connection, and goes on behind its Sync.
 #[test]
 fn a_unit_whose_end_is_not_here_is_cancelled_in_the_queue_without_an_end_of_the_session() {
     let server = Postgres::shared();
