@@ -136,7 +136,7 @@ fn check_and_debug_print_no_secret() {
         format!("{:?} {auth:?} {account:?} {:?}", loaded.settings, account.credential()),
         format!("{:?} {key:?} {:?}", Credential::plain("hunter2"), Secret::Plain("hunter2".into())),
         config::describe(&loaded.settings),
-        config::values(&loaded.settings).iter().map(|(name, value)| format!("{name} {value}\n")).collect(),
+        config::shown(&loaded.settings).iter().map(|row| format!("{row:?}\n")).collect(),
     ];
     for told in told {
         let numbers = "[104, 117, 110, 116, 101, 114, 50]";

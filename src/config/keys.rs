@@ -194,11 +194,6 @@ pub fn keys() -> &'static [Key] {
     &KEYS
 }
 
-/// The `[general]` keys and their values as SHOW CONFIG prints them: seconds, bytes, 0 and 1, commas.
-pub fn values(settings: &Settings) -> Vec<(&'static str, String)> {
-    GENERAL.iter().map(|entry| (entry.name, (entry.show)(&settings.general))).collect()
-}
-
 /// What `[general]` is where the file says nothing.
 pub(super) fn default_general(ini: bool) -> General {
     if ini { super::ini::defaults() } else { General::default() }
@@ -239,7 +234,8 @@ fn shown_of<T>(prefix: &str, table: &'static [Entry<T>], now: &T, default: &T) -
     table.iter().map(row).collect()
 }
 
-/// The keys of `[general]` by their names, then those of `[policy]` and `[coalesce]` with their section's before them.
+/// What SHOW CONFIG prints (seconds, bytes, 0 and 1, commas): the keys of `[general]` by their names, then those of `[policy]` and
+/// `[coalesce]` with their section's before them.
 pub fn shown(settings: &Settings) -> Vec<Shown> {
     let mut all = shown_of("", GENERAL, &settings.general, &default_general(settings.ini));
     all.extend(shown_of("policy.", POLICY, &effective_policy(&settings.policy), &default_policy()));

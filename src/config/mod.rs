@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 pub use describe::describe;
 pub use ignored::ignored;
-pub use keys::{Key, Section, Shown, keys, needs_restart, shown, values};
+pub use keys::{Key, Section, Shown, keys, needs_restart, shown};
 pub use set::{SetError, set};
 pub use userlist::secret;
 

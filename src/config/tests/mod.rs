@@ -1031,8 +1031,8 @@ fn keys_are_named_once_and_start_with_their_defaults() {
         assert!(seen.insert((key.section, key.name)), "{} stands twice", key.name);
         assert!(!key.meaning.is_empty() && !key.takes.is_empty(), "{}", key.name);
     }
-    let values = values(&Settings::default());
-    let of = |name: &str| values.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_str());
+    let shown = shown(&Settings::default());
+    let of = |name: &str| shown.iter().find(|row| row.key == name).map(|row| row.value.as_str());
     assert_eq!(of("listen_port"), Some("6432"));
     assert_eq!(of("tcp_keepalive"), Some("1"));
     assert_eq!(of("query_wait_timeout"), Some("120"));
