@@ -200,6 +200,21 @@ pub struct Lexing {
     pub encoding_safe: bool,
 }
 
+impl Lexing {
+    /// As long as the server reports nothing: an encoding that is not named is not safe.
+    pub const UNTOLD: Self = Self { std_strings: true, encoding_safe: false };
+
+    /// The server reports a setting. False: it says nothing of this.
+    pub fn hear(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match name {
+            b"standard_conforming_strings" => self.std_strings = value != b"off",
+            b"client_encoding" => self.encoding_safe = encoding_is_safe(value),
+            _ => return false,
+        }
+        true
+    }
+}
+
 /// What is to be done with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {

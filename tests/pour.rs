@@ -1636,6 +1636,61 @@ fn modes_hold_for_a_database_and_a_table_and_follow_a_reload() {
 }
 
 #[test]
+fn a_table_that_was_closed_is_poured_into_where_it_is_another_one_and_once_it_opens() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(
+        "CREATE TABLE t (a int, b text); CREATE SCHEMA s; CREATE TABLE s.t (a int, b text);
+         CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END';
+         CREATE TRIGGER keep BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION keep()",
+    );
+    let config = Proxy::config(pg, "", "", "");
+    let proxy = Proxy::start(&config);
+    let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+    let literals = |c, r| -> Vec<Step> {
+        let insert = |i| format!("INSERT INTO t (a, b) VALUES ({}, 'l')", number(c, r, i));
+        (0..4).map(|i| Step::query(&insert(i))).collect()
+    };
+    let bound = |c, r| -> Vec<Step> {
+        let values = |i| number(c, r, i).to_string();
+        (0..4)
+            .map(|i| Step::extended("INSERT INTO t (a, b) VALUES ($1, $2)", &[Some(&values(i)), Some("e")]))
+            .collect()
+    };
+    let closed = |clients: &mut [Raw]| {
+        for r in 0..6 {
+            for script in [literals, bound as fn(usize, usize) -> Vec<Step>] {
+                let scripts: Vec<_> = (0..clients.len()).map(|c| script(c, r)).collect();
+                for seen in crowd::run(clients, &scripts, false) {
+                    assert_eq!(tags(&seen).len(), 4, "{}", comparable(&seen));
+                }
+            }
+        }
+        let (rows, commands) = rows_and_commands(pg, &db, "public.t");
+        assert_eq!(rows, commands, "the table with a trigger was poured");
+    };
+    let open = |clients: &mut [Raw], table: &str| {
+        until_poured(pg, clients, &db, table, literals);
+        pg.psql(&db, &format!("TRUNCATE {table}"));
+        until_poured(pg, clients, &db, table, bound);
+        pg.psql(&db, &format!("TRUNCATE {table}"));
+    };
+    closed(&mut clients);
+    clients.iter_mut().for_each(|client| drop(client.rows("SET search_path = s, public")));
+    open(&mut clients, "s.t");
+    clients.iter_mut().for_each(|client| drop(client.rows("RESET search_path")));
+    pg.psql(&db, "TRUNCATE public.t");
+    closed(&mut clients);
+    pg.psql(&db, "DROP TRIGGER keep ON public.t; TRUNCATE public.t");
+    let reloads = proxy.log().matches("reloaded").count();
+    proxy.reload(&config);
+    let done = support::poll(support::PATIENCE, || {
+        (proxy.log().matches("reloaded").count() > reloads).then_some(())
+    });
+    assert!(done.is_some(), "no reload in:\n{}", proxy.log());
+    open(&mut clients, "public.t");
+}
+
+#[test]
 fn pipelines_can_be_left_alone() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");

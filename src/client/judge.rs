@@ -34,10 +34,6 @@ const MOVES_LEXING: Effects = Effects::SETTINGS
     .union(Effects::EXECUTE)
     .union(Effects::UNKNOWN);
 
-/// Names of the settings that change how a text is read.
-const STRINGS: &str = "standard_conforming_strings";
-const ENCODING: &str = "client_encoding";
-
 /// Most portals told apart after the rules became stricter inside a transaction; others are refused.
 const PORTALS_MAX: usize = 1024;
 
@@ -174,11 +170,7 @@ impl State {
 
     /// The server says how it reads texts from here on.
     pub(super) fn note_parameter(&mut self, name: &[u8], value: &[u8]) {
-        if name == STRINGS.as_bytes() {
-            self.reading.lexing.std_strings = value != b"off";
-        } else if name == ENCODING.as_bytes() {
-            self.reading.lexing.encoding_safe = policy::encoding_is_safe(value);
-        } else {
+        if !self.reading.lexing.hear(name, value) {
             return;
         }
         self.reading.moves = true;
@@ -187,9 +179,7 @@ impl State {
 
     /// As all these values say. An encoding that is not named is not safe.
     pub(super) fn know_lexing(&mut self, reported: &Reported) {
-        let value = |name: &str| reported.iter().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| &**v);
-        self.reading.lexing.std_strings = value(STRINGS) != Some(b"off");
-        self.reading.lexing.encoding_safe = policy::encoding_is_safe(value(ENCODING).unwrap_or_default());
+        self.reading.lexing = reported.lexing();
     }
 
     /// What is known is the client's own, and not what another one left on a connection.

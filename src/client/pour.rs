@@ -24,7 +24,7 @@ use super::walk::{Names, Place, Rest, SCRATCH, Scratch, Tier, Unnamed, Unpoured,
 use crate::cancel::ClientState;
 use crate::coalesce::batch::statement_end;
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, Single, Ticket, Work};
-use crate::coalesce::shapes::Shape;
+use crate::coalesce::shapes::{Closed, Shape};
 use crate::error::Error;
 use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
@@ -118,6 +118,8 @@ pub(super) enum Poured {
     NeedMore,
     /// The ordinary way. Keep what is given until the answer is there.
     No(Option<Single>),
+    /// The ordinary way, as the first bytes tell: nor does it open a block.
+    Plain,
 }
 
 /// What was recognised at the front of the buffer.
@@ -146,8 +148,11 @@ enum Look {
 impl Session {
     /// Hot path. Looks at the front of the read buffer; called between transactions, when no server is linked.
     pub(super) async fn pour(&mut self) -> Result<Poured, Fault> {
-        if !self.may_pour() {
+        if !self.may_pour_anything() {
             return Ok(Poured::No(None));
+        }
+        if !self.may_be_poured(self.client.bytes()) {
+            return Ok(Poured::Plain);
         }
         let offered = SCRATCH.with(|scratch| {
             let scratch = &mut *scratch.borrow_mut();
@@ -158,6 +163,9 @@ impl Session {
                     if let Some(Unpoured { name, refused }) = scratch.unpoured.take() {
                         self.state.names.note_unpoured(name);
                         self.refused = refused;
+                    }
+                    if let Some(closed) = scratch.closed.take() {
+                        self.note_closed(closed);
                     }
                     return Ok(Err(Poured::No(None)));
                 }
@@ -183,6 +191,11 @@ impl Session {
     }
 
     pub(super) fn may_pour(&self) -> bool {
+        self.may_pour_anything() && self.may_be_poured(self.client.bytes())
+    }
+
+    /// Whatever stands at the front.
+    fn may_pour_anything(&self) -> bool {
         let coalesce = &self.settings.coalesce;
         let unseen = self.state.unjudged.any && self.state.rules.reads_texts();
         if coalesce.mode == CoalesceMode::Off
@@ -196,17 +209,16 @@ impl Session {
         if self.state.late.is_some() {
             return false;
         }
-        if !self.may_be_poured(self.client.bytes()) {
-            return false;
-        }
         self.pouring.as_ref().is_none_or(|p| p.singly == 0)
     }
 
-    /// Told by a few bytes of the first message, so that a SELECT is not looked at any further.
+    /// Told by a few bytes of the first message, so that a SELECT is not looked at any further, nor an INSERT into a table that is
+    /// known to be closed. False: it opens no block, either.
     fn may_be_poured(&self, buf: &[u8]) -> bool {
         let by_text = |text: Option<&[u8]>| match text {
-            Some([first, _, ..]) if !first.eq_ignore_ascii_case(&b'i') => text.is_some_and(block::may_begin),
-            _ => true,
+            Some(text @ [first, _, ..]) if !first.eq_ignore_ascii_case(&b'i') => block::may_begin(text),
+            Some(text) => !self.is_closed(text),
+            None => true,
         };
         match buf.first() {
             Some(&f::QUERY) => by_text(buf.get(HEADER_BYTES..)),
@@ -219,6 +231,17 @@ impl Session {
                 portal.is_none_or(|end| !self.names_unpoured(&names[end + 1..]))
             }
             _ => false,
+        }
+    }
+
+    fn is_closed(&self, text: &[u8]) -> bool {
+        self.closed.as_ref().is_some_and(|closed| closed.holds(text, &self.pool, &self.state.vars.want))
+    }
+
+    fn note_closed(&mut self, closed: Closed) {
+        match &mut self.closed {
+            Some(before) => **before = closed,
+            None => self.closed = Some(Box::new(closed)),
         }
     }
 

@@ -76,6 +76,14 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// Whose socket had nothing more to read in this turn of the task. It is not asked once more: what came since is not known before
+/// the next turn, and that comes with it.
+#[derive(Debug, Default, Clone, Copy)]
+struct Dry {
+    client: bool,
+    server: bool,
+}
+
 /// Why the relay stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -185,24 +193,24 @@ impl Session {
         stay: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<End, Fault>> {
+        let mut dry = Dry::default();
+        // Mostly the transaction ends with what is owed: then nothing more is asked of the client.
+        if !server.pipeline.is_empty() && self.poll_down(server, &mut dry, cx)? {
+            self.waits.over();
+            if self.is_done(server, stay) {
+                return Poll::Ready(Ok(End::Quiet));
+            }
+        }
         loop {
             let mut moved = false;
-            if let Some(end) = self.poll_client(server, &mut moved, cx)? {
+            if let Some(end) = self.poll_client(server, &mut moved, &mut dry, cx)? {
                 return Poll::Ready(Ok(end));
             }
             if !server.conn.is_flushed() && server.poll_send(cx).is_ready() {
                 moved = true;
             }
-            self.poll_server(server, &mut moved, cx)?;
-            if !self.client.is_flushed() {
-                match self.client.poll_flush(cx) {
-                    Poll::Ready(Ok(())) => moved = true,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
-                    Poll::Pending => {}
-                }
-            }
-            let done = !stay || self.state.ties.recheck || self.draining;
-            if done && server.pipeline.is_quiet() && self.state.part.up == 0 && self.client.is_flushed() {
+            moved |= self.poll_down(server, &mut dry, cx)?;
+            if self.is_done(server, stay) {
                 return Poll::Ready(Ok(End::Quiet));
             }
             if self.me.is_signalled() {
@@ -215,6 +223,30 @@ impl Session {
             }
             self.waits.over();
         }
+    }
+
+    /// Nothing is owed, and nothing keeps the server here.
+    fn is_done(&self, server: &ServerConn, stay: bool) -> bool {
+        let may_go = !stay || self.state.ties.recheck || self.draining;
+        may_go && server.pipeline.is_quiet() && self.state.part.up == 0 && self.client.is_flushed()
+    }
+
+    /// Hot path. From the server to the client. True: something moved.
+    fn poll_down(
+        &mut self,
+        server: &mut ServerConn,
+        dry: &mut Dry,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Fault> {
+        let mut moved = self.poll_server(server, dry, cx)?;
+        if !self.client.is_flushed() {
+            match self.client.poll_flush(cx) {
+                Poll::Ready(Ok(())) => moved = true,
+                Poll::Ready(Err(_)) => return Err(Fault::ClientGone),
+                Poll::Pending => {}
+            }
+        }
+        Ok(moved)
     }
 
     /// Hot path. What others see of this client before it waits.
@@ -234,6 +266,7 @@ impl Session {
         &mut self,
         server: &mut ServerConn,
         moved: &mut bool,
+        dry: &mut Dry,
         cx: &mut Context<'_>,
     ) -> Result<Option<End>, Fault> {
         if server.broken || !server.hears() {
@@ -270,11 +303,14 @@ impl Session {
             }
             // What was asked is not yet answered, or the first message is here in part: there may be more to read.
             let enough = server.pipeline.len() >= PIPELINE_MAX && self.state.part.up == 0;
-            if !server.conn.has_room() || enough {
+            if !server.conn.has_room() || enough || dry.client {
                 return Ok(None);
             }
             match self.client.poll_fill(cx) {
-                Poll::Pending => return Ok(None),
+                Poll::Pending => {
+                    dry.client = true;
+                    return Ok(None);
+                }
                 Poll::Ready(Ok(0)) => return Ok(Some(End::ClientLeft)),
                 Poll::Ready(Ok(n)) => {
                     self.state.counts.received += n as u64;
@@ -285,24 +321,35 @@ impl Session {
         }
     }
 
-    /// Takes in what the server sent, as far as the client's buffer has room.
+    /// Takes in what the server sent, as far as the client's buffer has room. True: there was something.
     fn poll_server(
         &mut self,
         server: &mut ServerConn,
-        moved: &mut bool,
+        dry: &mut Dry,
         cx: &mut Context<'_>,
-    ) -> Result<(), Fault> {
-        while self.client.has_room() && !server.broken {
+    ) -> Result<bool, Fault> {
+        let mut moved = false;
+        while self.client.has_room() && !server.broken && !dry.server {
             match server.poll_read(cx) {
-                Poll::Pending => return Ok(()),
+                Poll::Pending => {
+                    dry.server = true;
+                    break;
+                }
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return self.server_left(server, &error),
+                Poll::Ready(Err(error)) => {
+                    self.server_left(server, &error)?;
+                    break;
+                }
             }
-            *moved = true;
+            moved = true;
             self.client.prepare_out();
             pump_down(server, &mut self.state, &mut self.client)?;
+            if server.pipeline.is_quiet() {
+                // What it might say unasked is for later.
+                break;
+            }
         }
-        Ok(())
+        Ok(moved)
     }
 
     /// No more comes of it. Between two transactions that is no loss to a client whose next one may run elsewhere: the

@@ -22,7 +22,7 @@ use super::state::{
 };
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
-use crate::coalesce::shapes::Shape;
+use crate::coalesce::shapes::{Closed, Shape};
 use crate::error::{Error, Kind};
 use crate::limits::{CLOSED_HALF_WAIT, HELD_BYTES_MAX, READ_BUFFER_BYTES, SETTINGS_BYTES_MAX};
 use crate::net::busy::BusyWait;
@@ -92,6 +92,8 @@ pub struct Session {
     pub(super) pouring: Option<Box<Pouring>>,
     /// What the name that was noted as unpoured is refused for; `None`: it is no INSERT.
     pub(super) refused: Option<Arc<Shape>>,
+    /// How its last text began that wrote into a table which is not poured into.
+    pub(super) closed: Option<Box<Closed>>,
     /// See [`BusyWait::look_again`].
     pub(super) busy_poll: Duration,
     /// Its waits for the client and for the server.
@@ -190,15 +192,16 @@ impl Session {
                 self.let_pass(self.client.bytes().len());
             }
             // Kept until the answer is there: a batch waits for it.
-            let _single = match poured {
+            let (_single, plain) = match poured {
                 Poured::Answered => {
                     if self.draining && self.deferred.is_none() {
                         self.obey(true)?;
                     }
                     continue;
                 }
-                Poured::NeedMore => None,
-                Poured::No(single) => single,
+                Poured::NeedMore => (None, false),
+                Poured::No(single) => (single, false),
+                Poured::Plain => (None, true),
             };
             let Some(mut server) = self.link_block().await? else { continue };
             let before = self.client.consumed();
@@ -210,7 +213,7 @@ impl Session {
             if let Some(pouring) = &mut self.pouring {
                 pouring.begins();
             }
-            if matches!(left, Left::Open) && self.holds_opening_run(&server) {
+            if !plain && matches!(left, Left::Open) && self.holds_opening_run(&server) {
                 let poured = Box::pin(self.pour_run(&mut server, Opening::Begin)).await;
                 poured.map_err(|fault| self.abandon(&server, fault))?;
             }
@@ -241,7 +244,7 @@ impl Session {
     async fn pour_or_defer(&mut self) -> Result<Poured, Fault> {
         if self.defers() {
             let poured = Box::pin(self.defer()).await?;
-            if self.deferred.is_some() || !matches!(poured, Poured::No(_)) {
+            if self.deferred.is_some() || !matches!(poured, Poured::No(_) | Poured::Plain) {
                 return Ok(poured);
             }
         }
@@ -461,9 +464,8 @@ impl Session {
             }
         }
         if self.state.vars.report != Reporting::Pending {
-            let reported = Arc::clone(&server.reported);
             self.client.prepare_out();
-            self.state.report_differences(&reported, &mut self.client.out);
+            self.state.report_differences(&mut server.reported, &mut self.client.out);
         }
     }
 
@@ -594,8 +596,7 @@ impl Session {
         if self.state.vars.withheld == Withheld::Nothing
             && !Arc::ptr_eq(&self.state.vars.reported, &server.reported)
         {
-            let reported = Arc::clone(&server.reported);
-            self.state.know(&reported);
+            self.state.know(&server.reported);
         }
     }
 
@@ -632,8 +633,7 @@ impl Session {
         }
         self.client.prepare_out();
         if self.state.vars.withheld == Withheld::Nothing {
-            let reported = Arc::clone(&server.reported);
-            self.state.report_differences(&reported, &mut self.client.out);
+            self.state.report_differences(&mut server.reported, &mut self.client.out);
         }
         let bytes: usize = found.settings.iter().map(|(name, value)| name.len() + value.len()).sum();
         if bytes > SETTINGS_BYTES_MAX {
@@ -691,8 +691,8 @@ impl Session {
             server.broken = false;
         }
         self.me.rest();
-        let (reported, out) = (Arc::clone(&server.reported), &mut self.client.out);
-        self.state.report_differences(&reported, out);
+        let out = &mut self.client.out;
+        self.state.report_differences(&mut server.reported, out);
         self.state.put_withheld(out);
         Ok(())
     }

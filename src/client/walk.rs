@@ -15,7 +15,7 @@ use crate::coalesce::batch::put_row_description;
 use crate::coalesce::lane::{Lane, STATEMENT_ROWS_MAX, Work};
 use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{RowInfo, encode_params, format_of, put_bound};
-use crate::coalesce::shapes::{LEGS_MAX, Recent, Shape, Together};
+use crate::coalesce::shapes::{Closed, LEGS_MAX, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::{ShortName, Statement, told_apart};
@@ -45,6 +45,8 @@ pub(super) struct Scratch {
     pub(super) places: Vec<Place>,
     /// What the first message binds is not poured, as far as that will be so the next time.
     pub(super) unpoured: Option<Unpoured>,
+    /// Nor is what begins so.
+    pub(super) closed: Option<Closed>,
 }
 
 /// Where among the answers that are known beforehand those of one statement belong.
@@ -65,13 +67,19 @@ pub(super) struct Unpoured {
 impl Unpoured {
     fn of(name: &[u8], statement: &Statement, recent: &Recent) -> Option<Self> {
         let refused = match statement.as_insert() {
-            Ok(insert) => Some(recent.refusal_of(insert.known_as().map_or(statement, AsRef::as_ref))?),
+            Ok(_) => Some(refusal_of(statement, recent)?),
             Err(NotPourable::NotInsert) => None,
             // Counted each time.
             Err(_) => return None,
         };
         Some(Self { name: ShortName::new(name), refused })
     }
+}
+
+/// What an INSERT is refused for, as far as that was found lately.
+fn refusal_of(statement: &Statement, recent: &Recent) -> Option<Arc<Shape>> {
+    let insert = statement.as_insert().ok()?;
+    recent.refusal_of(insert.known_as().map_or(statement, AsRef::as_ref))
 }
 
 impl Scratch {
@@ -83,6 +91,7 @@ impl Scratch {
         self.places.clear();
         self.statements = 0;
         self.unpoured = None;
+        self.closed = None;
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -544,6 +553,10 @@ impl<'a> Walk<'a> {
         let same = self.statement(b"").filter(same);
         let statement = same.unwrap_or_else(|| unnamed_statement(parse.query, parse.types, class));
         if self.ready(&statement, scratch).is_none() && Self::word(&statement).is_none() {
+            if self.pos == 0 {
+                let refusal = refusal_of(&statement, &scratch.recent);
+                scratch.closed = refusal.and_then(|shape| Closed::new(&statement.query, shape));
+            }
             return Ok(false);
         }
         self.names.unnamed = Unnamed::Set(statement);

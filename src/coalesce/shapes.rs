@@ -5,6 +5,7 @@
 //! through as it was sent.
 
 mod ask;
+mod closed;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -28,6 +29,7 @@ use crate::wire::backend::row_shape;
 use crate::wire::copy::CopyFormat;
 pub(super) use ask::guard_statement;
 use ask::{Answer, Asker, Question, Refusal};
+pub use closed::Closed;
 
 /// Shapes remembered in all; beyond it the oldest goes that did not come by since it was last looked at.
 const SHAPES_MAX: usize = 10_000;
@@ -280,13 +282,22 @@ impl Shape {
 
     /// Hot path. Is it refused, to a session of this pool with these settings? It came by then.
     pub fn refuses(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
-        let of_class = [false, true].map(|answers| vars.asked_class(answers)).contains(&self.class);
-        let same = of_class && self.pool == Arc::as_ptr(pool) as usize;
-        let refused = same && self.known.load().is_refusal();
+        let refused = self.is_known_to(pool, vars) && self.known.load().is_refusal();
         if refused {
             self.seen.fetch_add(1, Ordering::Relaxed);
         }
         refused
+    }
+
+    /// Hot path. As [`Shape::refuses`], whatever the row.
+    fn rules_out_table_for(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
+        self.is_known_to(pool, vars) && self.rules_out_its_table()
+    }
+
+    /// What is known of it holds for such a session.
+    fn is_known_to(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
+        let of_class = [false, true].map(|answers| vars.asked_class(answers)).contains(&self.class);
+        of_class && self.pool == Arc::as_ptr(pool) as usize
     }
 
     /// Is its table refused, whatever the row? It came by then.
@@ -324,8 +335,9 @@ impl Recent {
     /// Hot path. What [`Lanes::find`] would come to for `text`; `None` says nothing.
     pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<Lately<'_>> {
         let head = self.literals.head(&(Arc::as_ptr(pool) as usize, vars.asked_class(false)), text)?;
-        if head.newest().and_then(Weak::upgrade).is_some_and(|shape| shape.rules_out_its_table()) {
-            return Some(Lately::Refused);
+        if let Some(shape) = head.newest().and_then(Weak::upgrade).filter(|shape| shape.rules_out_its_table())
+        {
+            return Some(Lately::Closed(shape));
         }
         let (shape, items) = head.row()?;
         let shape = shape.upgrade()?;
@@ -389,6 +401,8 @@ pub enum Lately<'a> {
     Ready(Arc<Ready>, &'a [Item]),
     /// It is not poured.
     Refused,
+    /// Nor is anything else that begins so.
+    Closed(Arc<Shape>),
 }
 
 /// A row of SHOW COALESCE_TABLES.

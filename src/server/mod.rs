@@ -6,6 +6,7 @@
 pub mod connect;
 pub mod internal;
 pub mod names;
+mod reported;
 pub mod role;
 
 use std::borrow::Cow;
@@ -16,7 +17,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use crate::limits::{REPORTED_MAX, REPORTED_VALUE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX};
+pub use self::reported::{Reported, are_equal, report};
+use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{ClientNames, ServerNames, Statement};
@@ -24,9 +26,6 @@ use crate::proto::vars::{ALL, Change, DEFERRABLE, VarSet, Whose, changes, change
 use crate::settings::TargetSessionAttrs;
 use crate::sql::effects::Effects;
 use crate::wire::{CancelKey, backend as b, frame, frontend as f};
-
-/// ParameterStatus values, in the order in which they were first reported.
-pub type Reported = Vec<(Box<[u8]>, Box<[u8]>)>;
 
 /// What others may see of a server connection: the console, a cancel request.
 #[derive(Debug)]
@@ -152,7 +151,7 @@ impl ServerConn {
         worker: usize,
     ) -> Self {
         let now = Instant::now();
-        let reported = login.params.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
+        let reported = Reported::new(login.params);
         let shared = ServerShared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             pid: login.pid,
@@ -449,30 +448,6 @@ impl ServerConn {
     }
 }
 
-/// Remembers a reported value. Returns true when it is new.
-///
-/// What no honest server reports (more than [`REPORTED_MAX`] settings, a value longer than
-/// [`REPORTED_VALUE_BYTES_MAX`]) is not remembered.
-pub fn report(reported: &mut Arc<Reported>, name: &[u8], value: &[u8]) -> bool {
-    if reported.iter().any(|(n, v)| **n == *name && **v == *value) {
-        return false;
-    }
-    let values = Arc::make_mut(reported);
-    if name.len() + value.len() > REPORTED_VALUE_BYTES_MAX {
-        let before = values.len();
-        values.retain(|(n, _)| **n != *name);
-        return values.len() < before;
-    }
-    if values.len() >= REPORTED_MAX && values.iter().all(|(n, _)| **n != *name) {
-        return false;
-    }
-    match values.iter_mut().find(|(n, _)| **n == *name) {
-        Some((_, old)) => *old = value.into(),
-        None => values.push((name.into(), value.into())),
-    }
-    true
-}
-
 /// The statement that sets one setting; NULL resets it.
 pub fn set_config_statement() -> &'static Arc<Statement> {
     static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
@@ -511,33 +486,4 @@ pub(crate) fn at_once_statement() -> &'static Arc<Statement> {
 fn reset_all_statement() -> &'static Arc<Statement> {
     static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
     STATEMENT.get_or_init(|| Statement::new(b"RESET ALL", &[], Effects::NONE))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn value<'r>(reported: &'r Reported, name: &[u8]) -> Option<&'r [u8]> {
-        reported.iter().find(|(n, _)| **n == *name).map(|(_, value)| &**value)
-    }
-
-    #[test]
-    fn no_more_is_remembered_than_the_bounds_say() {
-        let mut reported = Arc::default();
-        let longest = vec![b'x'; REPORTED_VALUE_BYTES_MAX - 1];
-        assert!(report(&mut reported, b"a", &longest) && !report(&mut reported, b"a", &longest));
-        assert_eq!(value(&reported, b"a"), Some(&*longest));
-        // What was there is not true any more.
-        assert!(report(&mut reported, b"a", &vec![b'x'; REPORTED_VALUE_BYTES_MAX]));
-        assert_eq!(value(&reported, b"a"), None);
-        for i in 0..REPORTED_MAX {
-            assert!(report(&mut reported, i.to_string().as_bytes(), b"0"));
-        }
-        assert!(!report(&mut reported, b"one more", b"0"));
-        assert_eq!((reported.len(), value(&reported, b"one more")), (REPORTED_MAX, None));
-        assert!(
-            report(&mut reported, b"7", b"1") && value(&reported, b"7") == Some(b"1"),
-            "those there go on"
-        );
-    }
 }

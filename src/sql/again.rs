@@ -161,7 +161,7 @@ impl<K: Hash + Eq, T> Memo<K, T> {
 
 /// Where the head of `text` seems to end: behind the parenthesis that follows VALUES, when that is the first or the second one.
 /// No more than what it is looked for by: a head is trusted for its bytes.
-fn head_end(text: &[u8]) -> Option<usize> {
+pub fn head_end(text: &[u8]) -> Option<usize> {
     let text = &text[..text.len().min(HEAD_BYTES_MAX)];
     let first = memchr(b'(', text)?;
     if follows_values(&text[..first]) {

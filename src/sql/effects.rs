@@ -470,7 +470,7 @@ impl<'a> Walk<'a> {
                 }
                 Class::Digit => {
                     self.other();
-                    Some(at + 1)
+                    Some(at + text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count())
                 }
                 Class::Quote => self.string(at, Quoting::plain(self.std_strings)),
                 Class::DoubleQuote => self.quoted(at),

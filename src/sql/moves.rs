@@ -60,8 +60,9 @@ fn is_one_of(word: &[u8], words: &[&str]) -> bool {
 
 /// May the first statement of this text, which has these effects, change what others mean?
 pub fn may_change_meaning(text: &[u8], found: Effects) -> bool {
-    // SELECT INTO, and `set_config`, also for the transaction alone.
-    let by_the_way = || found.intersects(Effects::SETTINGS.union(Effects::TEMP)) || names_set_config(text);
+    // SELECT INTO, and `set_config`, also for the transaction alone; a call of either has an effect.
+    let sets = || found.intersects(Effects::SETTINGS.union(Effects::TEMP)) || names_set_config(text);
+    let by_the_way = || !found.is_empty() && sets();
     if is_one_of(first_word(text), HARMLESS) {
         return by_the_way();
     }

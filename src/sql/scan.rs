@@ -478,14 +478,44 @@ fn ended(text: &[u8], kind: Kind, end: usize) -> (Kind, usize) {
     }
 }
 
-/// Hot path. One of `names` stands somewhere in the text, in capitals or not, also as a part of a longer word. Each of them
-/// has an underscore, which is what is looked for.
-pub fn mentions<'a>(text: &[u8], names: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
-    memchr::memchr_iter(b'_', text).any(|at| {
-        names.clone().any(|name| {
-            let start = memchr::memchr(b'_', name).and_then(|before| at.checked_sub(before));
-            let found = start.and_then(|start| text.get(start..start + name.len()));
-            found.is_some_and(|found| found.eq_ignore_ascii_case(name))
-        })
-    })
+/// A name in lower case, found by its first underscore, which most texts have few of.
+#[derive(Debug, Clone, Copy)]
+pub struct Underscored {
+    name: &'static [u8],
+    /// What stands before the underscore.
+    before: usize,
+}
+
+impl Underscored {
+    /// `name` has an underscore, and does not begin with it.
+    pub const fn new(name: &'static str) -> Self {
+        let name = name.as_bytes();
+        let mut before = 0;
+        while name[before] != b'_' {
+            before += 1;
+        }
+        assert!(before > 0);
+        Self { name, before }
+    }
+
+    /// The name.
+    pub const fn name(&self) -> &'static [u8] {
+        self.name
+    }
+
+    /// Does it stand in the text, with the underscore that is there at `at`?
+    #[inline]
+    fn is_at(&self, text: &[u8], at: usize) -> bool {
+        // Told by one letter, mostly.
+        at >= self.before && text[at - 1] | 0x20 == self.name[self.before - 1] && {
+            let start = at - self.before;
+            text.get(start..start + self.name.len())
+                .is_some_and(|found| found.eq_ignore_ascii_case(self.name))
+        }
+    }
+}
+
+/// Hot path. One of `names` stands somewhere in the text, in capitals or not, also as a part of a longer word.
+pub fn mentions<'a>(text: &[u8], names: impl Iterator<Item = &'a Underscored> + Clone) -> bool {
+    memchr::memchr_iter(b'_', text).any(|at| names.clone().any(|name| name.is_at(text, at)))
 }

@@ -303,7 +303,7 @@ impl State {
     }
 
     /// A unit of ours that changes settings has ended: what it changed for the client.
-    fn put_report(&mut self, reported: &Arc<Reported>, walk: &mut Down<'_>) {
+    fn put_report(&mut self, reported: &mut Arc<Reported>, walk: &mut Down<'_>) {
         walk.copy();
         self.vars.report = Reporting::None;
         if self.rules.needs_lexing() {

@@ -8,7 +8,7 @@ use super::State;
 use crate::proto::pipeline::{Answer, Pipeline};
 use crate::proto::vars::{Vars, is_identity};
 use crate::server::internal::Refused;
-use crate::server::{Reported, report};
+use crate::server::{Reported, are_equal, report};
 use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
 
@@ -64,7 +64,7 @@ impl State {
     pub fn pass_withheld_ready(
         &mut self,
         pipeline: &Pipeline,
-        reported: &Arc<Reported>,
+        reported: &mut Arc<Reported>,
         out: &mut Vec<u8>,
     ) -> Answer {
         if pipeline.is_quiet() {
@@ -126,13 +126,14 @@ impl State {
         true
     }
 
-    /// Tells the client which reported values differ from what it knows.
-    pub fn report_differences(&mut self, reported: &Arc<Reported>, reply: &mut Vec<u8>) {
+    /// Hot path. Tells the client which reported values differ from what it knows.
+    pub fn report_differences(&mut self, reported: &mut Arc<Reported>, reply: &mut Vec<u8>) {
         if Arc::ptr_eq(&self.vars.reported, reported) {
             return;
         }
-        for (name, value) in reported.iter() {
-            if !self.vars.reported.iter().any(|(n, v)| n == name && v == value) {
+        if !are_equal(&mut self.vars.reported, reported) {
+            for (name, value) in reported.iter().filter(|(name, value)| !self.vars.reported.has(name, value))
+            {
                 b::put_parameter_status(reply, name, value);
             }
         }

@@ -6,7 +6,7 @@ use crate::proto::vars::HIDDEN;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, deallocated_name, names_backend_state, unread};
 use crate::sql::moves::may_change_meaning;
-use crate::sql::scan::mentions;
+use crate::sql::scan::{Underscored, mentions};
 use crate::wire::frame::Header;
 use crate::wire::frontend as f;
 
@@ -119,12 +119,12 @@ impl State {
 fn may_be_loud(text: &[u8]) -> bool {
     let mut custom = Vec::new();
     let all = find_setting_names(text, &mut custom);
-    !all || !custom.is_empty() || mentions(text, [&b"client_min_messages"[..]].into_iter())
+    !all || !custom.is_empty() || mentions(text, [Underscored::new("client_min_messages")].iter())
 }
 
 /// One of them stands somewhere in the text.
 fn names_hidden_setting(text: &[u8]) -> bool {
-    mentions(text, HIDDEN.iter().map(|name| name.as_bytes()))
+    mentions(text, HIDDEN.map(Underscored::new).iter())
 }
 
 /// Notes every `word.word` of a text, wherever it stands: in a SET, in a string, in the body of a DO. False: there are more,

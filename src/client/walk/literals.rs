@@ -9,7 +9,7 @@ use super::{OwnTime, Place, Scratch, put_inserted};
 use crate::client::session::Session;
 use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{are_lasting, encode_literals, put_literals_bound};
-use crate::coalesce::shapes::Lately;
+use crate::coalesce::shapes::{Closed, Lately};
 use crate::coalesce::{Ready, Source};
 use crate::sql::insert::{Item, NotPourable, lift, quick_reject};
 use crate::wire::backend as b;
@@ -66,7 +66,7 @@ impl Session {
         let Scratch { recent, lifted, .. } = scratch;
         match recent.find(&self.pool, &self.state.vars.want, text) {
             Some(Lately::Ready(ready, _)) => return Some(ready),
-            Some(Lately::Refused) => return None,
+            Some(Lately::Refused | Lately::Closed(_)) => return None,
             None => {}
         }
         lift(text, lifted).ok()?;
@@ -84,6 +84,10 @@ impl Session {
         // What `lift` and `find` would come to, if it came by lately.
         let lately = scratch.recent.find(&self.pool, &self.state.vars.want, text);
         if let Some(Lately::Refused) = lately {
+            return None;
+        }
+        if let Some(Lately::Closed(shape)) = lately {
+            scratch.closed = Closed::new(text, shape);
             return None;
         }
         if let Some(Lately::Ready(ready, items)) = lately {

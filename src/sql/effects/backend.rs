@@ -3,19 +3,19 @@
 //!
 //! Owns: their names, and where in a text they stand.
 
-use crate::sql::scan::{self, Kind, Token};
+use crate::sql::scan::{self, Kind, Token, Underscored};
 
 /// Connections of dblink, a backup that is under way, the origin that is replayed, temporary replication slots.
-const NAMES: [(&[u8], Of); 9] = [
-    (b"dblink_connect", Of::Any),
-    (b"dblink_connect_u", Of::Any),
-    (b"pg_backup_start", Of::Any),
-    (b"pg_start_backup", Of::Any),
-    (b"pg_replication_origin_session_setup", Of::Any),
-    (b"pg_create_logical_replication_slot", Of::Slot),
-    (b"pg_create_physical_replication_slot", Of::Slot),
-    (b"pg_copy_logical_replication_slot", Of::Copy),
-    (b"pg_copy_physical_replication_slot", Of::Copy),
+const NAMES: [(Underscored, Of); 9] = [
+    (Underscored::new("dblink_connect"), Of::Any),
+    (Underscored::new("dblink_connect_u"), Of::Any),
+    (Underscored::new("pg_backup_start"), Of::Any),
+    (Underscored::new("pg_start_backup"), Of::Any),
+    (Underscored::new("pg_replication_origin_session_setup"), Of::Any),
+    (Underscored::new("pg_create_logical_replication_slot"), Of::Slot),
+    (Underscored::new("pg_create_physical_replication_slot"), Of::Slot),
+    (Underscored::new("pg_copy_logical_replication_slot"), Of::Copy),
+    (Underscored::new("pg_copy_physical_replication_slot"), Of::Copy),
 ];
 
 /// Most calls in one text whose arguments are looked at.
@@ -34,7 +34,7 @@ enum Of {
 
 /// Some of the names stands somewhere in the text.
 pub(super) fn is_mentioned(text: &[u8]) -> bool {
-    scan::mentions(text, NAMES.iter().map(|(name, _)| *name))
+    scan::mentions(text, NAMES.iter().map(|(name, _)| name))
 }
 
 /// The text may name one of them, also with escapes: worth a look, or all that is known where it is not known how it is read.
@@ -43,7 +43,8 @@ pub(super) fn may_be_named(text: &[u8]) -> bool {
         memchr::memchr(b'\\', text).is_some()
             || memchr::memmem::find(&text.to_ascii_lowercase(), b"uescape").is_some()
     };
-    is_mentioned(text) || (memchr::memmem::find(text, b"&\"").is_some() && escapes())
+    let quoted = || memchr::memchr_iter(b'&', text).any(|at| text.get(at + 1) == Some(&b'"'));
+    is_mentioned(text) || (quoted() && escapes())
 }
 
 /// The text calls one of them; `unknown`: it may run what stands in its strings, too.
@@ -52,7 +53,9 @@ pub(super) fn is_called(text: &[u8], std_strings: bool, unknown: bool) -> bool {
     scan::scan(text, std_strings).any(|token| {
         let bytes = &text[token.start..token.end];
         let (known, end) = match token.kind {
-            Kind::Word => (NAMES.iter().find(|(name, _)| bytes.eq_ignore_ascii_case(name)), token.end),
+            Kind::Word => {
+                (NAMES.iter().find(|(known, _)| bytes.eq_ignore_ascii_case(known.name())), token.end)
+            }
             Kind::Quoted => (called(&scan::unquoted(bytes)), token.end),
             Kind::UnicodeQuoted => {
                 let Some((escape, end)) = escape_behind(text, token.end, std_strings) else { return true };
@@ -69,8 +72,8 @@ pub(super) fn is_called(text: &[u8], std_strings: bool, unknown: bool) -> bool {
     })
 }
 
-fn called(name: &[u8]) -> Option<&'static (&'static [u8], Of)> {
-    NAMES.iter().find(|(known, _)| name == *known)
+fn called(name: &[u8]) -> Option<&'static (Underscored, Of)> {
+    NAMES.iter().find(|(known, _)| name == known.name())
 }
 
 /// What begins an escape in the `U&"name"` that ends before `at`, and where the tokens that say so end. `None`: it is said in
