@@ -4,7 +4,7 @@
 mod support;
 
 use pgsluice::wire::{backend, frame, frontend};
-use support::console::show;
+use support::console::{find, show};
 use support::crowd::{self, comparable, to_portal};
 use support::pouring::{CLIENTS, ROUNDS, crowd_of, errors, number, tags};
 use support::{Message, Postgres, Proxy, Raw, Step};
@@ -1713,4 +1713,98 @@ fn a_function_that_is_made_later_is_the_one_that_is_called() {
         }
     }
     assert!(!shared(pg, &db, "t", 1));
+}
+
+/// Another statement is prepared or described between a Bind and its Execute: the portal stays the one that was bound.
+#[test]
+fn what_stands_between_a_bind_and_its_execute_changes_no_answer() {
+    const PLAIN: &str = "INSERT INTO t (a, b) VALUES ($1, $2)";
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut direct, mut through) = (Raw::login(pg.port(), &db), Raw::login(proxy.port(), &db));
+    let returning = format!("{PLAIN} RETURNING a");
+    let parse = |name: &str, text: &str, out: &mut Vec<u8>| {
+        frontend::put_parse(out, name.as_bytes(), text.as_bytes(), &[]);
+    };
+    let bind = |name: &str, a: usize, out: &mut Vec<u8>| {
+        frontend::put_bind_text(out, name.as_bytes(), &[Some(a.to_string().as_bytes()), Some(b"x")]);
+    };
+    let describe = |name: &str, out: &mut Vec<u8>| {
+        frontend::put_target(out, frontend::DESCRIBE, b'S', name.as_bytes());
+    };
+    let execute = |out: &mut Vec<u8>| frontend::put_execute(out, b"", 0);
+    let sync = |out: &mut Vec<u8>| frontend::put_empty(out, frontend::SYNC);
+    let ask = |raw: &mut Raw, unit: &[u8]| {
+        raw.send(unit);
+        raw.read_until_ready()
+    };
+    let mut unit = Vec::new();
+    for (name, text) in [("plain", PLAIN), ("returning", &returning)] {
+        parse(name, text, &mut unit);
+        describe(name, &mut unit);
+    }
+    sync(&mut unit);
+    let prepared = [&mut direct, &mut through].map(|raw| comparable(&ask(raw, &unit)));
+    assert_eq!(prepared[0], prepared[1]);
+    // Both are known as ones that are poured.
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let known = support::poll(support::PATIENCE, || {
+        for name in ["plain", "returning"] {
+            let mut unit = Vec::new();
+            for a in 1..3 {
+                bind(name, a, &mut unit);
+                execute(&mut unit);
+            }
+            sync(&mut unit);
+            ask(&mut through, &unit);
+        }
+        // Two lanes of COPYs, and one of the statement that answers rows.
+        let by = [("database", db.as_str()), ("statements", "2"), ("lanes", "3")];
+        find(&mut console, "SHOW COALESCE_TABLES", &by)
+    });
+    assert!(known.is_some(), "not known: {:?}", show(&mut console, "SHOW COALESCE_TABLES"));
+    let alone = |name: &'static str| {
+        move |a, out: &mut Vec<u8>| {
+            bind(name, a, out);
+            execute(out);
+        }
+    };
+    let with = |name: &'static str, between: &'static dyn Fn(&mut Vec<u8>)| {
+        move |a, out: &mut Vec<u8>| {
+            bind(name, a, out);
+            between(out);
+            execute(out);
+        }
+    };
+    let kinds: [&dyn Fn(usize, &mut Vec<u8>); 8] = [
+        &with("plain", &|out| frontend::put_target(out, frontend::DESCRIBE, b'S', b"returning")),
+        &alone("returning"),
+        &with("returning", &|out| frontend::put_target(out, frontend::DESCRIBE, b'S', b"plain")),
+        &alone("returning"),
+        &with("returning", &|out| frontend::put_parse(out, b"", PLAIN.as_bytes(), &[])),
+        &alone("returning"),
+        &with("plain", &|out| {
+            frontend::put_target(out, frontend::DESCRIBE, b'S', b"returning");
+            frontend::put_target(out, frontend::DESCRIBE, b'P', b"");
+        }),
+        &alone("plain"),
+    ];
+    for in_block in [false, true] {
+        for (i, kind) in kinds.iter().enumerate() {
+            let mut unit = Vec::new();
+            for a in 0..3 {
+                kind(100 * i + a, &mut unit);
+            }
+            sync(&mut unit);
+            let [mut told, mut heard] = [Vec::new(), Vec::new()];
+            for (raw, all) in [(&mut direct, &mut told), (&mut through, &mut heard)] {
+                let wrap = |raw: &mut Raw, text| if in_block { raw.query(text) } else { Vec::new() };
+                all.extend(wrap(raw, "BEGIN"));
+                all.extend(ask(raw, &unit));
+                all.extend(wrap(raw, "COMMIT"));
+            }
+            assert_eq!(comparable(&heard), comparable(&told), "kind {i}, in a block: {in_block}");
+        }
+    }
 }

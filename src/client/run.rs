@@ -318,7 +318,7 @@ fn whole_stretches(walk: &mut Walk<'_>, scratch: &mut Scratch) -> (Option<Messag
 
 /// By a cancel or a timeout.
 fn is_cut_short(error: &[u8]) -> bool {
-    ErrorFields::new(error).sqlstate() == b"57014"
+    ErrorFields::new(error).sqlstate() == b::QUERY_CANCELED
 }
 
 /// The error without the lines that say where in a COPY it came up.

@@ -464,7 +464,8 @@ impl<'a> Walk<'a> {
                     body.is_empty()
                 }
                 _ if stretch.ended.is_some() => false,
-                f::PARSE => self.parse(body, scratch)?,
+                // What is looked at in between is another statement than the portal's.
+                f::PARSE if !stretch.open => self.parse(body, scratch)?,
                 // A portal bound over is never executed: its row is none.
                 f::BIND if !stretch.open && !stretch.suspended => {
                     if stretch.executed && self.in_block && body.first() == Some(&0) {
@@ -741,6 +742,9 @@ impl<'a> Walk<'a> {
             let together = insert.and_then(|bound| bound.ready.together());
             let known = stretch.open && name == stretch.portal;
             return Ok(known && put_rows_described(&mut scratch.answers, together, self.result_formats));
+        }
+        if stretch.open {
+            return Ok(false);
         }
         let Some(statement) = self.statement(name) else { return Ok(false) };
         if Self::word(&statement).is_some() {

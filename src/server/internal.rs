@@ -25,6 +25,9 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Largest answer of the statements of a batch (bytes), and the largest message in it.
 const RAW_BYTES_MAX: usize = 64 << 20;
 
+/// A cancel strikes the probe no more often than this.
+const PROBE_TRIES: usize = 3;
+
 /// Pause between looks at a cancel request on its way.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
 
@@ -439,12 +442,12 @@ impl ServerConn {
         let names: Vec<&str> = known.chain(names.iter().map(String::as_str)).collect();
         let names = ascii_json(&names);
         let held = self.names.len().to_string();
-        let mut reply = self.probe_rows(names.as_bytes(), doubted, max).await?;
+        let mut reply = self.probe_unstruck(names.as_bytes(), doubted, max).await?;
         let found =
             if doubted && !reply.rows.is_empty() { reply.rows.remove(0).pop().flatten() } else { None };
         if doubted && found.as_deref() != Some(held.as_bytes()) {
             self.forget_statements().await?;
-            reply = self.probe_rows(names.as_bytes(), false, max).await?;
+            reply = self.probe_unstruck(names.as_bytes(), false, max).await?;
         }
         if let Some(error) = reply.error {
             return Err(Lost::new(format!(
@@ -485,8 +488,22 @@ impl ServerConn {
         }
     }
 
-    /// The probe, which waits for nobody's transaction, and without the client's own short limit on statements: that row stands before the probe's then. `counted`: before
-    /// both, how many prepared statements are ours.
+    /// An administrator's `pg_cancel_backend` that comes behind the client's answer strikes the probe, where directly it strikes
+    /// nothing: it is asked again.
+    async fn probe_unstruck(&mut self, names: &[u8], counted: bool, max: usize) -> Result<Reply, Lost> {
+        let mut reply = self.probe_rows(names, counted, max).await?;
+        for _ in 1..PROBE_TRIES {
+            let Some(error) = &reply.error else { break };
+            if b::ErrorFields::new(error).sqlstate() != b::QUERY_CANCELED {
+                break;
+            }
+            reply = self.probe_rows(names, counted, max).await?;
+        }
+        Ok(reply)
+    }
+
+    /// The probe, which waits for nobody's transaction, and without the client's own short limit on statements: that row stands
+    /// before the probe's then. `counted`: before both, how many prepared statements are ours.
     async fn probe_rows(&mut self, names: &[u8], counted: bool, max: usize) -> Result<Reply, Lost> {
         self.conn.prepare_out();
         if counted {

@@ -92,6 +92,9 @@ pub fn backend_key_data(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
     Ok((pid, key))
 }
 
+/// SQLSTATE `query_canceled`: a cancel request, a timeout, or a COPY that its client gives up.
+pub const QUERY_CANCELED: &[u8] = b"57014";
+
 /// The fields of an ErrorResponse or NoticeResponse: type byte and text, in order. Stops at the
 /// first malformed field, so a server that leaves fields out, or lies, is only ever read short.
 #[derive(Debug, Clone)]

@@ -12,9 +12,6 @@ use crate::server::ServerShared;
 use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
 
-/// SQLSTATE `query_canceled`, also of a COPY that its client gives up.
-const QUERY_CANCELED: &[u8] = b"57014";
-
 /// Statements more than twice those that a client has names for, before the others are forgotten.
 const TOLD_SPARE: usize = 64;
 
@@ -137,7 +134,7 @@ impl State {
         let end = (first + pipeline.take_struck_refusals()).min(self.refusals.len());
         self.refusals.drain(first..end);
         let fields = b::ErrorFields::new(body);
-        if fields.sqlstate() == QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
+        if fields.sqlstate() == b::QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
             return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
         }
         if fields.ends_connection() {

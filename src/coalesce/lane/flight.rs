@@ -535,7 +535,9 @@ impl Flight {
             && self.lane.is_pipelined()
         {
             for (ticket, answer) in self.tickets.iter().zip(part.answers(&self.answers, self.lane.each())) {
-                lock(&ticket.answer).extend_from_slice(answer);
+                let mut given = lock(&ticket.answer);
+                given.clear();
+                given.extend_from_slice(answer);
             }
         }
         batch.clear();

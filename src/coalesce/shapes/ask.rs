@@ -15,6 +15,7 @@ use crate::sql::cast::OtherType;
 use crate::sql::effects::Effects;
 use crate::sql::insert::{Lifted, NotPourable, lift, table_named};
 use crate::sql::meaning;
+use crate::wire::backend::{ErrorFields, QUERY_CANCELED};
 
 /// A table as a statement names it: the catalogue may not know it.
 fn as_written(target: &meaning::InsertTarget) -> String {
@@ -359,11 +360,11 @@ fn one_row(reply: &Reply) -> Result<Vec<Option<&[u8]>>, Refusal> {
 }
 
 fn server_said(error: &[u8]) -> Refusal {
-    let fields = crate::wire::backend::ErrorFields::new(error);
+    let fields = ErrorFields::new(error);
     let why = format!("the server says: {}", String::from_utf8_lossy(fields.field(b'M').unwrap_or_default()));
     // A lock that was not to be had (lock_timeout), a question that took too long.
     match fields.sqlstate() {
-        b"55P03" | b"57014" => Refusal::for_now(why),
+        b"55P03" | QUERY_CANCELED => Refusal::for_now(why),
         _ => why.into(),
     }
 }
