@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::console::{tell, until};
@@ -1543,4 +1545,41 @@ fn a_temporary_table_hides_another_one_on_a_connection_that_had_some_before() {
         let rows = "SELECT string_agg(v, ' ') FROM t";
         assert_eq!(server.psql(&pooled, rows), server.psql(&direct, rows), "case {case}");
     }
+}
+
+/// Directly such a cancel comes too late for anything.
+#[test]
+fn an_administrators_cancel_that_strikes_the_probe_ends_nobody() {
+    const CANCELS: usize = 10;
+    let (server, proxy, database) = one_connection("");
+    let mut client = Raw::login(proxy.port(), &database);
+    client.query("CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'");
+    let calls = AtomicUsize::new(0);
+    let sent = std::thread::scope(|scope| {
+        let canceller = scope.spawn(|| {
+            let mut administrator = Raw::login(server.port(), &database);
+            let (mut sent, mut last) = (0, 0);
+            poll(PATIENCE, || {
+                let call = calls.load(Ordering::Acquire);
+                // One for each call, at most.
+                if call != last {
+                    let cancelled = administrator.value(
+                        "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+                         AND datname = current_database() AND state = 'active' AND query LIKE '%pg_settings s%'",
+                    );
+                    if cancelled.as_deref() != Some("0") {
+                        (sent, last) = (sent + 1, call);
+                    }
+                }
+                (sent == CANCELS).then_some(())
+            });
+            sent
+        });
+        while !canceller.is_finished() {
+            calls.fetch_add(1, Ordering::AcqRel);
+            assert_eq!(client.value("SELECT f()").as_deref(), Some("1"));
+        }
+        canceller.join().expect("the canceller")
+    });
+    assert_eq!(sent, CANCELS, "too few cancels met a probe");
 }
