@@ -10,6 +10,7 @@ pub mod child;
 pub mod console;
 pub mod crowd;
 mod cut;
+mod direct;
 pub mod exposition;
 pub mod lies;
 mod postgres;

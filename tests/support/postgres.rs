@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::child::{Guarded, as_user, free_port, is_root, poll, run};
+use super::direct::Direct;
 use super::{Certs, PATIENCE};
 
 /// The operating system's user that PostgreSQL runs as when the tests run as root.
@@ -152,26 +153,24 @@ impl Postgres {
         name
     }
 
-    /// Runs `sql` direct (psql over the Unix socket) as the superuser; rows come as unaligned lines,
-    /// columns apart by `|`. Panics on an error.
+    /// Runs `sql` direct (over the Unix socket) as the superuser, in a session of its own; rows come as lines, columns
+    /// apart by `|`. Panics on an error.
     pub fn psql(&self, database: &str, sql: &str) -> String {
         self.try_psql(database, sql).unwrap_or_else(|e| panic!("psql: {e}\nin: {sql}"))
     }
 
-    /// As [`Self::psql`]; the error is psql's stderr.
+    /// As [`Self::psql`]; the error is what the server said, with its SQLSTATE.
     pub fn try_psql(&self, database: &str, sql: &str) -> Result<String, String> {
-        let mut command = Command::new(client_program("psql"));
-        command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-U", "postgres"]);
-        command.args(["-p", &self.port.to_string(), "-d", database, "-c", sql]);
-        command.arg("-h").arg(self.socket_dir()).env_remove("PGOPTIONS").stdin(Stdio::null());
-        let output = command.output().expect("run psql");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+        Direct::login(self.socket_dir(), self.port, database)?.run(sql)
     }
 
-    /// Waits until `sql` gives `t`; panics when that does not come.
+    /// Waits until `sql` gives `t`, asking in one session; panics when that does not come.
     pub fn wait_until(&self, database: &str, sql: &str) {
-        let seen = poll(PATIENCE, || (self.psql(database, sql).trim() == "t").then_some(()));
+        let told = |e: String| format!("psql: {e}\nin: {sql}");
+        let login = Direct::login(self.socket_dir(), self.port, database);
+        let mut direct = login.unwrap_or_else(|e| panic!("{}", told(e)));
+        let mut is_true = || direct.run(sql).unwrap_or_else(|e| panic!("{}", told(e))).trim() == "t";
+        let seen = poll(PATIENCE, || is_true().then_some(()));
         assert!(seen.is_some(), "never became true: {sql}");
     }
 
@@ -321,13 +320,10 @@ fn ready(server: &mut Guarded, dir: &Path, port: u16) -> bool {
         if server.ended().is_some() {
             return Some(false);
         }
-        let mut psql = Command::new(client_program("psql"));
-        psql.args(["-XAtqw", "-U", "postgres", "-d", "postgres", "-c", "SELECT 1", "-p", &port.to_string()]);
-        psql.arg("-h").arg(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // A server whose HBA file asks for a password is up as well once it says so.
         let pid_file = fs::read_to_string(dir.join("data/postmaster.pid")).unwrap_or_default();
         let says_ready = pid_file.lines().any(|l| l.trim() == "ready");
-        (says_ready || psql.status().is_ok_and(|s| s.success())).then_some(true)
+        (says_ready || Direct::login(dir, port, "postgres").is_ok()).then_some(true)
     });
     up.unwrap_or(false)
 }
