@@ -6,7 +6,7 @@
 mod support;
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pgsluice::wire::{backend as b, frame, frontend as f};
@@ -281,7 +281,12 @@ fn without_tables(body: &[u8]) -> Vec<u8> {
 }
 
 /// Says all of it step by step, each cut as it says; what was answered, and whether the connection was closed.
-fn converse(raw: &mut Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut(&Raw)) -> Vec<String> {
+fn converse(
+    raw: &mut Raw,
+    steps: &[Vec<Vec<u8>>],
+    heard: &AtomicUsize,
+    mut before: impl FnMut(&Raw),
+) -> Vec<String> {
     let mut answers = Vec::new();
     for step in steps {
         before(raw);
@@ -294,6 +299,7 @@ fn converse(raw: &mut Raw, steps: &[Vec<Vec<u8>>], mut before: impl FnMut(&Raw))
         while !is_end(&seen)
             && let Some(message) = raw.try_read()
         {
+            heard.fetch_add(1, Ordering::Relaxed);
             seen.push(message);
         }
         let closed = !is_end(&seen);
@@ -320,15 +326,20 @@ fn has_sleep(steps: &[Vec<Vec<u8>>]) -> bool {
     steps.iter().any(|step| has(&step.concat()))
 }
 
-/// One CancelRequest for each statement that sleeps, until it is over.
-fn cancel_what_sleeps(watcher: &mut Raw, port: u16, request: &[u8], over: &AtomicBool) {
+/// One CancelRequest for each statement that sleeps, until it is over. As long as answers come, nothing does.
+fn cancel_what_sleeps(watcher: &mut Raw, port: u16, request: &[u8], over: &AtomicBool, heard: &AtomicUsize) {
     const SLEEPS: &str = "SELECT pid, state_change FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event = 'PgSleep'";
     // Time and wait are not read at once: what is seen twice is true.
     let (mut seen, mut cancelled) = (Vec::new(), Vec::new());
+    let mut last = 0;
     poll(Duration::MAX, || {
         if over.load(Ordering::Relaxed) {
             return Some(());
+        }
+        let now = heard.load(Ordering::Relaxed);
+        if std::mem::replace(&mut last, now) != now {
+            return None;
         }
         let sleeps = watcher.rows(SLEEPS);
         if !sleeps.is_empty() && sleeps == seen && sleeps != cancelled {
@@ -401,15 +412,16 @@ impl Sides {
         raw.startup(3 << 16 | minor, &[("user", "postgres"), ("database", &self.database)]);
         raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
         let over = AtomicBool::new(!has_sleep(steps));
+        let heard = &AtomicUsize::new(0);
         let cancel = &cancel_packet(raw.pid, &raw.key);
         let mut guard = self.watcher.borrow_mut();
         let watcher = &mut *guard;
         std::thread::scope(|scope| {
             let ended = &over;
             let _over = Over(ended);
-            scope.spawn(move || cancel_what_sleeps(watcher, port, cancel, ended));
+            scope.spawn(move || cancel_what_sleeps(watcher, port, cancel, ended, heard));
             let mut times = 0;
-            converse(&mut raw, steps, |raw| {
+            converse(&mut raw, steps, heard, |raw| {
                 times += 1;
                 self.moves.borrow_mut().next();
                 self.admin.borrow_mut().rows(&format!("NOTIFY a, '{ANOTHER} {times}'"));
