@@ -479,7 +479,8 @@ fn names_are_not_what_they_were_before_rows_that_were_cancelled_on_their_way() {
         }
         has_old(&mut raw, "");
         raw.send(&rows(0));
-        let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+        let waits = "SELECT count(*) > 0 FROM pg_locks JOIN pg_stat_activity USING (pid)
+            WHERE NOT granted AND locktype = 'transactionid' AND datname = current_database()";
         server.wait_until(&database, waits);
         // A flush that waits is void for the one who cancels, or goes again: then it is heard.
         while !raw.has_answer() {

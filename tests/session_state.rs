@@ -1449,7 +1449,8 @@ fn a_pinned_client_that_leaves_leaves_a_clean_connection_without_a_reset_query()
     a.rows("SELECT pg_advisory_lock(9)");
     a.rows("SET work_mem = '3MB'");
     drop(a);
-    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 9";
+    let locks = "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid
+        WHERE locktype = 'advisory' AND objid = 9 AND datname = current_database()";
     let free = poll(PATIENCE, || (server.psql(&database, locks).trim() == "0").then_some(()));
     assert!(free.is_some(), "the lock is still held");
     assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
