@@ -1,12 +1,11 @@
 //! The audit of the policy on a running proxy: what is written, where, and what happens when it can't be.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
 
+use crate::support;
 use pgsluice::limits::AUDIT_QUEUE_EVENTS;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use serde_json::Value;

@@ -1,10 +1,9 @@
 //! A flush that is sent behind another one on the same server connection: each is answered as if it had been alone, whatever
 //! becomes of the other.
 
-mod support;
-
 use std::cell::Cell;
 
+use crate::support;
 use pgsluice::wire::backend;
 use support::console::{Row, find, show};
 use support::crowd::comparable;

@@ -1,11 +1,10 @@
 //! `max_flushes_per_table` counts all flushes into a table, whichever columns they fill.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
+use crate::support;
 use pgsluice::wire::backend;
 use support::console::{Row, find, show};
 use support::crowd::comparable;

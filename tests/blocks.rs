@@ -3,10 +3,9 @@
 //!
 //! `PGSLUICE_TEST_SEED` chooses other scripts; `PGSLUICE_TEST_BLOCKS` how many.
 
-mod support;
-
 use std::collections::{HashMap, HashSet};
 
+use crate::support;
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, show, tell, until};
 use support::crowd::{self, comparable};

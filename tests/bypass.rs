@@ -5,10 +5,9 @@
 //! answered under `single` as directly; what it cannot read gets its own error; `deny` passes none, in any case; and
 //! Parse is answered as directly at every level.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PgOptions, Postgres, Proxy, Raw, outline};
 

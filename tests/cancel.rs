@@ -1,12 +1,11 @@
 //! Cancel requests: the client's own statement and nothing else.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, until};
 use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, Step, cancel_packet, outline, poll};

@@ -1,10 +1,9 @@
 //! The command line: `check` and `serve` say what is wrong with a configuration, and end accordingly.
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::support;
 use support::{PgOptions, Postgres, Proxy, Raw};
 
 fn pgsluice(arguments: &[&str], file: &Path) -> Output {

@@ -1,11 +1,10 @@
 //! The console of a running pgsluice before a real PostgreSQL: what SHOW says moves with what clients do, commands do
 //! what they say, and only who may.
 
-mod support;
-
 use std::process::Command;
 use std::thread;
 
+use crate::support;
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};
 use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};

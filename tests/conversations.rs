@@ -3,12 +3,11 @@
 //! nothing holds the client to one. Before each step another session notifies; what sleeps is cancelled, and so is, now and then,
 //! what has ended. Every answer must be the same.
 
-mod support;
-
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::seeded::{Seeded, from_env};
 use support::{Message, Postgres, Proxy, Raw, cancel_packet, poll};

@@ -1,10 +1,9 @@
 //! The same values as an INSERT and as the COPY row made of it, and as the row of an INSERT of many VALUES: when that succeeds,
 //! the INSERT did too, and the tables are equal. A COPY that fails where the INSERT would not is allowed, because then the INSERT itself is run.
 
-mod support;
-
 use std::fmt::Write as _;
 
+use crate::support;
 use pgsluice::coalesce::batch::put_many_values;
 use pgsluice::coalesce::catalog::{self, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};

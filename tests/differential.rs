@@ -3,10 +3,9 @@
 //!
 //! `PGSLUICE_TEST_SEED` chooses other combinations; `PGSLUICE_TEST_CASES` how many. On another version of PostgreSQL:
 //! `tests/drivers/prepare.sh postgres-14` (16, 17, 18), then `PGSLUICE_TEST_PG_BIN=target/drivers/postgres-14/bin`, as an
-//! absolute path, before `cargo test --test differential`.
+//! absolute path, before `cargo test --test pouring differential::`.
 
-mod support;
-
+use crate::support;
 use pgsluice::wire::frontend;
 use support::crowd::{self, comparable};
 use support::seeded::{Seeded, from_env};

@@ -1,14 +1,13 @@
 //! Logins in both directions: ours to a real PostgreSQL and to servers that lie; psql, tokio-postgres and
 //! clients that lie to us.
 
-mod support;
-
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::support;
 use pgsluice::auth::{Auth, Credential, Found};
 use pgsluice::client::handshake::{self, Authenticated, LoginError, Opened};
 use pgsluice::limits::{LOGIN_BYTES_MAX, SCRAM_ITERATIONS_MAX, STARTUP_BYTES_MAX};

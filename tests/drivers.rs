@@ -4,7 +4,6 @@
 //! TLS and without, on the machine's PostgreSQL and on PostgreSQL 18. A toolchain that is missing is a failure:
 //! `make drivers` brings them all.
 
-mod support;
 #[path = "drivers/tokio_driver.rs"]
 mod tokio_driver;
 
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::support;
 use support::{Certs, PgOptions, Postgres, Proxy, prepared};
 
 /// Who speaks.

@@ -1,7 +1,6 @@
 //! What the catalogue query, the plans and the rows say of real tables, held against PostgreSQL itself.
 
-mod support;
-
+use crate::support;
 use pgsluice::coalesce::batch::{self, Batch, Caps, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
 use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_literals_together};

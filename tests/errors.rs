@@ -1,9 +1,8 @@
 //! Each error of pgsluice's own, provoked: what a client gets is what its row in `docs/errors.md` says.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support;
 use pgsluice::error::Kind;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, Postgres, Proxy, Raw, free_port};

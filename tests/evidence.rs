@@ -1,9 +1,8 @@
 //! What an operator sees of pouring, and what pouring does when something goes wrong: counted, bounded, nobody else's business.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support;
 use pgsluice::coalesce::batch::COPY_ROWS;
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};

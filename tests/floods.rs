@@ -1,8 +1,6 @@
 //! Crowds that want no answer: whoever sends nothing, or sends it slowly, or asks for too much, keeps nobody out and
 //! costs little.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -10,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support;
 use pgsluice::limits::{AUTH_MESSAGE_BYTES_MAX, CANCELS_PER_SERVER_MAX, LOGIN_PIECE_BYTES};
 use pgsluice::wire::{TransactionStatus, backend as b, frontend as f};
 use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_program, poll};

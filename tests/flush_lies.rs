@@ -1,10 +1,9 @@
 //! A server that lies in its answer to a flush. What is true nobody can know then; but every client is answered or
 //! closed, the process lives, memory stays where it was, and the next honest flush is poured again.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support;
 use pgsluice::wire::{backend as b, frontend};
 use support::lies::{LIES, Liar};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};

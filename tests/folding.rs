@@ -5,11 +5,10 @@
 //! A script whose title ends in `; edge` is a difference that `docs/policy.md` describes: it must be there under `single`
 //! (`; edge from 18`: on that version and later ones).
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use crate::support;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PgOptions, Postgres, Proxy, Raw};
 

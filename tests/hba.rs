@@ -1,9 +1,8 @@
 //! Rules that take the word of the system or of a certificate for who somebody is, and maps of names.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support;
 use support::{Certs, Postgres, Proxy, client_program};
 
 /// A proxy with these rules and maps; every user of it is `postgres` on the server.

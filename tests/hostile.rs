@@ -1,13 +1,12 @@
 //! Bytes that nobody honest sends, from clients and from servers: a clear error, the connection closed, everybody else
 //! unharmed, memory where it was.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use crate::support;
 use pgsluice::wire::{TransactionStatus, backend as b, frame, frontend as f};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline};
 

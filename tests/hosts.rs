@@ -1,12 +1,11 @@
 //! Several servers behind one database: which one a connection goes to, and when it is left.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
 
+use crate::support;
 use pgsluice::wire::{backend as b, frame, frontend};
 use support::console::show;
 use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, poll, relay};

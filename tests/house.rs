@@ -192,6 +192,33 @@ fn every_dependency_says_what_for() {
     breaches.none();
 }
 
+/// A file of tests that no program has would never be run, and neither would a program that the manifest does not name.
+#[test]
+fn every_file_of_tests_is_in_one_program() {
+    let manifest = read("Cargo.toml");
+    let mut breaches = Breaches::default();
+    let programs: Vec<Source> = sources("tests/suites");
+    for program in &programs {
+        if !manifest.contains(&format!("path = \"{}\"", program.path)) {
+            breaches.add(&program.path, 1, "Cargo.toml does not name this program");
+        }
+    }
+    for file in files("tests") {
+        let Some(name) = file.strip_prefix("tests/").filter(|name| name.ends_with(".rs")) else { continue };
+        if name.contains('/') {
+            continue;
+        }
+        let module = format!("#[path = \"../{name}\"]\nmod {};\n", name.trim_end_matches(".rs"));
+        let times = programs.iter().filter(|program| program.text.contains(&module)).count()
+            + usize::from(manifest.contains(&format!("path = \"{file}\"")));
+        if times != 1 {
+            breaches.add(&file, 1, &format!("{times} programs of tests have this file"));
+        }
+    }
+    assert!(programs.len() > 1, "no programs");
+    breaches.none();
+}
+
 /// A claim of these pages stands on a test that is there: `file::test` in `tests`, or by its path in `src`.
 #[test]
 fn claims_name_tests_that_exist() {

@@ -1,11 +1,10 @@
 //! The HTTP port: what is counted, and whether clients should be sent here.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
+use crate::support;
 use pgsluice::limits::{HTTP_CONNECTIONS_MAX, HTTP_REQUEST_BYTES_MAX, HTTP_REST_BYTES_MAX, HTTP_TIME_MAX};
 use pgsluice::telemetry::exposition::Exposition;
 use pgsluice::telemetry::histogram::Histogram;

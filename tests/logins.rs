@@ -1,12 +1,11 @@
 //! Who gets in by what the server knows (`auth_query`), and what the log says of who does not.
 
-mod support;
-
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
+use crate::support;
 use pgsluice::wire::{backend as b, frame};
 use support::console::{find, tell, until};
 use support::{Certs, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, poll};

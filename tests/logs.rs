@@ -1,7 +1,6 @@
 //! What the log says of connections that come and go, and which setting has it say so.
 
-mod support;
-
+use crate::support;
 use support::console::tell;
 use support::{PATIENCE, Postgres, Proxy, Raw, poll};
 

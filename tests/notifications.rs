@@ -1,13 +1,12 @@
 //! Notifications that come while pgsluice itself asks a listening client's server something: they are that client's, and
 //! nobody else's. A relay in front of PostgreSQL makes them come just then.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
+use crate::support;
 use pgsluice::limits::HEARD_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, poll, relay};

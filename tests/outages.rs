@@ -1,14 +1,13 @@
 //! A server that goes, or gives up, while clients have rows under way: none is promised what nobody keeps, waits longer than it has
 //! to, or loses its connection for what was not its own.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 
+use crate::support;
 use pgsluice::wire::{backend as b, frame};
 use support::console::{find, tell, until};
 use support::pouring::{CLIENTS, number, send_insert, servers, tags, until_poured, warmed};

@@ -1,7 +1,5 @@
 //! Several processes behind one address: a cancel request finds the one whose client it is for, and nothing else does.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
+use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, show, until};
 use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, client_program, poll, relay};

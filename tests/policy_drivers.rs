@@ -1,12 +1,11 @@
 //! Which drivers work under `control` and `deny`, and with which setting: the table in `docs/policy.md` is what this
 //! finds. `PGSLUICE_TEST_PRINT=1` prints the table.
 
-mod support;
-
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support;
 use support::{Postgres, Proxy, client_program, prepared};
 
 /// The levels of the table's columns.

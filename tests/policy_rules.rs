@@ -1,8 +1,7 @@
 //! The policy's rules against a real PostgreSQL: kinds of statements, PREPARE, allow-lists, networks, replication, and
 //! what changes how the server reads a text. Every refusal is an ERROR in its place, and the session lives on.
 
-mod support;
-
+use crate::support;
 use pgsluice::sql::verbs::{Class, statements};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};

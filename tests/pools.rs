@@ -1,9 +1,8 @@
 //! Pools: who gets a connection when, the limits, the timeouts, reload and drain.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::show;
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};

@@ -1,8 +1,7 @@
 //! Pouring against real PostgreSQL: rows that clients insert one by one arrive by COPY, once, and nobody can tell; when
 //! something goes wrong, every client hears what it would have heard without pgsluice.
 
-mod support;
-
+use crate::support;
 use pgsluice::limits::HELD_BYTES_MAX;
 use pgsluice::wire::{backend, frontend};
 use support::console::{find, tell, until};

@@ -1,11 +1,10 @@
 //! Flushes that lose their connection: whatever byte it is cut at, an acknowledged row is there once, none is there twice,
 //! and a client whose row's fate nobody can know is told so. The same for whole transactions over two tables.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::support;
 use pgsluice::coalesce::batch::COPY_ROWS;
 use pgsluice::wire::backend;
 use support::console::{find, show};

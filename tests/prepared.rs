@@ -1,9 +1,8 @@
 //! Prepared statements in transaction mode: a client's names are its own, on whichever server connection it is.
 
-mod support;
-
 use std::io::{ErrorKind, Write as _};
 
+use crate::support;
 use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::crowd::{comparable, put_bind_binary};

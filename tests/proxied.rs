@@ -1,10 +1,9 @@
 //! Clients behind a balancer that says who they are (PROXY protocol).
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use socket2::{Domain, Protocol, Socket, Type};
 use support::console::{show, until};

@@ -1,10 +1,9 @@
 //! Replication connections: a standby, a base backup and a subscription through pgsluice; who may, and how they end.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support;
 use pgsluice::wire::frontend as f;
 use support::console::{find, tell, until};
 use support::{Message, PgOptions, Postgres, Proxy, Raw, outline};

@@ -1,13 +1,12 @@
 //! Runs of INSERTs inside a client's own block that are struck: by a cancel told in other words, by a timeout while the block is put
 //! back, by schemas that change their names while the rows wait.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support;
 use pgsluice::wire::{TransactionStatus, backend as b, frame, frontend as f};
 use support::console::{show, tell};
 use support::relay::listen;

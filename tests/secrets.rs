@@ -1,9 +1,8 @@
 //! Secrets stay where they are: no log line at any level, no `Debug`, no error holds a password, a verifier, a nonce or a key.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use pgsluice::auth::{Auth, Credential};

@@ -1,8 +1,7 @@
 //! What of `docs/semantics.md` no other suite shows: the same conversation direct and through pgsluice, with tables that are
 //! poured into before.
 
-mod support;
-
+use crate::support;
 use pgsluice::wire::{backend, frame, frontend};
 use support::crowd::{self, comparable};
 use support::pouring::{CLIENTS, ROUNDS, crowd_of, number, rows_and_commands, tags, until_poured, warmed};

@@ -1,10 +1,9 @@
 //! Transaction mode, two clients, one server connection: nothing that one does to its session is seen by the other,
 //! and each keeps what is its own.
 
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support;
 use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::console::{tell, until};

@@ -1,10 +1,9 @@
 //! Sessions as applications know them, through pgsluice: the same messages as direct, in each pool mode.
 
-mod support;
-
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use crate::support;
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::console::{find, until};

@@ -1,7 +1,6 @@
 //! The tests' own footing, held against PostgreSQL alone.
 
-mod support;
-
+use crate::support;
 use support::{Certs, PgOptions, Postgres, Raw, outline};
 
 #[test]

@@ -1,8 +1,7 @@
 //! INSERTs that a COPY cannot stand in for (RETURNING, ON CONFLICT DO NOTHING) run in one transaction with those of other
 //! clients: each hears what it would have heard alone, and what one of them meets is nobody else's business.
 
-mod support;
-
+use crate::support;
 use pgsluice::wire::{backend, frame, frontend};
 use support::console::{find, show};
 use support::crowd::{self, comparable, to_portal};

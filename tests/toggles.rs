@@ -7,11 +7,10 @@
 //!
 //! `PGSLUICE_TEST_SEED` chooses the order; `PGSLUICE_TEST_CHANGES` how many changes.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::support;
 use pgsluice::wire::{backend, frontend};
 use support::console::tell;
 use support::crowd::{comparable, put_bind_binary};

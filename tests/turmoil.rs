@@ -4,11 +4,10 @@
 //!
 //! `PGSLUICE_TEST_SEED` chooses the order; `PGSLUICE_TEST_CHANGES` how many changes.
 
-mod support;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::support;
 use pgsluice::wire::backend as b;
 use support::console::{self, tell};
 use support::pouring::{errors, servers, tags};
