@@ -264,7 +264,7 @@ fn a_server_that_the_file_of_authorities_does_not_name_any_more_is_left() {
     let certs = Certs::new("postgres");
     let server = Postgres::start(PgOptions { tls: Some(certs.clone()), ..PgOptions::default() });
     let general =
-        "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = \"ca\"\nquery_wait_timeout = \"2s\"";
+        "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = \"ca\"\nquery_wait_timeout = \"6s\"";
     let config = Proxy::config(&server, general, "host = \"localhost\"", "");
     let read = |certs: &Certs| std::fs::read_to_string(&certs.ca).expect("an authority");
     let proxy = Proxy::start_with(&config, &[("ca", &read(&certs))]);
@@ -296,7 +296,7 @@ fn a_server_that_asks_for_a_certificate_is_shown_the_one_of_the_settings() {
     server.psql("postgres", "CREATE ROLE app LOGIN");
     let read = |path| std::fs::read_to_string(path).expect("PEM");
     let general = format!(
-        "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = {:?}\nquery_wait_timeout = \"2s\"\n\
+        "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = {:?}\nquery_wait_timeout = \"6s\"\n\
          server_tls_cert_file = \"cert\"\nserver_tls_key_file = \"key\"",
         certs.ca
     );
