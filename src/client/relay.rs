@@ -216,13 +216,21 @@ impl Session {
             if self.me.is_signalled() {
                 return Poll::Ready(Ok(End::Signalled));
             }
-            if !moved {
+            if moved {
+                self.waits.over();
+            }
+            if !moved || self.has_seen_all(server, dry) {
                 self.show(server);
                 self.waits.look_again(self.busy_poll, cx);
                 return Poll::Pending;
             }
-            self.waits.over();
         }
+    }
+
+    /// Nothing more can be done in this turn.
+    fn has_seen_all(&self, server: &ServerConn, dry: Dry) -> bool {
+        let flushed = server.conn.is_flushed() && self.client.is_flushed();
+        dry.client && dry.server && flushed && self.client.bytes().is_empty()
     }
 
     /// Nothing is owed, and nothing keeps the server here.

@@ -195,6 +195,7 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         only_opened: false,
         looks: 0,
         names_temp: false,
+        may_name_backend: false,
     };
     walk.run();
     walk.end_statement();
@@ -202,7 +203,10 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         walk.found |= Effects::TEMP;
     }
     let unknown = walk.found.contains(Effects::UNKNOWN);
-    if backend::may_be_named(text) && backend::is_called(text, std_strings, unknown) {
+    if (unknown || walk.may_name_backend)
+        && backend::may_be_named(text)
+        && backend::is_called(text, std_strings, unknown)
+    {
         walk.found |= Effects::BACKEND;
     }
     walk.found
@@ -447,6 +451,8 @@ struct Walk<'a> {
     looks: u8,
     /// A setting is changed that may be the search path.
     names_temp: bool,
+    /// A name begins as those of [`backend`] do.
+    may_name_backend: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -612,6 +618,8 @@ impl<'a> Walk<'a> {
         self.dotted = false;
         self.last = mark;
         self.words = self.words.saturating_add(1);
+        self.may_name_backend |=
+            mark.what == What::Quoted || backend::may_begin(&self.text[mark.start..mark.end]);
     }
 
     #[inline]

@@ -60,17 +60,24 @@ fn is_one_of(word: &[u8], words: &[&str]) -> bool {
 
 /// May the first statement of this text, which has these effects, change what others mean?
 pub fn may_change_meaning(text: &[u8], found: Effects) -> bool {
-    // SELECT INTO, and `set_config`, also for the transaction alone; a call of either has an effect.
-    let sets = || found.intersects(Effects::SETTINGS.union(Effects::TEMP)) || names_set_config(text);
-    let by_the_way = || !found.is_empty() && sets();
     if is_one_of(first_word(text), HARMLESS) {
-        return by_the_way();
+        sets(text, found)
+    } else {
+        may_change_by_its_tokens(text, found)
     }
+}
+
+/// SELECT INTO, and `set_config`, also for the transaction alone; a call of either has an effect.
+fn sets(text: &[u8], found: Effects) -> bool {
+    !found.is_empty() && (found.intersects(Effects::SETTINGS.union(Effects::TEMP)) || names_set_config(text))
+}
+
+fn may_change_by_its_tokens(text: &[u8], found: Effects) -> bool {
     let mut tokens = tokens_of(text, true).peekable();
     match tokens.next() {
         // It does nothing.
         None | Some((Kind::Punctuation, b";")) => false,
-        first if is_word(first, HARMLESS) => by_the_way(),
+        first if is_word(first, HARMLESS) => sets(text, found),
         first if is_word(first, &["set", "reset"]) => {
             let mut name = tokens.next();
             // `local.x` is a setting.

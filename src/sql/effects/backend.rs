@@ -18,6 +18,15 @@ const NAMES: [(Underscored, Of); 9] = [
     (Underscored::new("pg_copy_physical_replication_slot"), Of::Copy),
 ];
 
+/// The word may be one of them: told by its first letters.
+#[inline]
+pub(super) fn may_begin(word: &[u8]) -> bool {
+    match word {
+        [b'p' | b'P', b'g' | b'G', b'_', ..] | [b'd' | b'D', b'b' | b'B', ..] => true,
+        _ => false,
+    }
+}
+
 /// Most calls in one text whose arguments are looked at.
 const LOOKS_MAX: usize = 8;
 
@@ -140,6 +149,14 @@ fn is_word(bytes: &[u8], word: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::{Effects, effects, unread};
+
+    #[test]
+    fn each_name_begins_as_one() {
+        for (name, _) in super::NAMES {
+            assert!(super::may_begin(name.name()) && super::may_begin(&name.name().to_ascii_uppercase()));
+        }
+        assert!(!super::may_begin(b"pgbench_accounts") && !super::may_begin(b"p") && !super::may_begin(b""));
+    }
 
     #[test]
     fn what_only_the_end_of_the_process_ends_is_found() {
