@@ -7,10 +7,13 @@ use std::sync::Arc;
 use crate::limits::{REPORTED_MAX, REPORTED_VALUE_BYTES_MAX};
 use crate::policy::Lexing;
 
+/// A name and a value.
+type Parameter = (Box<[u8]>, Box<[u8]>);
+
 /// ParameterStatus values, in the order in which they were first reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
-    values: Vec<(Box<[u8]>, Box<[u8]>)>,
+    values: Vec<Parameter>,
     lexing: Lexing,
 }
 

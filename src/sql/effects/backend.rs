@@ -21,10 +21,7 @@ const NAMES: [(Underscored, Of); 9] = [
 /// The word may be one of them: told by its first letters.
 #[inline]
 pub(super) fn may_begin(word: &[u8]) -> bool {
-    match word {
-        [b'p' | b'P', b'g' | b'G', b'_', ..] | [b'd' | b'D', b'b' | b'B', ..] => true,
-        _ => false,
-    }
+    matches!(word, [b'p' | b'P', b'g' | b'G', b'_', ..] | [b'd' | b'D', b'b' | b'B', ..])
 }
 
 /// Most calls in one text whose arguments are looked at.
