@@ -1714,6 +1714,9 @@ fn a_function_that_is_made_later_is_the_one_that_is_called() {
     assert!(!shared(pg, &db, "t", 1));
 }
 
+/// Appends what binds and runs one row with this number.
+type PutOne = dyn Fn(usize, &mut Vec<u8>);
+
 /// Another statement is prepared or described between a Bind and its Execute: the portal stays the one that was bound.
 #[test]
 fn what_stands_between_a_bind_and_its_execute_changes_no_answer() {
@@ -1776,7 +1779,7 @@ fn what_stands_between_a_bind_and_its_execute_changes_no_answer() {
             execute(out);
         }
     };
-    let kinds: [&dyn Fn(usize, &mut Vec<u8>); 8] = [
+    let kinds: [&PutOne; 8] = [
         &with("plain", &|out| frontend::put_target(out, frontend::DESCRIBE, b'S', b"returning")),
         &alone("returning"),
         &with("returning", &|out| frontend::put_target(out, frontend::DESCRIBE, b'S', b"plain")),
