@@ -26,9 +26,9 @@ drivers: setup
 	@tests/setup.sh drivers
 	@tests/drivers/prepare.sh all
 
-# Many tests wait for a limit to pass, or for a process: two more than there are cores keep the cores at work.
+# Many tests wait for a limit to pass, or for a process: one more than there are cores keeps the cores at work.
 test: drivers
-	@export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 2))}; cargo test --no-fail-fast
+	@export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))}; cargo test --no-fail-fast
 
 regress: setup
 	@PGSLUICE_REGRESS=$$(tests/setup.sh regress | tail -n1) cargo test --test regress -- --ignored --nocapture

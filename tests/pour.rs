@@ -3,7 +3,7 @@
 
 use crate::support;
 use pgsluice::limits::HELD_BYTES_MAX;
-use pgsluice::wire::{backend, frontend};
+use pgsluice::wire::{backend, frame, frontend};
 use support::console::{find, tell, until};
 use support::crowd::{self, comparable, put_bind_binary, to_portal};
 use support::pouring::{
@@ -1687,6 +1687,66 @@ fn a_table_that_was_closed_is_poured_into_where_it_is_another_one_and_once_it_op
     });
     assert!(done.is_some(), "no reload in:\n{}", proxy.log());
     open(&mut clients, "public.t");
+}
+
+/// A BEGIN or COMMIT that declares a parameter wants a value for it.
+#[test]
+fn the_border_of_a_block_that_declares_a_parameter_is_none() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients = crowd_of(proxy.port(), &db, 1);
+    until_poured(pg, &mut clients, &db, "t", |c, r| vec![pipeline("t", number(c, r, 0), 20, false, |_| {})]);
+    let [mut through] = <[Raw; 1]>::try_from(clients).expect("one client");
+    let mut direct = Raw::login(pg.port(), &db);
+    let word = |text: &str, types: &[u8], out: &mut Vec<u8>| {
+        frontend::put_parse(out, b"", text.as_bytes(), types);
+        frontend::put_bind_text(out, b"", &[]);
+        frontend::put_execute(out, b"", 0);
+    };
+    // int4, not said, and none of a type.
+    for types in [[0, 0, 0, 23], [0; 4], [0, 15, 66, 63]] {
+        for (begin, commit) in [(&types[..], &[][..]), (&[], &types), (&[], &[])] {
+            let mut block = Vec::new();
+            word("BEGIN", begin, &mut block);
+            let rows = pipeline("t", 1, 5, false, |_| {}).bytes;
+            block.extend_from_slice(&rows[..rows.len() - frame::HEADER_BYTES]);
+            word("COMMIT", commit, &mut block);
+            frontend::put_empty(&mut block, frontend::SYNC);
+            let [told, heard] = [&mut direct, &mut through].map(|raw| {
+                pg.psql(&db, "TRUNCATE t");
+                raw.send(&block);
+                let answer = comparable(&raw.read_until_ready());
+                raw.query("ROLLBACK");
+                (answer, pg.psql(&db, "SELECT count(*) FROM t"))
+            });
+            assert_eq!(heard, told, "BEGIN {begin:?} COMMIT {commit:?}");
+        }
+    }
+}
+
+#[test]
+fn in_statement_mode_a_block_is_refused_also_where_its_rows_are_poured() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "pool_mode = \"statement\"", "", "");
+    for commits in [false, true] {
+        let mut clients = crowd_of(proxy.port(), &db, 1);
+        pg.psql(&db, "TRUNCATE t");
+        until_poured(pg, &mut clients, &db, "t", |c, r| {
+            vec![pipeline("t", number(c, r, 0), 20, false, |_| {})]
+        });
+        pg.psql(&db, "TRUNCATE t");
+        let mut block = Step::query("BEGIN").bytes;
+        block.extend_from_slice(&pipeline("t", 1, 5, false, |_| {}).bytes);
+        if commits {
+            block.extend_from_slice(&Step::query("COMMIT").bytes);
+        }
+        clients[0].send(&block);
+        let last = clients[0].read_until_closed().pop().expect("an answer");
+        assert_eq!((last.tag, last.sqlstate().as_str()), (backend::ERROR_RESPONSE, "25001"));
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0");
+    }
 }
 
 #[test]

@@ -160,7 +160,10 @@ impl Session {
         };
         let word = match head.tag {
             f::QUERY => f::query(body).ok().and_then(block::word),
-            f::PARSE => f::Parse::decode(body).ok().and_then(|parse| block::word(parse.query)),
+            f::PARSE => {
+                let parse = f::Parse::decode(body).ok().filter(|parse| parse.types.is_empty());
+                parse.and_then(|parse| block::word(parse.query))
+            }
             f::BIND => {
                 let statement =
                     f::Bind::decode(body).ok().and_then(|bind| self.state.names.lookup(bind.statement));

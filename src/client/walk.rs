@@ -19,7 +19,7 @@ use crate::coalesce::shapes::{Closed, LEGS_MAX, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::HELD_BYTES_MAX;
 use crate::proto::prepared::{ShortName, Statement, told_apart};
-use crate::settings::CoalesceMode;
+use crate::settings::{CoalesceMode, PoolMode};
 use crate::sql::block::{self, Word};
 use crate::sql::insert::{IDENTIFIER_BYTES_MAX, Lifted, NotPourable, quick_reject};
 use crate::wire::frame::{self, HEADER_BYTES, header};
@@ -412,8 +412,10 @@ impl<'a> Walk<'a> {
             == if statement.is_shared() { state.class_of_texts() } else { state.vars.want.pour_class }
     }
 
+    /// The border of a block that it is, and nothing else: with types of parameters PostgreSQL wants values for them.
     pub(super) fn word(statement: &Statement) -> Option<Word> {
-        *statement.block.get_or_init(|| block::word(&statement.query))
+        let word = || block::word(&statement.query).filter(|_| statement.types.is_empty());
+        *statement.block.get_or_init(word)
     }
 
     /// May rows of this plan be taken here?
@@ -498,7 +500,8 @@ impl<'a> Walk<'a> {
 
     /// A border of a block is crossed. False: not in a way that is plain.
     fn cross(&mut self, word: Word, scratch: &mut Scratch) -> bool {
-        if word.opens() == self.in_block {
+        // In statement mode there are no blocks: the relay says so.
+        if word.opens() == self.in_block || self.session.state.mode == PoolMode::Statement {
             return false;
         }
         self.in_block = word.opens();

@@ -279,7 +279,7 @@ fn configure(data: &Path, socket_dir: &Path, options: &PgOptions) {
     // No work in the background: its workers would be counted as sessions, and there are hundreds of databases.
     let _ = write!(
         text,
-        "\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nmax_connections = 200\n\
+        "\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nmax_connections = 400\n\
          autovacuum = off\nfsync = off\nshared_buffers = 64MB\nmax_prepared_transactions = 10\nlog_line_prefix = '%m [%p] %q%u@%d '\n",
         socket_dir.display()
     );

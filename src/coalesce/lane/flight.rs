@@ -424,8 +424,9 @@ impl Flight {
             let moved = lane.take_mark(&mut server, guard, &reply);
             if let Some(follower) = follower {
                 follower.fly(server, behind + 1);
-            } else if prepares && reply.error.is_some() {
-                // The rows may look different now: nobody is to find the statement here who was told how they looked.
+            } else if (prepares && reply.error.is_some()) || self.is_odd(batch, &reply) {
+                // The rows may look different now: nobody is to find the statement here who was told how they looked. Or a statement
+                // is planned there that PostgreSQL does not plan anew, though the rule is gone that made it store nothing.
                 drop(server);
             } else {
                 server.release(Instant::now());
@@ -453,14 +454,19 @@ impl Flight {
         seen.sqlstate = sqlstate.map(|state| String::from_utf8_lossy(&state).into_owned());
     }
 
+    /// The server says that it stored another number of rows, and names no error.
+    fn is_odd(&self, batch: &Cargo, reply: &Reply) -> bool {
+        reply.error.is_none() && (reply.raw_left > 0 || !self.lane.copied(batch, reply, 0))
+    }
+
     fn answered(&self, batch: &Cargo, reply: &Reply, seen: &mut Seen) -> Landed {
         let lane = &self.lane;
         match &reply.error {
-            None if reply.raw_left == 0 && lane.copied(batch, reply, 0) => {
+            None if !self.is_odd(batch, reply) => {
                 seen.outcome = FlushOutcome::Committed;
                 Landed::Committed
             }
-            // The server says it copied another number of rows, and has committed: nothing can be promised.
+            // It has committed: nothing can be promised.
             None => {
                 seen.outcome = FlushOutcome::Unknown;
                 Landed::Unknown
