@@ -1697,7 +1697,7 @@ fn the_border_of_a_block_that_declares_a_parameter_is_none() {
     let proxy = Proxy::to(pg, "", "", "");
     let mut clients = crowd_of(proxy.port(), &db, 1);
     until_poured(pg, &mut clients, &db, "t", |c, r| vec![pipeline("t", number(c, r, 0), 20, false, |_| {})]);
-    let [mut through] = <[Raw; 1]>::try_from(clients).expect("one client");
+    let mut through = clients.remove(0);
     let mut direct = Raw::login(pg.port(), &db);
     let word = |text: &str, types: &[u8], out: &mut Vec<u8>| {
         frontend::put_parse(out, b"", text.as_bytes(), types);
