@@ -1745,7 +1745,8 @@ fn in_statement_mode_a_block_is_refused_also_where_its_rows_are_poured() {
         clients[0].send(&block);
         let last = clients[0].read_until_closed().pop().expect("an answer");
         assert_eq!((last.tag, last.sqlstate().as_str()), (backend::ERROR_RESPONSE, "25001"));
-        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t").trim(), "0");
+        // A COMMIT that was sent with them may have been run by then.
+        assert!(commits || pg.psql(&db, "SELECT count(*) FROM t").trim() == "0");
     }
 }
 
