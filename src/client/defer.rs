@@ -161,8 +161,8 @@ impl Session {
         let word = match head.tag {
             f::QUERY => f::query(body).ok().and_then(block::word),
             f::PARSE => {
-                let parse = f::Parse::decode(body).ok().filter(|parse| parse.types.is_empty());
-                parse.and_then(|parse| block::word(parse.query))
+                let parse = f::Parse::decode(body).ok();
+                parse.and_then(|parse| block::word_prepared(parse.query, parse.types))
             }
             f::BIND => {
                 let statement =

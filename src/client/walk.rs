@@ -412,10 +412,8 @@ impl<'a> Walk<'a> {
             == if statement.is_shared() { state.class_of_texts() } else { state.vars.want.pour_class }
     }
 
-    /// The border of a block that it is, and nothing else: with types of parameters PostgreSQL wants values for them.
     pub(super) fn word(statement: &Statement) -> Option<Word> {
-        let word = || block::word(&statement.query).filter(|_| statement.types.is_empty());
-        *statement.block.get_or_init(word)
+        *statement.block.get_or_init(|| block::word_prepared(&statement.query, &statement.types))
     }
 
     /// May rows of this plan be taken here?

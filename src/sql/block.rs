@@ -140,6 +140,11 @@ const WORDS: [(&[u8], Word); 6] = [
     (b"abort", Word::Rollback),
 ];
 
+/// As [`word`], of a text that is prepared with these types of parameters: where it has any, PostgreSQL wants values for them.
+pub fn word_prepared(text: &[u8], types: &[u8]) -> Option<Word> {
+    word(text).filter(|_| types.is_empty())
+}
+
 /// Could one of them stand first? Told by two letters, so that a `SELECT` is not read any further.
 pub fn may_begin(text: &[u8]) -> bool {
     match text {

@@ -5,7 +5,7 @@
 //! Never: guesses; what it does not know, may. What a function does that is called by a statement can't be seen here.
 
 use super::effects::Effects;
-use super::scan::{Kind, scan};
+use super::scan::{Kind, Underscored, mentions, scan};
 
 /// Statements that change neither a table nor a setting, by their first words.
 const HARMLESS: &[&str] = &[
@@ -262,9 +262,8 @@ fn is_temporary_behind_into<'a>(tokens: &mut impl Iterator<Item = Token<'a>>) ->
 }
 
 fn names_set_config(text: &[u8]) -> bool {
-    let word = |at: usize| text.get(at.checked_sub(3)?..at + 7);
-    memchr::memchr_iter(b'_', text)
-        .any(|at| word(at).is_some_and(|word| word.eq_ignore_ascii_case(b"set_config")))
+    const SET_CONFIG: Underscored = Underscored::new("set_config");
+    mentions(text, [SET_CONFIG].iter())
 }
 
 #[cfg(test)]
