@@ -152,7 +152,8 @@ fn what_is_said_of_a_user_wins_for_the_reserve_and_the_wait() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
     let bob = role(server, &database, "bob");
-    let general = "default_pool_size = 1\nreserve_pool_timeout = \"1ms\"";
+    // The notice that tells a client of its wait would be an answer, too.
+    let general = "default_pool_size = 1\nreserve_pool_timeout = \"1ms\"\nquery_wait_notify = 0";
     let entry = "reserve_pool_size = 0\nquery_wait_timeout = 60";
     let user = format!("[users.\"{bob}\"]\nreserve_pool_size = 1\nquery_wait_timeout = 5");
     let proxy = Proxy::to(server, general, entry, &user);
