@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 /// Quicker COMMITs are not waited for by all: the runtime's timer could not end a wait that is in vain.
 const COMMIT_MIN: Duration = Duration::from_millis(1);
 
-/// While slower COMMITs are under way another flush is worth a connection of its own: the server takes up its rows meanwhile.
-const COMMIT_SLOW: Duration = Duration::from_micros(300);
+/// While slower COMMITs are under way another flush is worth a connection of its own: the server takes up its rows meanwhile. One
+/// that waits for a processor as much as for its disk is not meant: two flushes at a time make that wait longer.
+const COMMIT_SLOW: Duration = Duration::from_micros(500);
 
 /// Nobody waits longer for the others, however slow COMMITs are.
 const WAIT_MAX: Duration = Duration::from_millis(10);
