@@ -349,17 +349,22 @@ impl Pool {
 
     /// Takes a connection out of the counts; `why` it closed, where nothing better is known.
     fn forget(&self, shared: &ServerShared, why: &str) {
-        let mut inner = self.lock();
+        self.forget_in(self.lock(), shared, why);
+    }
+
+    /// Whoever takes the lock next finds it gone from all counts: of those that come back in one moment no more are closed than are
+    /// too many.
+    fn forget_in(&self, mut inner: MutexGuard<'_, Inner>, shared: &ServerShared, why: &str) {
         inner.total -= 1;
         inner.servers.retain(|s| s.id != shared.id);
+        self.db_count.fetch_sub(1, Ordering::Relaxed);
+        self.user_count.fetch_sub(1, Ordering::Relaxed);
         let says = inner.settings.log_disconnections;
         drop(inner);
         if says {
             let PoolKey { database, user, .. } = &self.key;
             events::server_closed(database, user, shared.pid, shared.end().unwrap_or(why));
         }
-        self.db_count.fetch_sub(1, Ordering::Relaxed);
-        self.user_count.fetch_sub(1, Ordering::Relaxed);
         self.changed.notify_waiters();
     }
 
@@ -403,8 +408,9 @@ impl Pool {
             || self.is_above(settings)
         {
             let why = if inner.paused { "PAUSE" } else { "more than the limits allow" };
-            drop(inner);
-            return self.discard(server, why);
+            self.forget_in(inner, &server.shared, why);
+            Self::take_leave(server);
+            return self.launch_if_needed();
         }
         let has_siblings = settings.max_db_connections > 0 || settings.max_user_connections > 0;
         server.shared.client.store(0, Ordering::Relaxed);
@@ -422,8 +428,12 @@ impl Pool {
         self.launch_if_needed();
     }
 
-    fn close(&self, mut server: Box<ServerConn>, why: &str) {
+    fn close(&self, server: Box<ServerConn>, why: &str) {
         self.forget(&server.shared, why);
+        Self::take_leave(server);
+    }
+
+    fn take_leave(mut server: Box<ServerConn>) {
         if server.pipeline.is_empty() && !server.broken {
             // Terminate tells a healthy server that this is no accident; what can't be written now is not waited for.
             server.conn.prepare_out();
