@@ -145,6 +145,7 @@ pub fn pool_settings(settings: &Settings, database: &Database, key: &PoolKey) ->
         connect_query: database.connect_query.clone().filter(|_| !replicates),
         max_prepared_statements: general.max_prepared_statements,
         session_state: database.session_state.unwrap_or(general.session_state),
+        busy_poll: general.busy_poll,
         server_check_delay: general.server_check_delay,
         server_check_query: general.server_check_query.clone(),
         round_robin: general.server_round_robin,

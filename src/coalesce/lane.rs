@@ -85,8 +85,8 @@ const HELD_MAX: Duration = Duration::from_millis(1);
 /// first as soon as nobody else can come. Of quicker ones two at a time take longer than one behind the other.
 const SLOW: Duration = Duration::from_micros(1500);
 
-/// The same for a batch of so few rows that none goes behind another: it is no work for a processor.
-const SLOW_SMALL: Duration = Duration::from_micros(250);
+/// The same for so few sessions that no batch of theirs goes behind another: it is no work for a processor.
+const SLOW_FEW: Duration = Duration::from_micros(250);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,8 @@
-//! Looking again instead of going to sleep, for a session that is alone on its worker.
+//! Looking again instead of going to sleep, for a session that is alone on its worker, and for a flush of many sessions' rows.
 //!
 //! A thread that sleeps is woken late: tens of microseconds, twice in each round trip through a proxy. While one session has
-//! the worker to itself, and the other side lately answered sooner than `busy_poll`, its waits are spent looking.
+//! the worker to itself, and the other side lately answered sooner than `busy_poll`, its waits are spent looking. So are those
+//! for a flush that is lately done sooner: whoever comes back meanwhile would have to wake the worker, one after the other.
 //! Owns: when that is worth it. Never: holds up another task, which runs between two looks; goes on once it was in vain.
 
 use std::cell::Cell;
@@ -121,6 +122,91 @@ impl BusyWait {
     }
 }
 
+/// Flushes of a worker whose waits are slept through after a look at one had lost the core; doubled each time that happens again, up to
+/// [`CROWDED_MAX`], and halved by each wait that was spent looking.
+const NEEDED: u32 = 8;
+
+/// One thread's waits for flushes.
+#[derive(Debug, Clone, Copy)]
+struct Flushes {
+    /// Those that are still slept through.
+    asleep: u32,
+    /// As many as the next time.
+    needed: u32,
+}
+
+impl Flushes {
+    const NEW: Self = Self { asleep: 0, needed: NEEDED };
+
+    /// Is the next wait to be spent looking?
+    fn looks(&mut self) -> bool {
+        let looks = self.asleep == 0;
+        self.asleep = self.asleep.saturating_sub(1);
+        looks
+    }
+
+    fn lost_the_core(&mut self) {
+        self.asleep = self.needed;
+        self.needed = self.needed.saturating_mul(2).min(CROWDED_MAX);
+    }
+
+    fn kept_the_core(&mut self) {
+        self.needed = (self.needed / 2).max(NEEDED);
+    }
+}
+
+thread_local! {
+    static FLUSHES: Cell<Flushes> = const { Cell::new(Flushes::NEW) };
+}
+
+fn of_flushes<T>(what: impl FnOnce(&mut Flushes) -> T) -> T {
+    let mut flushes = FLUSHES.get();
+    let out = what(&mut flushes);
+    FLUSHES.set(flushes);
+    out
+}
+
+/// The wait for the end of one flush.
+#[derive(Debug)]
+pub struct BusyFlush {
+    /// Since when it is spent looking, and when that was done last; `None`: it is slept through.
+    looking: Option<(Instant, Instant)>,
+}
+
+impl BusyFlush {
+    /// `worth`: looking may be worth it.
+    pub fn new(worth: bool, now: Instant) -> Self {
+        Self { looking: (worth && of_flushes(Flushes::looks)).then_some((now, now)) }
+    }
+
+    /// Hot path. It has not ended: has the task polled again soon, without sleep, for no longer than `limit` altogether. Whoever waits
+    /// for this core has it first: clients that share it with the worker then come back several at a time.
+    pub fn look_again(&mut self, limit: Duration, cx: &Context<'_>) {
+        let Some((began, looked)) = self.looking else { return };
+        self.looking = Self::next(began, looked, Instant::now(), limit);
+        if self.looking.is_some() {
+            after_the_others(cx);
+            std::thread::yield_now();
+        }
+    }
+
+    fn next(began: Instant, looked: Instant, now: Instant, limit: Duration) -> Option<(Instant, Instant)> {
+        if now.duration_since(looked) > CORE_LOST {
+            of_flushes(Flushes::lost_the_core);
+            return None;
+        }
+        (now.duration_since(began) <= limit).then_some((began, now))
+    }
+}
+
+impl Drop for BusyFlush {
+    fn drop(&mut self) {
+        if self.looking.is_some() {
+            of_flushes(Flushes::kept_the_core);
+        }
+    }
+}
+
 /// Has the task polled again once the sockets were asked and everybody else had a turn.
 fn after_the_others(cx: &Context<'_>) {
     let mut cx = Context::from_waker(cx.waker());
@@ -189,6 +275,37 @@ mod tests {
         assert!(looks(&mut wait, &mut worker, LIMIT));
         wait.over();
         assert_eq!(wait.vain, 0, "one that was worth it makes good for all");
+    }
+
+    #[test]
+    fn a_flush_is_looked_for_no_longer_than_the_limit() {
+        let begin = Instant::now();
+        let at = |micros| begin + Duration::from_micros(micros);
+        let limit = Duration::from_micros(500);
+        assert_eq!(BusyFlush::next(begin, begin, at(400), limit), Some((begin, at(400))));
+        assert_eq!(BusyFlush::next(begin, at(400), at(501), limit), None);
+        assert!(FLUSHES.get().asleep == 0, "no core was lost");
+        assert!(BusyFlush::new(false, begin).looking.is_none());
+    }
+
+    #[test]
+    fn where_the_core_is_needed_flushes_are_slept_through() {
+        let begin = Instant::now();
+        let late = begin + 2 * CORE_LOST;
+        for sleeps in [NEEDED, 2 * NEEDED, 4 * NEEDED] {
+            assert_eq!(BusyFlush::next(begin, begin, late, LIMIT), None);
+            for _ in 0..sleeps {
+                assert!(BusyFlush::new(true, begin).looking.is_none());
+            }
+        }
+        for _ in 0..10 {
+            drop(BusyFlush::new(true, begin));
+        }
+        assert_eq!(FLUSHES.get().needed, NEEDED, "those that kept the core make good for it");
+        for _ in 0..20 {
+            BusyFlush::next(begin, begin, late, LIMIT);
+        }
+        assert_eq!(FLUSHES.get().asleep, CROWDED_MAX);
     }
 
     #[test]

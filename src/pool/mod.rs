@@ -113,6 +113,8 @@ pub struct Settings {
     pub server_check_delay: Duration,
     /// By this statement; empty: an empty query.
     pub server_check_query: String,
+    /// Longest wait for the end of a flush that is spent looking for it; zero: none is.
+    pub busy_poll: Duration,
     /// Oldest idle connection first.
     pub round_robin: bool,
     /// Which host a new connection begins with.

@@ -15,8 +15,9 @@ use std::time::Instant;
 use super::flight::{Flight, has_ended};
 use super::flush::Sent;
 use super::ticket::Ticket;
-use super::{Inner, Lane, SLOW, SLOW_SMALL, lock};
+use super::{Inner, Lane, SLOW, SLOW_FEW, lock};
 use crate::coalesce::batch::Cargo;
+use crate::net::busy::BusyFlush;
 use crate::pool::Checkout;
 use crate::server::internal::{Lost, Reply};
 use crate::wire::backend::ErrorFields;
@@ -24,9 +25,13 @@ use crate::wire::backend::ErrorFields;
 /// So many flights follow each other on one connection before it goes back to its pool.
 const BEHIND_MAX: usize = 64;
 
-/// Fewer rows do not go behind others: the server has done with a flush of them before the next ones are back. And what is lost before
-/// its turn came is unknown for good, while the server can be asked about a flush that had its turn.
-const ROWS_MIN: usize = 100;
+/// Fewer rows do not go behind others: what is lost before its turn came is unknown for good, while the server can be asked about a
+/// flush that had its turn.
+const ROWS_MIN: usize = 8;
+
+/// The end of a flush for so many sessions is looked for without sleep: meanwhile they come back one by one, and each would have to wake
+/// the worker.
+const CROWD: usize = 8;
 
 /// A flight's place on a server connection, once all it has to say is in the connection's hands.
 pub(super) struct Aboard {
@@ -181,8 +186,8 @@ impl Inner {
     /// Does the flush under way rather wait for a disk than for a processor, so that one beside it is answered sooner than one
     /// that waits for it?
     pub(super) fn waits_for_disk(&self) -> bool {
-        let small = self.batch.rows() < ROWS_MIN;
-        self.took >= if small { SLOW_SMALL } else { SLOW }
+        let few = self.here() < 2 * ROWS_MIN;
+        self.took >= if few { SLOW_FEW } else { SLOW }
     }
 
     /// Could a flight behind the one under way gain by it?
@@ -223,6 +228,9 @@ impl Lane {
         let (mut open, mut follower, mut committing) = (None, None, None);
         let mut may = self.may_be_followed(aboard);
         let mut given_up = std::pin::pin!(self.given_up.notified());
+        let limit = self.pool.settings.load().busy_poll;
+        let worth = tickets.len() >= CROWD && lock(&self.inner).took < limit;
+        let mut waits = BusyFlush::new(worth, Instant::now());
         let answered = std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(ended) = aboard.server.poll_unit(cx, reply) {
@@ -254,6 +262,7 @@ impl Lane {
             }
             let behind = || follower.as_ref().map_or(&[][..], |follower| &follower.next.flight.tickets);
             if !self.is_given_up(given_up.as_mut(), cx, || has_ended(tickets) && has_ended(behind())) {
+                waits.look_again(limit, cx);
                 return Poll::Pending;
             }
             aboard.server.cancel(self.pool.settings.load().server_connect_timeout);
