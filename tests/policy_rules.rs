@@ -857,6 +857,8 @@ fn a_roles_default_and_a_restart_with_another_default() {
     let mut stays = Raw::login(proxies[0].port(), "postgres");
     let mut sets = Raw::login(proxies[0].port(), "postgres");
     sets.rows("SET work_mem = '3MB'");
+    // Its session was asked what was set, and is not lost with the server.
+    assert_eq!(sets.value("SHOW work_mem").as_deref(), Some("3MB"));
     assert!(passed(&stays.query(TRICK)));
     server.psql("postgres", "ALTER SYSTEM SET standard_conforming_strings = off");
     server.stop();
