@@ -578,6 +578,42 @@ fn sql_may_speak_of_what_the_protocol_prepared() {
     }
 }
 
+/// What is run so may run another by its name, and that one the first.
+#[test]
+fn what_the_protocol_prepared_may_speak_of_what_it_prepared() {
+    let (server, proxy, database) = rotating("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        prepare(&mut raw, "plan", "EXPLAIN (VERBOSE, COSTS OFF) EXECUTE run");
+        prepare(&mut raw, "s", "SELECT 41 + 1 AS next");
+        prepare(&mut raw, "run", "EXECUTE s");
+        prepare(&mut raw, "over", "EXECUTE run");
+        prepare(&mut raw, "bound", "EXECUTE plan");
+        prepare(&mut raw, "self", "EXECUTE self");
+        prepare(&mut raw, "explained", "EXPLAIN EXECUTE explained");
+        prepare(&mut raw, "broken", "EXECUTE nobody");
+        let mut said = Vec::new();
+        for name in ["plan", "run", "over", "bound", "explained", "broken"] {
+            said.push(comparable(&ask(&mut raw, |o| put_run(o, name, &[]))));
+            said.push(comparable(&raw.query(&format!("EXECUTE {name}"))));
+            said.push(comparable(&ask(&mut raw, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes()))));
+        }
+        // It would go on up to the limit of the server's stack.
+        said.push(raw.error("EXECUTE self").sqlstate().to_string());
+        // One unit, in which what they speak of is prepared last.
+        said.push(comparable(&ask(&mut raw, |o| {
+            put_parse(o, "a", "EXPLAIN (COSTS OFF) EXECUTE b");
+            put_parse(o, "b", "EXECUTE s");
+            put_run(o, "a", &[]);
+            put_run(o, "b", &[]);
+        })));
+        said
+    });
+    for (direct, through) in said[0].iter().zip(&said[1]) {
+        assert_eq!(through, direct);
+    }
+}
+
 /// It takes the name away when it is run: not when it is prepared, and once.
 #[test]
 fn a_prepared_deallocate_does_what_it_does_directly() {

@@ -4,6 +4,7 @@
 //! Owns: which names the server connection at hand has been lent. The text goes as it was sent.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
@@ -40,6 +41,16 @@ struct Deallocating {
 /// Portals of one transaction that deallocate something. The name of one more stays.
 const DEALLOCATING_MAX: usize = 64;
 
+/// What a text speaks of may speak of others, and so on: behind so many names no more are looked for.
+const NESTED_MAX: usize = 64;
+
+/// Names that were met, and the statements to lend.
+#[derive(Default)]
+struct Found {
+    seen: HashSet<Box<[u8]>>,
+    statements: Vec<(Box<[u8]>, Arc<Statement>)>,
+}
+
 /// A Query that waits for the names it speaks of: one that cannot be prepared fails it, and behind an error it would be
 /// skipped up to a Sync that the client does not send.
 #[derive(Debug, Clone, Copy)]
@@ -68,26 +79,46 @@ impl State {
             return false;
         }
         let before = server.pipeline.len();
-        for name in statement_names(text, self.std_strings()) {
-            let doubted = self.is_doubted(&name);
-            if let Some(statement) = self
-                .names
-                .lookup(&name)
-                .filter(|own| is_the_clients_own(&name) && !doubted && (!is_run || self.may_lend(own)))
-            {
-                // Only the name matters to PREPARE and DEALLOCATE: nothing can fail for the text of the statement.
-                let (query, types) =
-                    if is_run { (&*statement.query, &*statement.types) } else { (&[][..], &[][..]) };
-                // Lent before in this unit, or in one that has failed.
-                f::put_target(&mut server.conn.out, f::CLOSE, b'S', &name);
-                f::put_parse(&mut server.conn.out, &name, query, types);
-                self.counts.server_parses += 1;
-                server.pipeline.push(Kind::Close, Action::Skip, false);
-                server.pipeline.push(Kind::Parse, Action::Skip, false);
-                self.lent.names.insert(told_apart(&name).into());
+        for (name, statement) in self.spoken_of(text, is_run) {
+            if self.is_doubted(&name) || (is_run && !self.may_lend(&statement)) {
+                continue;
             }
+            // Only the name matters to PREPARE and DEALLOCATE: nothing can fail for the text of the statement.
+            let (query, types) =
+                if is_run { (&*statement.query, &*statement.types) } else { (&[][..], &[][..]) };
+            // Lent before in this unit, or in one that has failed.
+            f::put_target(&mut server.conn.out, f::CLOSE, b'S', &name);
+            f::put_parse(&mut server.conn.out, &name, query, types);
+            self.counts.server_parses += 1;
+            server.pipeline.push(Kind::Close, Action::Skip, false);
+            server.pipeline.push(Kind::Parse, Action::Skip, false);
+            self.lent.names.insert(told_apart(&name).into());
         }
         server.pipeline.len() > before
+    }
+
+    /// The client's own statements that `text` speaks of. Where it runs them, each behind those that its own text speaks of: what
+    /// PostgreSQL tells of an EXECUTE when it is parsed is that of the statement it names.
+    fn spoken_of(&self, text: &[u8], is_run: bool) -> Vec<(Box<[u8]>, Arc<Statement>)> {
+        let mut found = Found::default();
+        self.find_spoken_of(text, is_run, &mut found);
+        found.statements
+    }
+
+    fn find_spoken_of(&self, text: &[u8], is_run: bool, found: &mut Found) {
+        for name in statement_names(text, self.std_strings()) {
+            let Some(statement) = self.names.lookup(&name).filter(|_| is_the_clients_own(&name)) else {
+                continue;
+            };
+            if !found.seen.insert(told_apart(&name).into()) {
+                continue;
+            }
+            let runs = is_run && statement.effects.intersects(Effects::EXECUTE);
+            if runs && found.seen.len() < NESTED_MAX {
+                self.find_spoken_of(&statement.query, true, found);
+            }
+            found.statements.push((name.into(), Arc::clone(statement)));
+        }
     }
 
     /// A text that rules judged is not given to a server that may read it otherwise now.
@@ -105,11 +136,11 @@ impl State {
         }
         let in_unit = server.pipeline.names_in_unit();
         let may_fail = found.intersects(Effects::EXECUTE) && server.pipeline.owes_end_of_unit();
-        let doubted = |name: &Vec<u8>| {
-            let known = self.names.lookup(name).is_some();
-            known && (may_fail || self.is_doubted(name) || self.names.is_in_doubt(name, in_unit))
+        let is_run = found.intersects(Effects::EXECUTE);
+        let doubted = |(name, _): &(Box<[u8]>, Arc<Statement>)| {
+            may_fail || self.is_doubted(name) || self.names.is_in_doubt(name, in_unit)
         };
-        if !statement_names(text, self.std_strings()).iter().any(doubted) {
+        if !self.spoken_of(text, is_run).iter().any(doubted) {
             return false;
         }
         self.await_answers(server);
