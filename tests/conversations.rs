@@ -303,8 +303,12 @@ fn converse(
         }
         let closed = !is_end(&seen);
         if closed {
-            // PostgreSQL says it twice, as an ERROR first.
-            let told = |m: &Message| m.tag == b::ERROR_RESPONSE && m.sqlstate() == "08P01";
+            // PostgreSQL says it twice, as an ERROR first. What it has not read yet resets the connection, which may take both away,
+            // and the CopyInResponse before them.
+            let told = |m: &Message| match m.tag {
+                b::ERROR_RESPONSE => m.sqlstate() == "08P01",
+                tag => tag == b::COPY_IN_RESPONSE,
+            };
             seen.truncate(seen.iter().rposition(|m| !told(m)).map_or(0, |last| last + 1));
         }
         let mut lines: Vec<String> = seen.iter().map(|m| outline(m) + "\n").collect();
