@@ -303,12 +303,8 @@ fn converse(
         }
         let closed = !is_end(&seen);
         if closed {
-            // PostgreSQL says it twice, as an ERROR first. What it has not read yet resets the connection, which may take both away,
-            // and the CopyInResponse before them.
-            let told = |m: &Message| match m.tag {
-                b::ERROR_RESPONSE => m.sqlstate() == "08P01",
-                tag => tag == b::COPY_IN_RESPONSE,
-            };
+            // PostgreSQL says it twice, as an ERROR first.
+            let told = |m: &Message| m.tag == b::ERROR_RESPONSE && m.sqlstate() == "08P01";
             seen.truncate(seen.iter().rposition(|m| !told(m)).map_or(0, |last| last + 1));
         }
         let mut lines: Vec<String> = seen.iter().map(|m| outline(m) + "\n").collect();
@@ -455,11 +451,14 @@ impl Sides {
     }
 
     /// What sleeps is cancelled, and PostgreSQL gives a CancelRequest to the process and to its group: the second signal may strike
-    /// what follows. Only what differs each time is a difference then.
+    /// what follows. And a connection that it closes is reset where it has not read all: what it said last may be lost. Only what
+    /// differs each time is a difference then.
     fn compare_in(&self, minor: u32, what: &str, steps: &[Vec<Vec<u8>>]) {
-        let times = if has_sleep(steps) { 5 } else { 1 };
-        let difference = (0..times).map_while(|_| self.difference(minor, what, steps)).nth(times - 1);
-        assert!(difference.is_none(), "{}", difference.unwrap_or_default());
+        for times in 1.. {
+            let Some(difference) = self.difference(minor, what, steps) else { break };
+            let may_vary = has_sleep(steps) || difference.contains("\n--\nclosed\n");
+            assert!(may_vary && times < 5, "{difference}");
+        }
     }
 
     fn difference(&self, minor: u32, what: &str, steps: &[Vec<Vec<u8>>]) -> Option<String> {
