@@ -207,6 +207,43 @@ impl Drop for BusyFlush {
     }
 }
 
+/// Rows of each session from which on a flush is one of pipelines.
+const ROWS_OF_A_PIPELINE: usize = 8;
+
+thread_local! {
+    /// Flushes of pipelines that this worker waits for.
+    static PIPELINES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A flush of pipelines is under way. As long as it is, the worker gives way to whoever waits for its core before it goes to sleep: a client
+/// that is still writing, the server that is still answering. What they have to say is then taken in at once, not bit by bit.
+#[derive(Debug)]
+pub struct PipelinesFlush(());
+
+impl PipelinesFlush {
+    /// `None`: with so many rows of so many sessions it is none. Of one session's it is not known whether others come.
+    pub fn begin(rows: usize, sessions: usize) -> Option<Self> {
+        let is_one = sessions > 1 && rows / sessions >= ROWS_OF_A_PIPELINE;
+        is_one.then(|| {
+            PIPELINES.set(PIPELINES.get().saturating_add(1));
+            Self(())
+        })
+    }
+}
+
+impl Drop for PipelinesFlush {
+    fn drop(&mut self) {
+        PIPELINES.set(PIPELINES.get().saturating_sub(1));
+    }
+}
+
+/// Hot path. The worker has nothing to do and is about to sleep.
+pub fn before_sleep() {
+    if PIPELINES.get() > 0 {
+        std::thread::yield_now();
+    }
+}
+
 /// Has the task polled again once the sockets were asked and everybody else had a turn.
 fn after_the_others(cx: &Context<'_>) {
     let mut cx = Context::from_waker(cx.waker());
@@ -313,5 +350,19 @@ mod tests {
         let mut wait = BusyWait::default();
         wait.look_again(Duration::ZERO, &Context::from_waker(std::task::Waker::noop()));
         assert!(matches!(wait.wait, Wait::None));
+    }
+
+    #[test]
+    fn a_flush_of_pipelines_is_one_of_many_rows_of_each_of_several_sessions() {
+        assert!(PipelinesFlush::begin(64, 1).is_none());
+        assert!(PipelinesFlush::begin(15, 2).is_none());
+        assert!(PipelinesFlush::begin(0, 0).is_none());
+        let first = PipelinesFlush::begin(16, 2);
+        let second = PipelinesFlush::begin(4096, 64);
+        assert!(first.is_some() && second.is_some());
+        assert_eq!(PIPELINES.get(), 2);
+        drop(first);
+        drop(second);
+        assert_eq!(PIPELINES.get(), 0);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 
 use super::{Proxy, ServeError};
+use crate::net::busy::before_sleep;
 use crate::pool::registry;
 use crate::settings::{Database, General, Settings};
 use crate::telemetry::events;
@@ -19,7 +20,7 @@ pub(super) struct Worker {
 }
 
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread().on_thread_park(before_sleep).enable_all().build()
 }
 
 /// As many open files as the system lets us have: each client is one. How many that is.

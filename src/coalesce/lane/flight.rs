@@ -20,6 +20,7 @@ use super::{COPIES_ONLY, Lane, Owner, lock};
 use crate::coalesce::batch::{Cargo, copy_context};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
+use crate::net::busy::PipelinesFlush;
 use crate::pool::Checkout;
 use crate::proto::prepared::Statement;
 use crate::proto::vars::Whose;
@@ -408,8 +409,12 @@ impl Flight {
             let raw_behind = lane.names_first();
             let mut reply = Reply { raw_left: statements, raw_behind, ..Reply::default() };
             let tags = lane.tags_before_commit(batch, place.sent.guard);
+            // Of several tables each block sends a row or two.
+            let one_table = lane.parts.is_empty();
+            let pipelines = one_table.then(|| PipelinesFlush::begin(batch.rows(), batch.units()));
             let (finished, follower) =
                 lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply, tags).await;
+            drop(pipelines);
             self.note(&place, &mut reply, seen);
             let Aboard { mut server, sent: Sent { guard, .. }, prepares, behind, .. } = place;
             if finished.is_err() {
