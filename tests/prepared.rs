@@ -614,6 +614,28 @@ fn what_the_protocol_prepared_may_speak_of_what_it_prepared() {
     }
 }
 
+/// Behind what ties it to its connection, in the same write, and so does this.
+#[test]
+fn a_name_that_sql_makes_behind_a_listen_is_taken() {
+    let (server, proxy, database) = rotating("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        prepare(&mut raw, "s", "SELECT 's'");
+        raw.send(&build(|o| {
+            ["LISTEN a", "PREPARE a AS SELECT 8", "SHOW work_mem"]
+                .map(|text| f::put_query(o, text.as_bytes()))
+                .into_iter()
+                .collect()
+        }));
+        let mut said: Vec<_> = (0..3).map(|_| comparable(&raw.read_until_ready())).collect();
+        said.push(failure(&mut raw, |o| put_parse(o, "a", "SELECT 9")));
+        said.push(run(&mut raw, "a", &[]));
+        said
+    });
+    assert_eq!(said[1], said[0]);
+    assert_eq!(said[0][3], "42P05");
+}
+
 /// It takes the name away when it is run: not when it is prepared, and once.
 #[test]
 fn a_prepared_deallocate_does_what_it_does_directly() {

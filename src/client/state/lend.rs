@@ -294,6 +294,8 @@ impl State {
             return Ok(Taken::Later);
         }
         self.awaiting = true;
+        self.effects_of(text);
+        self.note_query(text, found);
         self.expect_moves(text, found);
         self.send_query(text, fold, server);
         Ok(Taken::Done)
