@@ -368,6 +368,8 @@ struct Sides {
     admin: RefCell<Raw>,
     watcher: RefCell<Raw>,
     moves: RefCell<Moves>,
+    /// Of the startup packet.
+    options: Option<&'static str>,
 }
 
 /// One of the pool's two connections is another client's every other time, so that what has no transaction open gets the other;
@@ -401,14 +403,19 @@ impl Sides {
         let other = Raw::login(proxies[1].1.port(), &database);
         let console = Raw::login(proxies[1].1.port(), "pgsluice");
         let moves = RefCell::new(Moves { other, console, times: 0 });
-        Self { pg, proxies, database, admin, watcher, moves }
+        Self { pg, proxies, database, admin, watcher, moves, options: None }
+    }
+
+    fn startup(&self) -> Vec<(&str, &str)> {
+        let options = self.options.map(|options| ("options", options));
+        [("user", "postgres"), ("database", &*self.database)].into_iter().chain(options).collect()
     }
 
     /// `minor` is that of the protocol's version.
     fn run(&self, port: u16, minor: u32, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
         self.clean();
         let mut raw = Raw::connect(port);
-        raw.startup(3 << 16 | minor, &[("user", "postgres"), ("database", &self.database)]);
+        raw.startup(3 << 16 | minor, &self.startup());
         raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
         let over = AtomicBool::new(!has_sleep(steps));
         let heard = &AtomicUsize::new(0);
@@ -480,6 +487,49 @@ impl Sides {
                 )
             })
         })
+    }
+}
+
+/// Whose turn it is, and what is said.
+type Turn = (usize, Vec<Vec<u8>>);
+
+impl Sides {
+    fn run_two(&self, port: u16, turns: &[Turn]) -> String {
+        self.clean();
+        let mut raws = [0, 1].map(|_| {
+            let mut raw = Raw::connect(port);
+            raw.startup(3 << 16, &self.startup());
+            raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
+            raw
+        });
+        let mut said = String::new();
+        for (who, step) in turns {
+            let heard = &AtomicUsize::new(0);
+            let answers = converse(&mut raws[*who], std::slice::from_ref(step), heard, |_| {});
+            said += &format!("-- {who}\n{}", answers.concat());
+            if answers.len() > 1 {
+                break;
+            }
+        }
+        said
+    }
+
+    fn compare_two(&self, what: &str, turns: &[Turn]) {
+        let direct = self.run_two(self.pg.port(), turns);
+        for (mode, proxy) in &self.proxies[..2] {
+            let through = self.run_two(proxy.port(), turns);
+            let turns = || {
+                turns
+                    .iter()
+                    .map(|(who, step)| format!("{who}: {}\n", step.concat().escape_ascii()))
+                    .collect::<String>()
+            };
+            assert!(
+                direct == through || is_of_untold_types(&direct, &through),
+                "{what}, {mode} mode, {}\ndirect:\n{direct}\nthrough:\n{through}",
+                turns()
+            );
+        }
     }
 }
 
@@ -785,10 +835,12 @@ fn cut(r: &mut Seeded, bytes: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn nobody_can_tell_in_any_state() {
-    let sides = Sides::new();
+    let mut sides = Sides::new();
     let seed = from_env("PGSLUICE_TEST_SEED", 0);
     println!("PGSLUICE_TEST_SEED={seed}");
     for seed in seed..seed + from_env("PGSLUICE_TEST_CONVERSATIONS", CONVERSATIONS) {
+        // What a client's RESET and DISCARD ALL bring back.
+        sides.options = (seed % 3 == 2).then_some("-c work_mem=7MB -c DateStyle=SQL");
         let mut r = Seeded(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let palette = if r.one_in(2) { palette(&mut r) } else { Vec::new() };
         let mut steps: Vec<Vec<u8>> = (0..1 + r.below(5))
@@ -802,6 +854,38 @@ fn nobody_can_tell_in_any_state() {
         let minor = [0, 2][r.below(2)];
         sides.compare_in(minor, &format!("seed {seed}, protocol 3.{minor}"), &steps);
     }
+}
+
+/// What two clients do in turn, each in its own time, is what each of them alone would see: neither has what the other set, made
+/// or prepared. A lock that the other holds is waited for so long; what would wait for a cancel, or come when it comes, is left out.
+#[test]
+fn nobody_can_tell_beside_another() {
+    let sides = Sides { options: Some("-c lock_timeout=100ms"), ..Sides::new() };
+    let seed = from_env("PGSLUICE_TEST_SEED", 0);
+    println!("PGSLUICE_TEST_SEED={seed}");
+    for seed in seed..seed + from_env("PGSLUICE_TEST_CONVERSATIONS", CONVERSATIONS / 2) {
+        let mut r = Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let palette = palette(&mut r);
+        let mut spared = [Spared::default(), Spared::default()];
+        let steps: Vec<_> = (0..4 + r.below(8))
+            .map(|_| {
+                let who = r.below(2);
+                let said: Vec<u8> = (0..1 + r.below(5))
+                    .map(|_| any(&mut r, &palette))
+                    .filter(|bytes| !waits_or_notifies(bytes))
+                    .flatten()
+                    .collect();
+                (who, cut(&mut r, &spared[who].spare(&said)))
+            })
+            .collect();
+        sides.compare_two(&format!("seed {seed}"), &steps);
+    }
+}
+
+fn waits_or_notifies(bytes: &[u8]) -> bool {
+    let words: [&[u8]; 4] = [b"pg_sleep", b"NOTIFY", b"pg_notify", b"\x00d\x00"];
+    let has = |word: &[u8]| bytes.windows(word.len()).any(|window| window == word);
+    words.iter().any(|word| has(word)) || has(&SLEEP_OID.to_be_bytes())
 }
 
 /// How far COPY had read when it failed, nobody but the server knows: what stands behind a Sync among its data is run, what
@@ -829,6 +913,27 @@ fn a_copy_that_fails_ends_at_the_sync_that_it_had_not_read() {
                     sides.compare(&what, &[vec![bytes], vec![query("SELECT count(*) FROM t")]]);
                 }
             }
+        }
+    }
+}
+
+/// It is no data that ends, and no Query: the server answers at the Sync, also where what it runs brings back what the startup packet set.
+#[test]
+fn the_end_of_a_copy_that_is_none_is_not_waited_for() {
+    let sides = Sides { options: Some("-c work_mem=7MB"), ..Sides::new() };
+    for end in [copy_done(), message(f::COPY_FAIL, b"no\0")] {
+        for text in ["DISCARD ALL", "RESET ALL", "SELECT 1"] {
+            let unit =
+                |rest: &[Vec<u8>]| [&[bind("", "a", None)], rest, &[end.clone(), sync()]].concat().concat();
+            sides.compare_apart_and_together(&[
+                &[parse("a", text), sync()].concat(),
+                &unit(&[]),
+                &unit(&[execute("", 0)]),
+                &unit(&[execute("", 0), copy(), data("5\n")]),
+                &[query(&format!("{text}; COPY t FROM STDIN")), data("5\n"), end.clone()].concat(),
+                &[query("RESET work_mem; COPY t FROM STDIN"), data("5\n"), end.clone()].concat(),
+                &query("SHOW work_mem"),
+            ]);
         }
     }
 }

@@ -244,6 +244,12 @@ impl Pipeline {
         self.copy_in
     }
 
+    /// It reads them for a Query, whose ReadyForQuery comes without a Sync.
+    pub fn in_copy_of_query(&self) -> bool {
+        let front = self.owed.iter().find(|o| o.kind != Kind::CopyEnd);
+        self.copy_in && front.is_some_and(|o| o.kind == Kind::Query)
+    }
+
     /// An error was answered and no Sync came since: what the client sends is to be dropped.
     pub fn is_discarding(&self) -> bool {
         self.discarding

@@ -159,6 +159,8 @@ fn has_to_wait(walk: &mut Pass<'_>, state: &mut State, server: &mut ServerConn) 
     if state.awaiting {
         let is_answered = server.pipeline.is_empty() || server.pipeline.in_copy_in();
         if !is_answered || state.vars.withheld == Withheld::Ready {
+            walk.copy(&mut server.conn.out);
+            state.urge(server);
             return true;
         }
         state.awaiting = false;

@@ -29,10 +29,13 @@ impl State {
         if !whole {
             return Taken::NeedWhole;
         }
-        let open = server.pipeline.in_copy_in();
+        let folded = self.fold.sync_owed && server.pipeline.in_copy_in();
+        // Where it ends no Query the server says nothing before the client's Sync.
+        if folded || server.pipeline.in_copy_of_query() {
+            self.await_giving_back();
+        }
         server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
-        self.await_giving_back();
-        if !(self.fold.sync_owed && open) {
+        if !folded {
             return Taken::Forward;
         }
         let ServerConn { conn, pipeline, .. } = server;

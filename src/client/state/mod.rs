@@ -731,7 +731,7 @@ impl State {
     /// What follows waits until everything is answered, and the server is made to answer.
     pub(in crate::client) fn await_answers(&mut self, server: &mut ServerConn) {
         f::put_empty(&mut server.conn.out, f::FLUSH);
-        self.awaiting = true;
+        (self.awaiting, self.urged) = (true, true);
     }
 
     fn owe(&self, server: &mut ServerConn, kind: Kind) -> Taken {
