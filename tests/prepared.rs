@@ -614,6 +614,37 @@ fn what_the_protocol_prepared_may_speak_of_what_it_prepared() {
     }
 }
 
+/// What an EXECUTE returns is that of the statement that has the name when it is parsed, whatever was said of an earlier one, also to
+/// others.
+#[test]
+fn an_execute_prepared_again_is_described_anew() {
+    let (server, proxy, database) = one("");
+    let said = [server.port(), proxy.port()].map(|port| {
+        let mut raws = [0, 1].map(|_| Raw::login(port, &database));
+        let mut said = Vec::new();
+        let mut describe = |raw: &mut Raw| {
+            said.push(comparable(&ask(raw, |o| {
+                put_close(o, "e");
+                put_parse(o, "e", "EXECUTE s");
+                f::put_target(o, f::DESCRIBE, b'S', b"e");
+            })));
+        };
+        for raw in &mut raws {
+            describe(raw);
+        }
+        for text in ["SELECT 1 AS one", "SELECT 2 AS two, 3 AS three", "INSERT INTO pg_temp.t VALUES (1)"] {
+            raws[0].rows("CREATE TEMP TABLE IF NOT EXISTS t (a int)");
+            raws[0].rows(&format!("PREPARE s AS {text}"));
+            describe(&mut raws[0]);
+            raws[0].rows("DEALLOCATE s");
+            describe(&mut raws[0]);
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+    assert!(said[0][2].contains("one") && said[0][4].contains("three"), "{:?}", said[0]);
+}
+
 /// Behind what ties it to its connection, in the same write, and so does this.
 #[test]
 fn a_name_that_sql_makes_behind_a_listen_is_taken() {

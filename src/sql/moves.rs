@@ -102,6 +102,12 @@ pub fn may_be_several(text: &[u8]) -> bool {
     memchr::memchr(b';', text.strip_suffix(b";").unwrap_or(text)).is_some()
 }
 
+/// Is the first statement of this text an EXECUTE? What it returns is told when it is parsed.
+pub fn is_execute(text: &[u8]) -> bool {
+    let first = tokens_of(text, true).find(|&token| !is_mark(Some(token), b";"));
+    is_word(first, &["execute"])
+}
+
 /// Statements of one of these make nothing, and most texts begin so.
 const MAKE_NOTHING: &[&str] = &["insert", "update", "delete", "merge"];
 
@@ -300,6 +306,18 @@ mod tests {
     }
 
     #[test]
+    fn an_execute_is_known_by_its_first_word() {
+        for text in ["EXECUTE a", " /* a */ execute a(1)", ";\n;Execute \"a\"", "-- a\nEXECUTE a"] {
+            assert!(is_execute(text.as_bytes()), "{text}");
+        }
+        for text in
+            ["", ";", "EXPLAIN EXECUTE a", "SELECT execute", "\"execute\" a", "executes", "/* EXECUTE a"]
+        {
+            assert!(!is_execute(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
     fn whatever_else_may() {
         for text in [
             "SELECT set_config('search_path', 'a', true)",
@@ -402,6 +420,7 @@ mod tests {
         fn no_text_panics(text in proptest::collection::vec(any::<u8>(), 0..60)) {
             may_change_meaning(&text, Effects::NONE);
             makes_for_all(&text);
+            is_execute(&text);
         }
 
         #[test]

@@ -15,7 +15,7 @@ use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements}
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::Effects;
-use crate::sql::moves::makes_for_all;
+use crate::sql::moves::{is_execute, makes_for_all};
 use crate::sql::scan::params_of;
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
@@ -305,9 +305,9 @@ impl State {
         }
     }
 
-    /// Also as long as it is not known how a text is read.
+    /// Also as long as it is not known how a text is read, and where it returns what a statement does that has the name now.
     fn is_apart(&self, text: &[u8]) -> bool {
-        self.meaning.open || (self.is_reading_in_doubt() && self.may_misread(text))
+        self.meaning.open || is_execute(text) || (self.is_reading_in_doubt() && self.may_misread(text))
     }
 
     /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
