@@ -621,6 +621,7 @@ fn an_execute_prepared_again_is_described_anew() {
     let (server, proxy, database) = one("");
     let said = [server.port(), proxy.port()].map(|port| {
         let mut raws = [0, 1].map(|_| Raw::login(port, &database));
+        raws[0].rows("CREATE TABLE IF NOT EXISTS kept (a int)");
         let mut said = Vec::new();
         let mut describe = |raw: &mut Raw| {
             said.push(comparable(&ask(raw, |o| {
@@ -632,8 +633,7 @@ fn an_execute_prepared_again_is_described_anew() {
         for raw in &mut raws {
             describe(raw);
         }
-        for text in ["SELECT 1 AS one", "SELECT 2 AS two, 3 AS three", "INSERT INTO pg_temp.t VALUES (1)"] {
-            raws[0].rows("CREATE TEMP TABLE IF NOT EXISTS t (a int)");
+        for text in ["SELECT 1 AS one", "SELECT 2 AS two, 3 AS three", "INSERT INTO kept VALUES (1)"] {
             raws[0].rows(&format!("PREPARE s AS {text}"));
             describe(&mut raws[0]);
             raws[0].rows("DEALLOCATE s");
