@@ -175,6 +175,8 @@ const MORE_TEXTS: &[&str] = &[
 const ANOTHER: &str = "from another";
 /// `pg_sleep`, to be called as a function.
 const SLEEP_OID: u32 = 2626;
+/// `pg_notify`, the same.
+const NOTIFY_OID: u32 = 3036;
 /// Ends by a CancelRequest only.
 const SLEEP: &str = "SELECT pg_sleep(600)";
 
@@ -319,10 +321,13 @@ fn converse(
     answers
 }
 
+fn has_one_of(bytes: &[u8], words: &[&[u8]]) -> bool {
+    words.iter().any(|word| bytes.windows(word.len()).any(|window| window == *word))
+}
+
 fn has_sleep(steps: &[Vec<Vec<u8>>]) -> bool {
     let words: [&[u8]; 2] = [b"pg_sleep", &SLEEP_OID.to_be_bytes()];
-    let has = |bytes: &[u8]| words.iter().any(|word| bytes.windows(word.len()).any(|window| window == *word));
-    steps.iter().any(|step| has(&step.concat()))
+    steps.iter().any(|step| has_one_of(&step.concat(), &words))
 }
 
 /// One CancelRequest for each statement that sleeps, until it is over. As long as answers come, nothing does.
@@ -406,17 +411,19 @@ impl Sides {
         Self { pg, proxies, database, admin, watcher, moves, options: None }
     }
 
-    fn startup(&self) -> Vec<(&str, &str)> {
+    /// `minor` is that of the protocol's version.
+    fn login(&self, port: u16, minor: u32) -> Raw {
         let options = self.options.map(|options| ("options", options));
-        [("user", "postgres"), ("database", &*self.database)].into_iter().chain(options).collect()
+        let settings = [("user", "postgres"), ("database", &*self.database)].into_iter().chain(options);
+        let mut raw = Raw::connect(port);
+        raw.startup(3 << 16 | minor, &settings.collect::<Vec<_>>());
+        raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
+        raw
     }
 
-    /// `minor` is that of the protocol's version.
     fn run(&self, port: u16, minor: u32, steps: &[Vec<Vec<u8>>]) -> Vec<String> {
         self.clean();
-        let mut raw = Raw::connect(port);
-        raw.startup(3 << 16 | minor, &self.startup());
-        raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
+        let mut raw = self.login(port, minor);
         let over = AtomicBool::new(!has_sleep(steps));
         let heard = &AtomicUsize::new(0);
         let cancel = &cancel_packet(raw.pid, &raw.key);
@@ -496,12 +503,7 @@ type Turn = (usize, Vec<Vec<u8>>);
 impl Sides {
     fn run_two(&self, port: u16, turns: &[Turn]) -> String {
         self.clean();
-        let mut raws = [0, 1].map(|_| {
-            let mut raw = Raw::connect(port);
-            raw.startup(3 << 16, &self.startup());
-            raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
-            raw
-        });
+        let mut raws = [0, 1].map(|_| self.login(port, 0));
         let mut said = String::new();
         for (who, step) in turns {
             let heard = &AtomicUsize::new(0);
@@ -658,7 +660,7 @@ fn function_with_effect(r: &mut Seeded) -> Vec<u8> {
         2 => (call(2078, &["TimeZone", "UTC", "t"]), "SHOW TimeZone"),
         3 => (call(2078, &["application_name", "w", "f"]), "SHOW application_name"),
         4 => (call(2078, &["TimeZone", "nowhere", "f"]), "SHOW TimeZone"),
-        5 => (call(3036, &["a", "d"]), "LISTEN a"),
+        5 => (call(NOTIFY_OID, &["a", "d"]), "LISTEN a"),
         6 => (
             call(2880, &["1"]),
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
@@ -886,9 +888,8 @@ fn nobody_can_tell_beside_another() {
 }
 
 fn waits_or_notifies(bytes: &[u8]) -> bool {
-    let words: [&[u8]; 4] = [b"pg_sleep", b"NOTIFY", b"pg_notify", b"\x00d\x00"];
-    let has = |word: &[u8]| bytes.windows(word.len()).any(|window| window == word);
-    words.iter().any(|word| has(word)) || has(&SLEEP_OID.to_be_bytes())
+    let oids = [SLEEP_OID, NOTIFY_OID].map(u32::to_be_bytes);
+    has_one_of(bytes, &[b"pg_sleep", b"NOTIFY", b"pg_notify", &oids[0], &oids[1]])
 }
 
 /// How far COPY had read when it failed, nobody but the server knows: what stands behind a Sync among its data is run, what

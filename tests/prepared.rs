@@ -35,6 +35,10 @@ fn put_run(out: &mut Vec<u8>, name: &str, params: &[&str]) {
     f::put_execute(out, b"", 0);
 }
 
+fn put_queries(out: &mut Vec<u8>, texts: &[&str]) {
+    texts.iter().for_each(|text| f::put_query(out, text.as_bytes()));
+}
+
 fn put_close(out: &mut Vec<u8>, name: &str) {
     f::put_target(out, f::CLOSE, b'S', name.as_bytes());
 }
@@ -541,12 +545,7 @@ fn sql_may_speak_of_what_the_protocol_prepared() {
         ] {
             said.push(comparable(&raw.query(text)));
         }
-        raw.send(&build(|o| {
-            ["BEGIN", "EXECUTE s(1)", "COMMIT"]
-                .map(|text| f::put_query(o, text.as_bytes()))
-                .into_iter()
-                .collect()
-        }));
+        raw.send(&build(|o| put_queries(o, &["BEGIN", "EXECUTE s(1)", "COMMIT"])));
         said.extend((0..3).map(|_| comparable(&raw.read_until_ready())));
         for name in ["", "e"] {
             said.push(comparable(&ask(&mut raw, |o| {
@@ -652,12 +651,7 @@ fn a_name_that_sql_makes_behind_a_listen_is_taken() {
     let said = [server.port(), proxy.port()].map(|port| {
         let mut raw = Raw::login(port, &database);
         prepare(&mut raw, "s", "SELECT 's'");
-        raw.send(&build(|o| {
-            ["LISTEN a", "PREPARE a AS SELECT 8", "SHOW work_mem"]
-                .map(|text| f::put_query(o, text.as_bytes()))
-                .into_iter()
-                .collect()
-        }));
+        raw.send(&build(|o| put_queries(o, &["LISTEN a", "PREPARE a AS SELECT 8", "SHOW work_mem"])));
         let mut said: Vec<_> = (0..3).map(|_| comparable(&raw.read_until_ready())).collect();
         said.push(failure(&mut raw, |o| put_parse(o, "a", "SELECT 9")));
         said.push(run(&mut raw, "a", &[]));
@@ -1271,7 +1265,7 @@ fn what_a_pipelined_transaction_sets_is_its_own_whatever_is_answered_meanwhile()
     let proxy = Proxy::to(Postgres::shared(), "default_pool_size = 1", "", "");
     let (mut own, mut other) = (Raw::login(proxy.port(), "postgres"), Raw::login(proxy.port(), "postgres"));
     let texts = ["SELECT 1", "BEGIN", "SET LOCAL DateStyle = 'ISO, DMY'"];
-    own.send(&build(|o| texts.iter().for_each(|text| f::put_query(o, text.as_bytes()))));
+    own.send(&build(|o| put_queries(o, &texts)));
     texts.iter().for_each(|_| drop(own.read_until_ready()));
     prepare(&mut own, "own", DATE);
     assert_eq!(run(&mut own, "own", &[]), "3");

@@ -158,14 +158,9 @@ fn has_to_wait(walk: &mut Pass<'_>, state: &mut State, server: &mut ServerConn) 
     }
     if state.awaiting {
         let is_answered = server.pipeline.is_empty() || server.pipeline.in_copy_in();
-        if !is_answered || state.vars.withheld == Withheld::Ready {
-            walk.copy(&mut server.conn.out);
-            state.urge(server);
-            return true;
-        }
-        state.awaiting = false;
+        state.awaiting = !is_answered || state.vars.withheld == Withheld::Ready;
     }
-    if server.pipeline.len() >= PIPELINE_MAX {
+    if state.awaiting || server.pipeline.len() >= PIPELINE_MAX {
         walk.copy(&mut server.conn.out);
         state.urge(server);
         return true;

@@ -12,6 +12,7 @@ use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement, told_apart};
 use crate::server::ServerConn;
 use crate::sql::effects::{Effects, NameMove, deallocated_name, name_moves, statement_names};
+use crate::sql::moves::makes_for_all;
 use crate::wire::{TransactionStatus, frontend as f};
 
 /// Such a text says so.
@@ -135,8 +136,8 @@ impl State {
             return false;
         }
         let in_unit = server.pipeline.names_in_unit();
-        let may_fail = found.intersects(Effects::EXECUTE) && server.pipeline.owes_end_of_unit();
         let is_run = found.intersects(Effects::EXECUTE);
+        let may_fail = is_run && server.pipeline.owes_end_of_unit();
         let doubted = |(name, _): &(Box<[u8]>, Arc<Statement>)| {
             may_fail || self.is_doubted(name) || self.names.is_in_doubt(name, in_unit)
         };
@@ -294,8 +295,8 @@ impl State {
             return Ok(Taken::Later);
         }
         self.awaiting = true;
-        self.effects_of(text);
-        self.note_query(text, found);
+        self.note_in_flight(found);
+        self.note_query(text, found, makes_for_all(text));
         self.expect_moves(text, found);
         self.send_query(text, fold, server);
         Ok(Taken::Done)

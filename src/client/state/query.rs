@@ -37,8 +37,9 @@ impl State {
         if let Some(error) = self.state_refusal(found) {
             return Ok(self.refuse(Kind::Query, error, server));
         }
-        self.renew_plans(found, makes_for_all(text), server);
-        self.note_query(text, found);
+        let makes = makes_for_all(text);
+        self.renew_plans(found, makes, server);
+        self.note_query(text, found, makes);
         self.awaiting |= found.intersects(FORGETS_NAMES);
         self.await_giving_back();
         self.note_custom_settings(text, found);
@@ -60,9 +61,9 @@ impl State {
 
     /// What it may leave behind in the session, and what is read otherwise behind it. Of one that waits it is noted again: what came
     /// before it may have been settled meanwhile, and all that was noted so far with it.
-    pub(super) fn note_query(&mut self, text: &[u8], found: Effects) {
+    pub(super) fn note_query(&mut self, text: &[u8], found: Effects, makes: bool) {
         self.tainted(found, text);
-        self.note_made(makes_for_all(text));
+        self.note_made(makes);
         // Of several statements only the first was looked at.
         self.meaning.open |= may_be_several(text);
     }
