@@ -62,10 +62,13 @@ impl Rules {
         Self::merge([global, database, user])
     }
 
-    /// The strictest of all policies that apply. Where none says anything: everything
-    /// passes, FunctionCall too unless Query is restricted, and a rule rejects.
+    /// The strictest of all policies that apply, the first of which is `[policy]`. Where none says anything: everything
+    /// passes, FunctionCall too unless Query is restricted, and a rule rejects. A policy that forbids something and does not say
+    /// what becomes of that has it from the first, so that nobody's `report` loosens what others forbid.
     pub fn merge<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         let mut all = Policy::default();
+        let mut policies = policies.into_iter().peekable();
+        let unless_said = policies.peek().and_then(|first| first.enforce).unwrap_or(Enforce::Reject);
         for policy in policies {
             // `None` is below every `Some`, and the variants are in order of strictness.
             all.simple_query = all.simple_query.max(policy.simple_query);
@@ -74,7 +77,7 @@ impl Rules {
             all.replication = all.replication.max(policy.replication);
             all.statements = all.statements.max(policy.statements);
             all.allow_list = all.allow_list.max(policy.allow_list);
-            all.enforce = all.enforce.max(policy.enforce);
+            all.enforce = all.enforce.max(policy.enforce.or(policy.forbids().then_some(unless_said)));
         }
         let simple_query = all.simple_query.unwrap_or_default();
         let as_strict = if simple_query == SimpleQuery::Allow { Switch::Allow } else { Switch::Deny };
@@ -145,7 +148,8 @@ impl Rules {
     pub fn distrust_what_was_prepared(&self, old: &Self) -> bool {
         let lists = self.allow_list >= AllowListMode::Report
             && (self.allow_list > old.allow_list || self.lists != old.lists);
-        self.statements > old.statements || self.sql_prepare > old.sql_prepare || lists
+        let enforced = self.reads_texts() && self.enforce > old.enforce;
+        self.statements > old.statements || self.sql_prepare > old.sql_prepare || lists || enforced
     }
 
     /// The level for Query messages.

@@ -207,7 +207,7 @@ fn samples(out: &mut String, rules: &Rules) {
 
 /// What becomes of a text as Query and as Parse.
 fn both(rules: &Rules, text: &[u8], readings: &mut Readings) -> [Verdict; 2] {
-    let parse = texts::judge_text(rules, text, PLAIN, false, readings).verdict;
+    let parse = texts::judge_text(rules, text, PLAIN, texts::Unseen::default(), readings).verdict;
     let query = match policy::judge_query(rules, text, PLAIN, readings) {
         passes @ (Verdict::Pass | Verdict::Single) => match &parse {
             Verdict::Pass => passes,

@@ -720,6 +720,16 @@ pub struct Policy {
     pub enforce: Option<Enforce>,
 }
 
+impl Policy {
+    /// It forbids something.
+    pub fn forbids(&self) -> bool {
+        self.simple_query > Some(SimpleQuery::Allow)
+            || [self.function_call, self.sql_prepare, self.replication].contains(&Some(Switch::Deny))
+            || self.statements > Some(Statements::All)
+            || self.allow_list >= Some(AllowListMode::Report)
+    }
+}
+
 /// The rule for kinds of statements, from open to strict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Statements {

@@ -171,6 +171,107 @@ const MORE_TEXTS: &[&str] = &[
     "COPY (SELECT pg_sleep(600)) TO STDOUT",
 ];
 
+/// What changes under statements that are prepared, and what is read and written of it.
+const CHANGING_TEXTS: &[&str] = &[
+    "ALTER TABLE t ADD COLUMN b int",
+    "ALTER TABLE t ADD COLUMN b text DEFAULT 'd'",
+    "ALTER TABLE t DROP COLUMN b",
+    "ALTER TABLE t DROP COLUMN IF EXISTS b",
+    "ALTER TABLE t ALTER COLUMN a TYPE bigint",
+    "ALTER TABLE t ALTER COLUMN a TYPE int USING a::int",
+    "ALTER TABLE t ALTER COLUMN a TYPE text",
+    "ALTER TABLE t RENAME TO v",
+    "ALTER TABLE v RENAME TO t",
+    "ALTER TABLE t RENAME COLUMN a TO z",
+    "ALTER TABLE t RENAME COLUMN z TO a",
+    "ALTER TABLE t ALTER COLUMN a SET DEFAULT 7",
+    "ALTER TABLE t ALTER COLUMN a SET NOT NULL",
+    "ALTER TABLE t ADD CONSTRAINT c CHECK (a::int <> 3)",
+    "ALTER TABLE t DROP CONSTRAINT c",
+    "ALTER TABLE t SET SCHEMA s",
+    "ALTER TABLE s.t SET SCHEMA public",
+    "DROP TABLE t",
+    "DROP TABLE t; CREATE TABLE t (a int, b int)",
+    "CREATE TABLE t (a int)",
+    "CREATE TABLE t (a text, b int)",
+    "CREATE TABLE IF NOT EXISTS t (a int)",
+    "CREATE TABLE v (a int)",
+    "CREATE SCHEMA s",
+    "CREATE TABLE s.t (a text)",
+    "CREATE TABLE s.t (a int, b int)",
+    "DROP SCHEMA s CASCADE",
+    "SET search_path = s, public",
+    "SET search_path = public",
+    "SET LOCAL search_path = s",
+    "RESET search_path",
+    "CREATE TEMP TABLE t (a bigint)",
+    "CREATE TEMP TABLE t ON COMMIT DROP AS SELECT 1 AS a",
+    "DROP TABLE pg_temp.t",
+    "DISCARD TEMP",
+    "CREATE VIEW w AS SELECT * FROM t",
+    "CREATE OR REPLACE VIEW w AS SELECT a, 1 AS b FROM t",
+    "CREATE VIEW t AS SELECT 1 AS a",
+    "DROP VIEW IF EXISTS w",
+    "DROP VIEW t",
+    "CREATE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1 + 1'",
+    "CREATE OR REPLACE FUNCTION f(int) RETURNS int LANGUAGE sql AS 'SELECT $1 + 2'",
+    "CREATE FUNCTION f(text) RETURNS text LANGUAGE sql AS 'SELECT $1'",
+    "DROP FUNCTION f(int)",
+    "CREATE UNIQUE INDEX i ON t (a)",
+    "DROP INDEX IF EXISTS i",
+    "CREATE RULE r AS ON INSERT TO t DO ALSO NOTHING",
+    "CREATE RULE r AS ON INSERT TO t DO ALSO SELECT 5",
+    "DROP RULE r ON t",
+    "SELECT 1 AS a, 2 AS b INTO v",
+    "DISCARD ALL",
+    "DEALLOCATE ALL",
+    "TRUNCATE t",
+    "COMMENT ON TABLE t IS 'x'",
+];
+
+/// What is read and written where that happens.
+const USING_TEXTS: &[&str] = &[
+    "SELECT * FROM t",
+    "TABLE t",
+    "SELECT a FROM t",
+    "SELECT * FROM t WHERE a = $1",
+    "SELECT count(*) FROM t x",
+    "INSERT INTO t VALUES (1)",
+    "INSERT INTO t VALUES ('2')",
+    "INSERT INTO t VALUES ($1)",
+    "INSERT INTO t (a) VALUES ($1) RETURNING *",
+    "INSERT INTO t VALUES ($1) RETURNING a",
+    "INSERT INTO t VALUES ($1, 4)",
+    "INSERT INTO t SELECT 6",
+    "UPDATE t SET a = $1",
+    "UPDATE t SET a = '9' RETURNING *",
+    "DELETE FROM t WHERE a = $1",
+    "DELETE FROM t",
+    "SELECT * FROM w",
+    "SELECT * FROM v",
+    "SELECT * FROM s.t",
+    "INSERT INTO s.t VALUES ($1)",
+    "INSERT INTO w VALUES ($1)",
+    "SELECT f($1)",
+    "SELECT f(1)",
+    "SELECT f('1')",
+    "COPY t FROM STDIN",
+    "COPY t TO STDOUT",
+    "PREPARE pp AS SELECT * FROM t",
+    "EXECUTE pp",
+    "PREPARE b AS INSERT INTO t VALUES ($1)",
+    "EXECUTE b(1)",
+    "EXECUTE a",
+    "EXPLAIN (COSTS OFF) EXECUTE a",
+    "SHOW search_path",
+    "SELECT 't'::regclass::text",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "SAVEPOINT a",
+    "ROLLBACK TO a",
+];
+
 /// What another session's notifications begin with.
 const ANOTHER: &str = "from another";
 /// `pg_sleep`, to be called as a function.
@@ -397,11 +498,24 @@ impl Moves {
 
 impl Sides {
     fn new() -> Self {
+        Self::with(2)
+    }
+
+    /// So many server connections.
+    fn with(connections: usize) -> Self {
         let pg = Postgres::shared();
         let database = pg.fresh_database("CREATE TABLE t (a int CHECK (a < 100))");
         let rest = "[policy]\nfunction_call = \"allow\"\n[coalesce]\nmode = \"on\"";
         let proxies = ["session", "transaction", "statement"].map(|mode| {
-            (mode, Proxy::to(pg, &format!("pool_mode = \"{mode}\"\ndefault_pool_size = 2"), "", rest))
+            (
+                mode,
+                Proxy::to(
+                    pg,
+                    &format!("pool_mode = \"{mode}\"\ndefault_pool_size = {connections}"),
+                    "",
+                    rest,
+                ),
+            )
         });
         let admin = RefCell::new(Raw::login(pg.port(), &database));
         let watcher = RefCell::new(Raw::login(pg.port(), &database));
@@ -413,8 +527,12 @@ impl Sides {
 
     /// `minor` is that of the protocol's version.
     fn login(&self, port: u16, minor: u32) -> Raw {
+        self.login_to(&self.database, port, minor)
+    }
+
+    fn login_to(&self, database: &str, port: u16, minor: u32) -> Raw {
         let options = self.options.map(|options| ("options", options));
-        let settings = [("user", "postgres"), ("database", &*self.database)].into_iter().chain(options);
+        let settings = [("user", "postgres"), ("database", database)].into_iter().chain(options);
         let mut raw = Raw::connect(port);
         raw.startup(3 << 16 | minor, &settings.collect::<Vec<_>>());
         raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("login refused: {}", e.outline()));
@@ -884,6 +1002,71 @@ fn nobody_can_tell_beside_another() {
             })
             .collect();
         sides.compare_two(&format!("seed {seed}"), &steps);
+    }
+}
+
+impl Sides {
+    /// In a database of its own: nothing that was made in another is known in it, and no connection was there before.
+    fn run_anew(&self, port: u16, mode: Option<&Proxy>, turns: &[Turn]) -> String {
+        let database = self.pg.fresh_database("CREATE TABLE t (a int CHECK (a < 100))");
+        let mut raws = [0, 1].map(|_| self.login_to(&database, port, 0));
+        let mut moves = mode.map(|proxy| Moves {
+            other: self.login_to(&database, port, 0),
+            console: Raw::login(proxy.port(), "pgsluice"),
+            times: 0,
+        });
+        let mut said = String::new();
+        for (who, step) in turns {
+            let heard = &AtomicUsize::new(0);
+            let answers = converse(&mut raws[*who], std::slice::from_ref(step), heard, |_| {
+                moves.iter_mut().for_each(Moves::next);
+            });
+            said += &format!("-- {who}\n{}", answers.concat());
+            if answers.len() > 1 {
+                break;
+            }
+        }
+        said
+    }
+}
+
+/// Tables, views and functions change while two clients have statements prepared that speak of them.
+#[test]
+fn nobody_can_tell_while_tables_change() {
+    let sides = Sides { options: Some("-c lock_timeout=100ms"), ..Sides::with(3) };
+    let seed = from_env("PGSLUICE_TEST_SEED", 0);
+    println!("PGSLUICE_TEST_SEED={seed}");
+    for seed in seed..seed + from_env("PGSLUICE_TEST_CONVERSATIONS", CONVERSATIONS / 4) {
+        let mut r = Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let palette: Vec<_> = (0..7)
+            .map(|n| {
+                let texts = if n < 3 { CHANGING_TEXTS } else { USING_TEXTS };
+                texts[r.below(texts.len())]
+            })
+            .collect();
+        let mut spared = [Spared::default(), Spared::default()];
+        let turns: Vec<_> = (0..4 + r.below(8))
+            .map(|_| {
+                let who = r.below(2);
+                let said: Vec<u8> = (0..1 + r.below(4))
+                    .map(|_| any(&mut r, &palette))
+                    .filter(|bytes| !waits_or_notifies(bytes))
+                    .flatten()
+                    .collect();
+                (who, cut(&mut r, &spared[who].spare(&said)))
+            })
+            .collect();
+        let direct = sides.run_anew(sides.pg.port(), None, &turns);
+        for (mode, proxy) in &sides.proxies[..2] {
+            let moves = (*mode == "transaction").then_some(proxy);
+            let through = sides.run_anew(proxy.port(), moves, &turns);
+            let told = turns.iter().map(|(who, step)| format!("{who}: {}\n", step.concat().escape_ascii()));
+            assert!(
+                direct == through || is_documented(&direct, &through),
+                "seed {seed}, {mode} mode, {}\ndirect:\n{direct}\nthrough:\n{through}",
+                told.collect::<String>()
+            );
+        }
     }
 }
 

@@ -410,6 +410,117 @@ fn a_reload_tightens_in_the_middle_of_a_transaction_at_the_next_message() {
 }
 
 #[test]
+fn what_was_prepared_while_the_rules_only_reported_is_judged_once_they_reject() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let config = |enforce: &str| {
+            let policy = format!("[policy]\nstatements = \"read_only\"\nenforce = \"{enforce}\"");
+            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+        };
+        let proxy = Proxy::start(&config("report"));
+        let mut raw = Raw::login(proxy.port(), &database);
+        let mut out = Vec::new();
+        parse_named(&mut out, "mine", "INSERT INTO t VALUES (1)");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        raw.read_until_ready();
+        raw.rows("PREPARE theirs AS INSERT INTO t VALUES (2)");
+        reload(&proxy, &config("reject"));
+        assert_eq!(bound_and_run(&mut raw, "mine"), "42501", "{mode}");
+        assert_eq!(raw.error("EXECUTE theirs").sqlstate(), "42501", "{mode}");
+        assert_eq!(rows_of_t(&database), "0");
+    }
+}
+
+/// The SQLSTATE, or nothing.
+fn bound_and_run(raw: &mut Raw, name: &str) -> String {
+    let mut out = Vec::new();
+    bind_execute(&mut out, name);
+    f::put_empty(&mut out, f::SYNC);
+    told_of(raw, &out)
+}
+
+/// The SQLSTATE that these messages are answered with, or nothing.
+fn told_of(raw: &mut Raw, messages: &[u8]) -> String {
+    raw.send(messages);
+    let answers = raw.read_until_ready();
+    answers.iter().find(|m| m.tag == b::ERROR_RESPONSE).map(|m| m.sqlstate()).unwrap_or_default()
+}
+
+/// An unnamed statement, or a portal, stays what it was where what would take its place fails or is skipped.
+#[test]
+fn what_took_no_place_makes_nothing_judged() {
+    let server = Postgres::shared();
+    for mode in MODES {
+        let database = server.fresh_database("CREATE TABLE t (a int)");
+        let config = |level: &str| {
+            let policy = format!("[policy]\nstatements = \"{level}\"");
+            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+        };
+        let proxy = Proxy::start(&config("all"));
+        let sync = |mut out: Vec<u8>| {
+            f::put_empty(&mut out, f::SYNC);
+            out
+        };
+        let parse = |text: &str| {
+            let mut out = Vec::new();
+            parse_named(&mut out, "", text);
+            out
+        };
+        let bind = |portal: &str| {
+            let mut out = Vec::new();
+            f::put_bind_text_to(&mut out, portal.as_bytes(), b"", &[]);
+            out
+        };
+        let run = |portal: &str| {
+            let mut out = Vec::new();
+            f::put_execute(&mut out, portal.as_bytes(), 0);
+            out
+        };
+        let mut fails = Vec::new();
+        f::put_target(&mut fails, f::DESCRIBE, b'S', b"nonesuch");
+
+        let mut raw = Raw::login(proxy.port(), &database);
+        assert_eq!(told_of(&mut raw, &sync(parse("INSERT INTO t VALUES (1)"))), "");
+        reload(&proxy, &config("read_only"));
+        assert_ne!(told_of(&mut raw, &sync([fails.clone(), parse("SELECT 1")].concat())), "");
+        assert_eq!(bound_and_run(&mut raw, ""), "42501", "{mode}");
+        assert_eq!(told_of(&mut raw, &sync(parse("SELECT 1"))), "");
+        assert_eq!(bound_and_run(&mut raw, ""), "", "{mode}");
+
+        reload(&proxy, &config("all"));
+        let mut raw = Raw::login(proxy.port(), &database);
+        raw.rows("BEGIN");
+        assert_eq!(
+            told_of(&mut raw, &sync([parse("INSERT INTO t VALUES (2) RETURNING a"), bind("p")].concat())),
+            ""
+        );
+        reload(&proxy, &config("read_only"));
+        for text in ["FETCH ALL FROM p", "MOVE ALL IN p"] {
+            raw.rows("SAVEPOINT s");
+            assert_eq!(raw.error(text).sqlstate(), "42501", "{mode}");
+            raw.rows("ROLLBACK TO s");
+        }
+        // The portal's name is taken.
+        assert_eq!(told_of(&mut raw, &sync([parse("SELECT 1"), bind("p"), run("p")].concat())), "42P03");
+        raw.rows("ROLLBACK TO s");
+        assert_eq!(told_of(&mut raw, &sync(run("p"))), "42501", "{mode}");
+        raw.rows("ROLLBACK TO s");
+        // One that was bound since, also in an earlier unit of the same write.
+        let anew = [sync([parse("SELECT 1"), bind("q")].concat()), sync(run("q"))].concat();
+        assert_eq!(told_of(&mut raw, &anew), "");
+        assert!(passed(&raw.read_until_ready()), "{mode}");
+        raw.rows("COMMIT");
+        raw.rows("BEGIN");
+        raw.rows("DECLARE c CURSOR FOR SELECT 1");
+        assert_eq!(raw.value("FETCH ALL FROM c").as_deref(), Some("1"));
+        raw.rows("COMMIT");
+        assert_eq!(rows_of_t(&database), "0");
+    }
+}
+
+#[test]
 fn a_drop_database_that_is_refused_closes_no_connection() {
     let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"no_ddl\"");
     let other = Postgres::shared().fresh_database("");

@@ -1547,6 +1547,78 @@ fn a_temporary_table_hides_another_one_on_a_connection_that_had_some_before() {
     }
 }
 
+#[test]
+fn a_query_that_makes_a_temporary_object_may_speak_of_names_as_well() {
+    for text in [
+        "CREATE TEMP TABLE z AS EXECUTE a",
+        "PREPARE p AS SELECT 1; CREATE TEMP TABLE z (i int)",
+        "CREATE TEMP TABLE z (i int); DEALLOCATE a",
+        "CREATE TEMP VIEW z AS SELECT 1 AS i; EXECUTE a",
+        "EXECUTE a; CREATE TEMP TABLE z (i int)",
+        "SET LOCAL search_path = pg_temp; CREATE TABLE z AS EXECUTE a",
+    ] {
+        let (server, proxy, database) = one_connection("");
+        let mut before = Raw::login(proxy.port(), &database);
+        before.rows("CREATE TEMP TABLE other (i int)");
+        before.terminate();
+        let answers = |port| {
+            let mut raw = Raw::login(port, &database);
+            raw.send(&Step::prepare("a", "SELECT 8").bytes);
+            let prepared = comparable(&raw.read_until_ready());
+            prepared + &comparable(&raw.query(text)) + &comparable(&raw.query("SELECT i FROM z"))
+        };
+        assert_eq!(answers(proxy.port()), answers(server.port()), "{text}");
+    }
+}
+
+/// Which names a text shows is no other user's and no other database's matter: those there may have no such character.
+#[test]
+fn names_of_settings_that_others_speak_of_do_no_harm() {
+    let server = Postgres::shared();
+    let _ = server.try_psql("postgres", "CREATE ROLE names_plain LOGIN");
+    let proxy = Proxy::to(server, "default_pool_size = 1", "", "");
+    let latin = server.fresh_database("");
+    server.psql("postgres", &format!("DROP DATABASE {latin}"));
+    server.psql(
+        "postgres",
+        &format!("CREATE DATABASE {latin} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"),
+    );
+    let other = server.fresh_database("");
+    let login = |user, database: &str| {
+        Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "")
+            .unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    for database in [&other, &latin] {
+        login("postgres", database).query("SELECT 'set a.\u{6f22}' FROM set_config('b.x', 'y', false)");
+    }
+    for (user, database) in [("names_plain", &latin), ("postgres", &latin), ("names_plain", &other)] {
+        let mut raw = login(user, database);
+        raw.rows("SET work_mem = '6MB'");
+        assert_eq!(raw.value("SHOW work_mem").as_deref(), Some("6MB"), "{user}");
+        raw.rows("SELECT set_config('c.d', 'e', false)");
+        assert_eq!(raw.value("SHOW c.d").as_deref(), Some("e"), "{user}");
+    }
+}
+
+/// PostgreSQL cuts an identifier to 63 bytes, and what is of the type `name`.
+#[test]
+fn a_setting_whose_name_is_cut_is_nobody_elses() {
+    let (_, proxy, database) = one_connection("");
+    let (long, cut) = ("a".repeat(80), "a".repeat(63));
+    for (set, name) in [
+        (format!("SET my.{long} = 'mine'"), format!("my.{cut}")),
+        (format!("SELECT set_config('my.{long}'::name, 'mine', false)"), format!("my.{}", &cut[3..])),
+        (format!("SELECT set_config('my.{long}', 'mine', false)"), format!("my.{long}")),
+    ] {
+        let look = format!("SELECT current_setting('{name}', true)");
+        let [mut one, mut other] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+        one.rows(&set);
+        assert_eq!(one.value(&look).as_deref(), Some("mine"), "{set}");
+        assert_ne!(other.value(&look).as_deref(), Some("mine"), "{set}");
+        assert_eq!(one.value(&look).as_deref(), Some("mine"), "{set}");
+    }
+}
+
 /// Directly such a cancel comes too late for anything.
 #[test]
 fn an_administrators_cancel_that_strikes_the_probe_ends_nobody() {

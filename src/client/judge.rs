@@ -9,11 +9,11 @@
 //! not know; a text that the one or the other reading would change waits, or is refused where waiting has no end.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::state::{Fault, State, policy_error};
 use crate::error::Error;
-use crate::policy::texts::{self, Judged, Readings};
+use crate::policy::texts::{self, Judged, Readings, Unseen};
 use crate::policy::{self, Lexing, Rules, Verdict};
 use crate::proto::pipeline::Pipeline;
 use crate::proto::prepared::{Statement, told_apart};
@@ -77,10 +77,67 @@ impl Default for Reading {
 pub struct Unjudged {
     /// There may be such.
     pub(super) any: bool,
-    /// Not the unnamed statement: one was judged since.
-    pub(super) unnamed_judged: bool,
+    /// An unnamed statement that was parsed and judged since.
+    unnamed: Since,
     /// Until the transaction ends: the portals that were bound since.
-    pub(super) portals: Option<HashSet<Box<[u8]>>>,
+    pub(super) portals: Option<HashMap<Box<[u8]>, Since>>,
+    /// Which unit of messages is being sent.
+    unit: u32,
+}
+
+/// What stands behind a name since the rules of today, once something they judged was sent to be put there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Since {
+    /// What stood there before.
+    #[default]
+    Before,
+    /// Sent in this unit: if it fails or is skipped, what follows it in the unit is skipped, too.
+    Sent(u32),
+    /// It was run.
+    Run,
+}
+
+impl Unjudged {
+    fn of_all(is_open: bool) -> Self {
+        Self { any: true, unnamed: Since::Before, portals: is_open.then(HashMap::new), unit: 0 }
+    }
+
+    /// An unnamed statement was judged and sent.
+    pub(super) fn note_unnamed(&mut self) {
+        self.unnamed = Since::Sent(self.unit);
+    }
+
+    /// Hot path. A Sync was sent.
+    pub(super) fn note_sync(&mut self) {
+        self.unit = self.unit.wrapping_add(1);
+    }
+
+    /// All is answered, without an error since it was sent: or else it is told of before.
+    fn is_answered(&mut self) {
+        self.change(|since| if since == Since::Before { since } else { Since::Run });
+    }
+
+    /// Something failed, perhaps what was to be put there.
+    pub(super) fn has_failed(&mut self) {
+        self.change(|since| if since == Since::Run { since } else { Since::Before });
+    }
+
+    fn change(&mut self, to: impl Fn(Since) -> Since) {
+        if self.any {
+            self.unnamed = to(self.unnamed);
+            self.portals.iter_mut().flat_map(HashMap::values_mut).for_each(|since| *since = to(*since));
+        }
+    }
+
+    /// Was it judged? `None`: that is known when all is answered.
+    fn was_judged(&self, since: Since, pipeline: &Pipeline) -> Option<bool> {
+        match since {
+            Since::Run => Some(true),
+            Since::Sent(unit) if unit == self.unit => Some(true),
+            Since::Sent(_) if !pipeline.is_empty() => None,
+            Since::Sent(_) | Since::Before => Some(false),
+        }
+    }
 }
 
 impl State {
@@ -164,6 +221,7 @@ impl State {
 
     /// Everything that is owed was answered, and a ReadyForQuery came last: nothing is on its way.
     pub(super) fn nothing_in_flight(&mut self, idle: bool) {
+        self.unjudged.is_answered();
         self.reading.in_doubt = false;
         self.reading.left &= !idle;
     }
@@ -188,10 +246,10 @@ impl State {
         self.reading.was_odd |= !std_strings || !encoding_safe;
     }
 
-    /// New rules, in the middle of a session.
-    pub(super) fn take_rules(&mut self, rules: Rules) {
+    /// New rules, in the middle of a session. `is_open`: there may be portals.
+    pub(super) fn take_rules(&mut self, rules: Rules, is_open: bool) {
         if rules.distrust_what_was_prepared(&self.rules) {
-            self.unjudged = Unjudged { any: true, unnamed_judged: false, portals: Some(HashSet::new()) };
+            self.unjudged = Unjudged::of_all(is_open);
         }
         if rules.needs_lexing() && !self.follows_lexing() {
             // Nobody kept track.
@@ -213,7 +271,7 @@ impl State {
     }
 
     fn judged(&self, text: &[u8], lexing: Lexing) -> Judged {
-        let unseen = self.executes_unseen();
+        let unseen = Unseen { statements: self.executes_unseen(), portals: self.unjudged.portals.is_some() };
         let judge = |readings: &mut Readings| texts::judge_text(&self.rules, text, lexing, unseen, readings);
         let mut judged = READINGS.with(|readings| judge(&mut readings.borrow_mut()));
         for (at, named) in judged.learned.drain(..) {
@@ -334,16 +392,19 @@ impl State {
     }
 
     /// A Bind of which [`State::rules_binds`] is true. `text` is not known where names are not followed.
-    pub(super) fn rule_bind(&self, text: Option<&[u8]>, unnamed: bool) -> Option<Error> {
-        match text {
+    pub(super) fn rule_bind(&self, text: Option<&[u8]>, unnamed: bool, pipeline: &Pipeline) -> Ruling {
+        let unseen = || self.settle_verdict("Bind", texts::judge_unseen(&self.rules));
+        let since = if unnamed { self.unjudged.unnamed } else { Since::Before };
+        let error = match (text, self.unjudged.was_judged(since, pipeline)) {
             // The server read it when it was parsed, and nobody knows how it read then.
-            Some(text) => self.rule_text("Bind", text, Lexing { std_strings: false, encoding_safe: false }),
-            None if unnamed && self.unjudged.unnamed_judged => None,
-            None => {
-                let verdict = texts::judge_unseen(&self.rules);
-                self.settle_verdict("Bind", verdict)
+            (Some(text), _) => {
+                self.rule_text("Bind", text, Lexing { std_strings: false, encoding_safe: false })
             }
-        }
+            (None, Some(true)) => None,
+            (None, Some(false)) => unseen(),
+            (None, None) => return Ruling::Wait,
+        };
+        error.map_or(Ruling::Pass, Ruling::Refuse)
     }
 
     /// A Bind of a name that the protocol did not prepare.
@@ -355,12 +416,12 @@ impl State {
         self.settle_verdict("Bind", verdict)
     }
 
-    /// A Bind was sent on: its portal was judged by the rules of today.
+    /// A Bind was sent on: if the server runs it, its portal was judged by the rules of today.
     pub(super) fn note_portal(&mut self, portal: &[u8]) {
-        if let Some(portals) = &mut self.unjudged.portals
-            && portals.len() < PORTALS_MAX
-        {
-            portals.insert(told_apart(portal).into());
+        let Unjudged { portals: Some(portals), unit, .. } = &mut self.unjudged else { return };
+        let portal = told_apart(portal);
+        if portals.len() < PORTALS_MAX || portals.contains_key(portal) {
+            portals.insert(portal.into(), Since::Sent(*unit));
         }
     }
 
@@ -368,13 +429,17 @@ impl State {
     ///
     /// # Errors
     /// The message is malformed.
-    pub(super) fn rule_execute(&self, body: &[u8]) -> Result<Option<Error>, Fault> {
-        let Some(portals) = &self.unjudged.portals else { return Ok(None) };
+    pub(super) fn rule_execute(&self, body: &[u8], pipeline: &Pipeline) -> Result<Ruling, Fault> {
+        let Some(portals) = &self.unjudged.portals else { return Ok(Ruling::Pass) };
         let (portal, _) = crate::wire::frontend::execute(body)?;
-        if portals.contains(told_apart(portal)) {
-            return Ok(None);
-        }
-        let verdict = texts::judge_unseen(&self.rules);
-        Ok(self.settle_verdict("Execute", verdict))
+        let since = portals.get(told_apart(portal)).copied().unwrap_or_default();
+        Ok(match self.unjudged.was_judged(since, pipeline) {
+            None => Ruling::Wait,
+            Some(true) => Ruling::Pass,
+            Some(false) => {
+                let verdict = texts::judge_unseen(&self.rules);
+                self.settle_verdict("Execute", verdict).map_or(Ruling::Pass, Ruling::Refuse)
+            }
+        })
     }
 }

@@ -286,7 +286,7 @@ impl Session {
 
     /// Deals with what needs no server: Terminate, a lone Sync, a Query that the policy refuses. True: something was.
     fn answer_without_server(&mut self) -> Result<bool, Fault> {
-        self.take_new_settings();
+        self.take_new_settings(false);
         let (buf, out) = self.client.split();
         let Some((head, body)) = frame::whole(buf, self.state.bounds.message_max)? else { return Ok(false) };
         let (message, verdict) = match head.tag {
@@ -324,17 +324,14 @@ impl Session {
         Ok(true)
     }
 
-    /// A reload may have changed the rules.
-    fn take_new_settings(&mut self) {
+    /// A reload may have changed the rules. `is_open`: a transaction may be open.
+    fn take_new_settings(&mut self, is_open: bool) {
         let generation = self.cx.generation.load(Ordering::Acquire);
         if generation != self.generation {
             self.generation = generation;
             let settings = self.cx.settings.load();
-            self.state.take_rules(super::rules(
-                &settings,
-                &self.me.asked,
-                self.me.peer.map(|peer| peer.ip()),
-            ));
+            let rules = super::rules(&settings, &self.me.asked, self.me.peer.map(|peer| peer.ip()));
+            self.state.take_rules(rules, is_open);
             self.settings = self.pool.settings.load_full();
             self.state.take_bounds(Bounds::new(&settings.general, &self.settings));
             self.busy_poll = settings.general.busy_poll;
@@ -443,7 +440,7 @@ impl Session {
     /// Hot path. The server is ours from here on, which is `now`, for what the client asked at `asked`.
     fn linked(&mut self, server: &mut Checkout, now: Instant, asked: Instant) {
         // Whoever waited for it is judged by the rules of today.
-        self.take_new_settings();
+        self.take_new_settings(false);
         self.linked_at = now;
         if self.deferred.is_some() {
             self.me.set_state(ClientState::Active, asked);
@@ -620,15 +617,16 @@ impl Session {
         self.me.unlink();
         server.settle_cancels().await?;
         let mut names = std::mem::take(&mut self.state.ties.candidates);
-        names.extend(self.cx.pools.shared().custom_settings());
+        self.pool.custom_settings.add_to(&mut names);
         let since = moment();
         let doubted = taint.intersects(MOVES_NAMES);
         let max = self.state.bounds.max_prepared;
         self.me.begin(ClientState::Active, Instant::now());
         let found = self.unless_ended(server.probe(&names, doubted, max)).await??;
         self.me.rest();
+        self.pool.custom_settings.refuse(&found.refused);
         let hidden = self.state.hides_settings(found.sees_all);
-        if hidden || taint.intersects(Effects::UNKNOWN) {
+        if hidden || !found.refused.is_empty() || taint.intersects(Effects::UNKNOWN) {
             server.unvouched = Some(self.me.id);
         }
         self.client.prepare_out();
@@ -794,7 +792,7 @@ impl Session {
             return Err(Fault::Client(Error::killed()));
         }
         if told(Signal::Reload) {
-            self.take_new_settings();
+            self.take_new_settings(!quiet);
         }
         self.draining |= told(Signal::Drain);
         if self.draining && quiet {

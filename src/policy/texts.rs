@@ -117,13 +117,21 @@ impl From<Verdict> for Judged {
     }
 }
 
-/// The verdict on the text of a Query, a Parse, or a statement that is bound again. `unseen`: what EXECUTE would run
-/// may have been prepared by somebody else, or before these rules.
+/// What a text runs may be what these rules never saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unseen {
+    /// EXECUTE: prepared by somebody else, or before them.
+    pub statements: bool,
+    /// FETCH and MOVE: bound or declared before them, in the transaction that is open.
+    pub portals: bool,
+}
+
+/// The verdict on the text of a Query, a Parse, or a statement that is bound again.
 pub fn judge_text(
     rules: &Rules,
     text: &[u8],
     lexing: Lexing,
-    unseen: bool,
+    unseen: Unseen,
     readings: &mut Readings,
 ) -> Judged {
     if !rules.reads_texts() {
@@ -223,7 +231,7 @@ fn unparsed(rules: &Rules, why: Unparsed) -> Rejection {
 fn unseen_statement(rules: &Rules) -> Rejection {
     Rejection::new(
         Rule::TextUnseen,
-        format!("the prepared statement was not judged by the rules of today: {}", rules.reader()),
+        format!("what was prepared or bound was not judged by the rules of today: {}", rules.reader()),
         "Connect again and prepare the statement there.",
     )
 }
@@ -246,8 +254,12 @@ fn refuse(rules: &Rules, statements: &[Found]) -> Option<Rejection> {
 
 /// EXECUTE of what nobody judged: what a name stands for is not known, or it is one of those that pgsluice gives to
 /// the statements of all clients.
-fn runs_unseen(found: &Found, unseen: bool) -> bool {
-    found.executes.as_ref().is_some_and(|name| unseen || name.starts_with(SERVER_NAME_PREFIX))
+fn runs_unseen(found: &Found, unseen: Unseen) -> bool {
+    (found.fetches && unseen.portals)
+        || found
+            .executes
+            .as_ref()
+            .is_some_and(|name| unseen.statements || name.starts_with(SERVER_NAME_PREFIX))
 }
 
 fn refuse_prepare(rules: &Rules, found: &Found) -> Option<Rejection> {

@@ -12,6 +12,7 @@
 //! ```
 
 pub mod checkout;
+mod custom;
 mod queue;
 pub mod registry;
 
@@ -36,6 +37,7 @@ use crate::wire::startup::{Replication, Startup};
 
 pub(crate) use checkout::within;
 pub use checkout::{Busy, Checkout, CheckoutError};
+pub use custom::CustomSettings;
 pub use registry::Pools;
 
 /// Which pool, or what a client asked for.
@@ -267,6 +269,8 @@ pub struct Pool {
     pub catalog: u64,
     /// Bytes of text of its clients' named statements.
     pub texts: Arc<AtomicUsize>,
+    /// By what names settings of applications are asked for here.
+    pub custom_settings: Arc<CustomSettings>,
     /// Of the target's hosts, the one that the next connection begins with.
     next_host: AtomicUsize,
     /// Counters.
@@ -641,10 +645,12 @@ impl Pool {
         if server.startup.is_some() {
             return Ok(());
         }
-        self.shared.note_custom_settings(query.as_bytes());
-        let names = self.shared.custom_settings();
+        self.custom_settings.note(query.as_bytes());
+        let mut names = Vec::new();
+        self.custom_settings.add_to(&mut names);
         let probed = server.probe(&names, false, settings.max_prepared_of_ours()).await;
         let found = probed.map_err(|lost| lost.why)?;
+        self.custom_settings.refuse(&found.refused);
         let set = self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
         (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
         self.greeting.store(Some(set));

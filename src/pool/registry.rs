@@ -1,13 +1,14 @@
 //! All pools of the process, and what they share.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::{Inner, Pool, PoolKey, Settings, Stats};
+use super::custom::OfDatabase;
+use super::{CustomSettings, Inner, Pool, PoolKey, Settings, Stats};
 use crate::proto::prepared::Statements;
 use crate::proto::vars::{VarSet, Vars};
 use crate::server::connect::Target;
@@ -35,8 +36,7 @@ pub struct Shared {
     pub none: Arc<VarSet>,
     /// Named statements of all clients.
     pub statements: Statements,
-    /// Names of settings that PostgreSQL does not list, seen in texts; bounded.
-    custom_settings: Mutex<BTreeSet<String>>,
+    custom_settings: Mutex<HashMap<String, Weak<OfDatabase>>>,
     pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
     /// PAUSE and RESUME take turns, so that pools end as the last one said. Locked first.
     turn: Mutex<()>,
@@ -47,28 +47,10 @@ pub struct Shared {
     clients_by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
 }
 
-/// Names remembered; more than that are not carried.
-const CUSTOM_SETTINGS_MAX: usize = 256;
-
 impl Shared {
-    /// A text that may set something: the names in it that PostgreSQL would not list are asked about from here on.
-    pub fn note_custom_settings(&self, text: &[u8]) {
-        crate::sql::custom::custom_settings(text, |name| {
-            let mut names = self.custom_settings.lock().unwrap_or_else(PoisonError::into_inner);
-            if names.len() < CUSTOM_SETTINGS_MAX && !names.contains(name) {
-                names.insert(name.to_owned());
-            }
-        });
-    }
-
     /// Clients that logged in by this name, in all pools.
     pub fn clients_of(&self, user: &str) -> Arc<AtomicUsize> {
-        counter(&self.clients_by_user, user)
-    }
-
-    /// All such names.
-    pub fn custom_settings(&self) -> Vec<String> {
-        self.custom_settings.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        in_common(&self.clients_by_user, user)
     }
 
     /// A CREATE, ALTER or DROP DATABASE is about to be sent over a connection of `by`: idle connections of the same role
@@ -126,14 +108,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn counter(map: &Mutex<HashMap<String, Weak<AtomicUsize>>>, name: &str) -> Arc<AtomicUsize> {
+fn in_common<T: Default>(map: &Mutex<HashMap<String, Weak<T>>>, name: &str) -> Arc<T> {
     let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(count) = map.get(name).and_then(Weak::upgrade) {
-        return count;
+    if let Some(found) = map.get(name).and_then(Weak::upgrade) {
+        return found;
     }
-    let count = Arc::new(AtomicUsize::new(0));
-    map.insert(name.to_owned(), Arc::downgrade(&count));
-    count
+    let new = Arc::<T>::default();
+    map.insert(name.to_owned(), Arc::downgrade(&new));
+    new
 }
 
 /// The registry.
@@ -179,12 +161,14 @@ impl Pools {
         let held = lock(&self.shared.held);
         let settings = Arc::new(settings);
         let inner = Inner::new(Arc::clone(&settings), held.is_paused(&key.database));
+        let custom_settings = CustomSettings::new(in_common(&self.shared.custom_settings, &target.dbname));
         let pool = Arc::new(Pool {
             key: key.clone(),
             settings: ArcSwap::new(settings),
             target: ArcSwap::from_pointee(target),
             catalog: Statements::own_catalog(),
             texts: Arc::default(),
+            custom_settings,
             next_host: AtomicUsize::new(0),
             stats: Stats::default(),
             welcome: Mutex::default(),
@@ -194,8 +178,8 @@ impl Pools {
             inner: Mutex::new(inner),
             changed: tokio::sync::Notify::new(),
             shared: Arc::clone(&self.shared),
-            db_count: counter(&self.shared.by_database, &key.database),
-            user_count: counter(&self.shared.by_user, &key.user),
+            db_count: in_common(&self.shared.by_database, &key.database),
+            user_count: in_common(&self.shared.by_user, &key.user),
         });
         pools.insert(key.clone(), Arc::clone(&pool));
         pool

@@ -437,24 +437,24 @@ impl ServerConn {
     /// show those that nobody defined.
     /// `doubted`: what ran may have taken prepared statements of ours away or put others in their place, the probe too.
     pub async fn probe(&mut self, names: &[String], doubted: bool, max: usize) -> Result<Probe, Lost> {
-        // Those that are known to be set here must be in the answer, or they would be taken for gone.
-        let known = self.vars.iter().map(|(name, _)| name).filter(|name| name.contains('.'));
-        let names: Vec<&str> = known.chain(names.iter().map(String::as_str)).collect();
-        let names = ascii_json(&names);
-        let held = self.names.len().to_string();
-        let mut reply = self.probe_unstruck(names.as_bytes(), doubted, max).await?;
-        let found =
-            if doubted && !reply.rows.is_empty() { reply.rows.remove(0).pop().flatten() } else { None };
-        if doubted && found.as_deref() != Some(held.as_bytes()) {
-            self.forget_statements().await?;
-            reply = self.probe_unstruck(names.as_bytes(), false, max).await?;
-        }
-        if let Some(error) = reply.error {
-            return Err(Lost::new(format!(
-                "session probe failed: {}",
-                String::from_utf8_lossy(b::ErrorFields::new(&error).field(b'M').unwrap_or_default())
-            )));
-        }
+        let vars = Arc::clone(&self.vars);
+        // In another encoding there may be no such character, and the whole question fails.
+        let utf8 = self.reported.has(b"server_encoding", b"UTF8");
+        let mut asked: Vec<&String> = names.iter().filter(|name| utf8 || name.is_ascii()).collect();
+        let mut refused = Vec::new();
+        let mut reply = loop {
+            // Those that are known to be set here must be in the answer, or they would be taken for gone.
+            let known = vars.iter().map(|(name, _)| name).filter(|name| name.contains('.'));
+            let names = ascii_json(&known.chain(asked.iter().map(|name| name.as_str())).collect::<Vec<_>>());
+            let reply = self.probe_own(names.as_bytes(), doubted, max).await?;
+            let Some(error) = &reply.error else { break reply };
+            let error = b::ErrorFields::new(error);
+            let why = String::from_utf8_lossy(error.field(b'M').unwrap_or_default());
+            if asked.is_empty() {
+                return Err(Lost::new(format!("session probe failed: {why}")));
+            }
+            refused.extend(take_named(&mut asked, &why).into_iter().cloned());
+        };
         let login = self.shared.target.user.clone();
         let limit =
             if reply.rows.len() > 1 { reply.rows.remove(0).into_iter().next().flatten() } else { None };
@@ -468,6 +468,7 @@ impl ServerConn {
                 .filter(|(n, _)| n == "statement_timeout")
                 .for_each(|s| s.1.clone_from(&limit));
         }
+        probe.refused = refused;
         if !probe.sees_all {
             // What was known before and is not shown now is taken to be as it was.
             for (name, value) in self.vars.hidden() {
@@ -477,6 +478,19 @@ impl ServerConn {
             }
         }
         Ok(probe)
+    }
+
+    /// The probe; where there is doubt whether what stands under our names is ours, with a look at that.
+    async fn probe_own(&mut self, names: &[u8], doubted: bool, max: usize) -> Result<Reply, Lost> {
+        let held = self.names.len().to_string();
+        let mut reply = self.probe_unstruck(names, doubted, max).await?;
+        let found =
+            if doubted && !reply.rows.is_empty() { reply.rows.remove(0).pop().flatten() } else { None };
+        if doubted && found.as_deref() != Some(held.as_bytes()) {
+            self.forget_statements().await?;
+            reply = self.probe_unstruck(names, false, max).await?;
+        }
+        Ok(reply)
     }
 
     /// What stands under our names is not what was prepared under them: all goes, and is prepared anew.
@@ -555,6 +569,8 @@ pub struct Probe {
     pub prepare: bool,
     /// It was asked as a role that may read all settings: none that is set is missing.
     pub sees_all: bool,
+    /// Names of settings that the server does not speak of to the role that asked.
+    pub refused: Vec<String>,
 }
 
 impl Probe {
@@ -583,8 +599,20 @@ impl Probe {
             hold_cursor: flag(4),
             prepare: flag(5),
             sees_all: flag(6),
+            refused: Vec::new(),
         })
     }
+}
+
+/// Takes out those that the server names in why it does not answer; all, where it names none.
+fn take_named<'a>(asked: &mut Vec<&'a String>, why: &str) -> Vec<&'a String> {
+    let (named, rest): (Vec<_>, Vec<_>) =
+        asked.drain(..).partition(|name| why.contains(&format!("\"{name}\"")));
+    if named.is_empty() {
+        return rest;
+    }
+    *asked = rest;
+    named
 }
 
 /// JSON that every client encoding leaves as it is.
@@ -648,6 +676,16 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_server_does_not_speak_of_is_asked_about_no_more() {
+        let names = ["a.b".to_owned(), "c.d".into(), "e.f".into()];
+        let mut asked: Vec<&String> = names.iter().collect();
+        assert_eq!(take_named(&mut asked, "permission denied to examine \"c.d\""), ["c.d"]);
+        assert_eq!(asked, ["a.b", "e.f"]);
+        assert_eq!(take_named(&mut asked, "out of memory"), ["a.b", "e.f"]);
+        assert!(asked.is_empty());
+    }
 
     #[test]
     fn json_for_the_probe_is_ascii() {

@@ -65,11 +65,13 @@ pub struct Found {
     pub prepares: bool,
     /// The prepared statement that it runs (SQL's EXECUTE, also in EXPLAIN and CREATE TABLE AS).
     pub executes: Option<String>,
+    /// It runs what a cursor or a portal holds (FETCH, MOVE).
+    pub fetches: bool,
 }
 
 impl Found {
     fn plain(class: Class, kind: Kind) -> Self {
-        Self { class, kind, because: None, prepares: false, executes: None }
+        Self { class, kind, because: None, prepares: false, executes: None, fetches: false }
     }
 
     fn because(self, class: Class, because: &'static str) -> Self {
@@ -108,7 +110,7 @@ fn found(node: Option<&NodeEnum>) -> Found {
         | N::ListenStmt(_)
         | N::UnlistenStmt(_)
         | N::ClosePortalStmt(_) => plain(Class::Session),
-        N::FetchStmt(_) => plain(Class::Read),
+        N::FetchStmt(_) => Found { fetches: true, ..plain(Class::Read) },
         N::SelectStmt(_) => read(node, kind),
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => plain(Class::Write),
         N::LockStmt(stmt) if stmt.mode == ACCESS_SHARE => plain(Class::Read),

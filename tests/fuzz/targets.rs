@@ -360,7 +360,8 @@ pub(crate) fn policy_verdicts(data: &[u8]) {
     }
     let policy = Policy { statements: Some(Statements::ReadOnly), ..Policy::default() };
     let rules = Rules::merge([&policy]);
-    let judged = texts::judge_text(&rules, data, lexing, false, &mut texts::Readings::default());
+    let judged =
+        texts::judge_text(&rules, data, lexing, texts::Unseen::default(), &mut texts::Readings::default());
     let reads =
         verbs::statements(data).is_ok_and(|all| all.iter().all(|found| found.class <= verbs::Class::Read));
     assert!(reads || matches!(judged.verdict, Verdict::Reject(_)), "what is not known to be a read is none");

@@ -129,6 +129,7 @@ impl State {
         server: &ServerShared,
         pipeline: &mut Pipeline,
     ) -> Result<(), Fault> {
+        self.unjudged.has_failed();
         // Those that were struck stand behind the one that is told, if one is.
         let first = usize::from(answer == Answer::Refuse).min(self.refusals.len());
         let end = (first + pipeline.take_struck_refusals()).min(self.refusals.len());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::prepared::{STAND_IN, cannot_be_prepared, put_deallocate, put_stand_in};
 use super::taint::MAKES_SETTINGS;
-use super::{FORGETS_NAMES, Fault, State, Taken};
+use super::{FORGETS_NAMES, Fault, Ruling, State, Taken};
 use crate::error::Error;
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind};
@@ -30,9 +30,17 @@ impl State {
         }
         if self.rules_binds(name) {
             let statement = if self.tracks(name) { self.names.lookup(name).cloned() } else { None };
-            if let Some(error) = self.rule_bind(statement.as_ref().map(|s| &*s.query), name.is_empty()) {
-                self.refuse(Kind::Bind, error, server);
-                return Ok(Taken::Drop);
+            let text = statement.as_ref().map(|s| &*s.query);
+            match self.rule_bind(text, name.is_empty(), &server.pipeline) {
+                Ruling::Pass | Ruling::Fold => {}
+                Ruling::Wait => {
+                    self.await_answers(server);
+                    return Ok(Taken::Later);
+                }
+                Ruling::Refuse(error) => {
+                    self.refuse(Kind::Bind, error, server);
+                    return Ok(Taken::Drop);
+                }
             }
         }
         self.note_portal(bind.portal);

@@ -249,15 +249,14 @@ impl State {
         Ok(Some(self.take_forgetting_execute(frame, server)))
     }
 
-    /// A Query that was judged waits for the names it speaks of.
+    /// A Query that was judged waits for the names it speaks of; where something of before it `is_owed`, for that first.
     pub(super) fn waits_for_loan(
         &mut self,
         text: &[u8],
-        found: Effects,
-        fold: bool,
+        (found, fold): (Effects, bool),
+        is_owed: bool,
         server: &mut ServerConn,
     ) -> bool {
-        let is_owed = !server.pipeline.is_empty();
         if is_owed {
             let speaks = self.speaks_of_names(found) && !server.pipeline.in_copy_in();
             self.lent.query = speaks.then_some(Waiting { found, fold, asked: false });
@@ -291,7 +290,8 @@ impl State {
             server.pipeline.push(Kind::Sync, Action::Forward, false);
             return Ok(Taken::Done);
         }
-        if !asked && self.waits_for_loan(text, found, fold, server) {
+        let is_owed = !server.pipeline.is_empty();
+        if !asked && self.waits_for_loan(text, (found, fold), is_owed, server) {
             return Ok(Taken::Later);
         }
         self.awaiting = true;

@@ -21,7 +21,7 @@ pub use reports::Withheld;
 pub use temporary::MAKES_TEMP;
 
 use super::Auditor;
-use super::judge::{Reading, Unjudged};
+use super::judge::{Reading, Ruling, Unjudged};
 use crate::coalesce::lane::Work;
 use crate::error::Error;
 use crate::learn::Learner;
@@ -29,7 +29,7 @@ use crate::limits::{
     PREPARED_TEXT_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX,
 };
 use crate::policy::{self, Rules};
-use crate::pool::{self, registry::Shared};
+use crate::pool::{self, CustomSettings, registry::Shared};
 use crate::proto::pipeline::{Action, Kind};
 use crate::proto::prepared::{ClientNames, Statement};
 use crate::proto::vars::VarSet;
@@ -198,6 +198,8 @@ pub struct State {
     pub meaning: Meaning,
     /// Bytes of its pool's texts ([`Pool::texts`](crate::pool::Pool::texts)).
     pub texts: Arc<AtomicUsize>,
+    /// Its pool's ([`Pool::custom_settings`](crate::pool::Pool::custom_settings)).
+    pub custom_settings: Arc<CustomSettings>,
 
     /// Its settings.
     pub vars: Vars,
@@ -447,6 +449,8 @@ pub struct Own {
     pub catalog: u64,
     /// See [`State::texts`].
     pub texts: Arc<AtomicUsize>,
+    /// See [`State::custom_settings`].
+    pub custom_settings: Arc<CustomSettings>,
     /// See [`Vars::base`].
     pub base: Arc<VarSet>,
     /// See [`Vars::since`].
@@ -460,7 +464,7 @@ pub struct Own {
 impl State {
     /// Of a client that has just logged in.
     pub fn new(cx: &super::Context, general: &General, governs: &pool::Settings, own: Own) -> Self {
-        let Own { pid, mode, rules, catalog, texts, base, since, reported, audit } = own;
+        let Own { pid, mode, rules, catalog, texts, custom_settings, base, since, reported, audit } = own;
         let mut state = Self {
             pid,
             mode,
@@ -471,6 +475,7 @@ impl State {
             shapes: Shapes::default(),
             meaning: Meaning { pool: catalog, own: 0, moved: false, open: false, makes: false },
             texts,
+            custom_settings,
             vars: Vars {
                 want: Arc::clone(&base),
                 base,
@@ -675,8 +680,14 @@ impl State {
                     return Ok(taken);
                 }
                 self.counts.queries += 1;
-                if let Some(error) = self.rule_execute(body)? {
-                    return Ok(self.refuse(Kind::Execute, error, server));
+                match self.rule_execute(body, &server.pipeline)? {
+                    Ruling::Pass | Ruling::Fold => {}
+                    Ruling::Wait => {
+                        self.counts.queries -= 1;
+                        self.await_answers(server);
+                        return Ok(Taken::Later);
+                    }
+                    Ruling::Refuse(error) => return Ok(self.refuse(Kind::Execute, error, server)),
                 }
                 Ok(if self.forgetting {
                     self.take_forgetting_execute(frame, server)
@@ -690,6 +701,7 @@ impl State {
             }
             f::SYNC => {
                 self.await_giving_back();
+                self.unjudged.note_sync();
                 server.pipeline.push(Kind::Sync, Action::Forward, false);
                 Ok(Taken::Forward)
             }

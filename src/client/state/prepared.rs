@@ -65,7 +65,9 @@ impl State {
             let found = self.effects_of(parse.query);
             self.tainted(found, parse.query);
             self.note_made(makes_for_all(parse.query));
-            self.unjudged.unnamed_judged |= parse.name.is_empty();
+            if parse.name.is_empty() {
+                self.unjudged.note_unnamed();
+            }
             server.pipeline.push(Kind::Parse, Action::Forward, false);
             return Ok(Taken::Forward);
         }

@@ -38,6 +38,8 @@ impl State {
             return Ok(self.refuse(Kind::Query, error, server));
         }
         let makes = makes_for_all(text);
+        // A unit of ours is not waited for: it does not fail.
+        let is_owed = !server.pipeline.is_empty();
         self.renew_plans(found, makes, server);
         self.note_query(text, found, makes);
         self.awaiting |= found.intersects(FORGETS_NAMES);
@@ -47,7 +49,7 @@ impl State {
             self.send_query(DEALLOCATE, fold, server);
             return Ok(Taken::Done);
         }
-        if self.waits_for_loan(text, found, fold, server) {
+        if self.waits_for_loan(text, (found, fold), is_owed, server) {
             return Ok(Taken::Later);
         }
         self.expect_moves(text, found);

@@ -16,8 +16,11 @@ pub(super) const MAKES_SETTINGS: Effects = Effects::SETTINGS.union(Effects::UNKN
 /// Most names noted for one probe.
 const CANDIDATES_MAX: usize = 64;
 
-/// Longest name noted (bytes): PostgreSQL cuts none, but none is longer in earnest.
+/// Longest name noted (bytes): PostgreSQL cuts none that a string gives, but none is longer in earnest.
 const CANDIDATE_BYTES_MAX: usize = 128;
+
+/// PostgreSQL cuts an identifier, and a value of the type `name`, to so many bytes.
+const NAME_BYTES_MAX: usize = 63;
 
 impl State {
     /// What a text that is run now may do to the session's state, as far as that is followed.
@@ -73,7 +76,7 @@ impl State {
     pub(super) fn note_custom_settings(&self, text: &[u8], found: Effects) {
         let defines = matches!(text.first(), Some(b'c' | b'C')) && self.shares_servers();
         if defines || found.intersects(Effects::SETTINGS.union(Effects::UNKNOWN)) {
-            self.shared.note_custom_settings(text);
+            self.custom_settings.note(text);
         }
     }
 
@@ -141,21 +144,34 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
         if !name.split(|&b| b == b'.').all(|word| word.first().is_some_and(|&b| begins(b))) {
             continue;
         }
+        // What of a longer one is the name depends on how it is said.
+        all &= name.len() <= NAME_BYTES_MAX;
         let known = |name: &&str| name.is_ascii() && name.len() <= CANDIDATE_BYTES_MAX;
         let Some(name) = std::str::from_utf8(name).ok().filter(known).map(str::to_ascii_lowercase) else {
             all = false;
             continue;
         };
-        if names.contains(&name) {
-            continue;
-        }
-        if names.len() < CANDIDATES_MAX {
-            names.push(name);
-        } else {
-            all = false;
+        for name in ways_to_cut(&name).into_iter().flatten().chain([name]) {
+            if names.contains(&name) {
+                continue;
+            }
+            if names.len() < CANDIDATES_MAX {
+                names.push(name);
+            } else {
+                all = false;
+            }
         }
     }
     all
+}
+
+/// What a longer name may be cut to: as a whole, and word by word.
+fn ways_to_cut(name: &str) -> [Option<String>; 2] {
+    if name.len() <= NAME_BYTES_MAX {
+        return [None, None];
+    }
+    let cut = |word: &str| word[..word.len().min(NAME_BYTES_MAX)].to_owned();
+    [Some(cut(name)), Some(name.split('.').map(cut).collect::<Vec<_>>().join("."))]
 }
 
 #[cfg(test)]
@@ -174,6 +190,8 @@ mod tests {
         assert!(all("SET a.b = '1.5 ... c.d'"));
         assert!(!all("SET a.\u{e9} = 1"));
         assert!(!all(&format!("SET a.{} = 1", "b".repeat(CANDIDATE_BYTES_MAX))));
+        assert!(all(&format!("SET a.{} = 1", "b".repeat(NAME_BYTES_MAX - 2))));
+        assert!(!all(&format!("SET a.{} = 1", "b".repeat(NAME_BYTES_MAX - 1))));
         assert!(!all(&(0..=CANDIDATES_MAX).map(|i| format!("a.b{i} ")).collect::<String>()));
     }
 
@@ -192,6 +210,11 @@ mod tests {
         assert_eq!(names_in("DO $$BEGIN PERFORM set_config('x.y.z','1',false); END$$"), ["x.y.z"]);
         assert_eq!(names_in("\0\0\x01app.x\0"), ["app.x"]);
         assert!(names_in("... a. .b 1.a").is_empty());
+        let (long, cut) = ("b".repeat(80), "b".repeat(63));
+        assert_eq!(
+            names_in(&format!("SET a.{long} = 1")),
+            [format!("a.{}", &cut[2..]), format!("a.{cut}"), format!("a.{long}")]
+        );
         assert_eq!(
             names_in(&(0..1000).map(|i| format!("a.b{i} ")).collect::<String>()).len(),
             CANDIDATES_MAX

@@ -6,6 +6,7 @@ use crate::settings::{Enforce, Policy, Print};
 const SAFE: Lexing = Lexing { std_strings: true, encoding_safe: true };
 
 fn judge_with(rules: &Rules, text: &[u8], lexing: Lexing, unseen: bool) -> Judged {
+    let unseen = Unseen { statements: unseen, portals: unseen };
     judge_text(rules, text, lexing, unseen, &mut Readings::default())
 }
 
@@ -132,6 +133,9 @@ fn execute_runs_only_what_was_judged() {
         ("SELECT 1", true, "pass"),
         ("PREPARE a AS SELECT 1", true, "pass"),
         // Somebody else's, by the name that it has on the server.
+        ("FETCH ALL FROM c", true, "text/unseen"),
+        ("MOVE 1 IN c", true, "text/unseen"),
+        ("FETCH ALL FROM c", false, "pass"),
         ("EXECUTE pgsluice_17", false, "text/unseen"),
         ("EXPLAIN ANALYZE EXECUTE \"pgsluice_17\"(1)", false, "text/unseen"),
     ] {
@@ -244,15 +248,15 @@ fn a_known_text_is_not_parsed_again_and_memory_is_bounded() {
     let mut readings = Readings::default();
     for _ in 0..100 {
         for text in [b"SELECT 1".as_slice(), b"DROP TABLE t", b"SELEC"] {
-            judge_text(&rules, text, SAFE, false, &mut readings);
+            judge_text(&rules, text, SAFE, Unseen::default(), &mut readings);
         }
     }
     assert_eq!(readings.parsed(), 3);
     for i in 0..150 {
         let text = format!("SELECT '{i:065000}'");
-        judge_text(&rules, text.as_bytes(), SAFE, false, &mut readings);
+        judge_text(&rules, text.as_bytes(), SAFE, Unseen::default(), &mut readings);
         // Used all the time, it stays.
-        judge_text(&rules, b"SELECT 1", SAFE, false, &mut readings);
+        judge_text(&rules, b"SELECT 1", SAFE, Unseen::default(), &mut readings);
         let held: usize = readings.young.keys().chain(readings.old.keys()).map(|text| text.len()).sum();
         assert!(held <= READINGS_BYTES_MAX);
     }
@@ -265,7 +269,7 @@ fn memory_is_bounded_where_a_text_holds_many_statements() {
     let mut readings = Readings::default();
     for i in 0..150 {
         let text = format!("SAVEPOINT a{i};{}", "END;".repeat(5_000));
-        judge_text(&rules, text.as_bytes(), SAFE, false, &mut readings);
+        judge_text(&rules, text.as_bytes(), SAFE, Unseen::default(), &mut readings);
         let kept = readings.young.values().chain(readings.old.values());
         let found: usize = kept.map(|reading| reading.statements().unwrap().len()).sum();
         assert!(found * size_of::<Found>() <= READINGS_BYTES_MAX, "{found} statements");
@@ -275,7 +279,13 @@ fn memory_is_bounded_where_a_text_holds_many_statements() {
 #[test]
 fn a_session_without_these_rules_pays_nothing() {
     let mut readings = Readings::default();
-    let judged = judge_text(&Rules::default(), b"DROP TABLE t", SAFE, true, &mut readings);
+    let judged = judge_text(
+        &Rules::default(),
+        b"DROP TABLE t",
+        SAFE,
+        Unseen { statements: true, portals: true },
+        &mut readings,
+    );
     assert!(judged.passes());
     assert_eq!(readings.parsed(), 0);
 }
