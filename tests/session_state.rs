@@ -1600,6 +1600,40 @@ fn names_of_settings_that_others_speak_of_do_no_harm() {
     }
 }
 
+/// Whoever sets nothing has what the role's default is, whatever another client of the server connection made of it.
+#[test]
+fn what_a_role_has_by_default_is_not_taken_from_the_next_client() {
+    let (server, proxy, database) = one_connection("");
+    for sql in [
+        "CREATE ROLE by_default_group",
+        "CREATE ROLE by_default LOGIN IN ROLE by_default_group",
+        "ALTER ROLE by_default SET role = 'by_default_group'",
+        "ALTER ROLE by_default SET app.env = 'prod'",
+    ] {
+        let _ = server.try_psql("postgres", sql);
+    }
+    let login = || {
+        Raw::login_as(proxy.port(), &[("user", "by_default"), ("database", &database)], "")
+            .unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    const LOOK: &str = "SELECT current_user || ' ' || current_setting('app.env')";
+    let (mut one, mut other) = (login(), login());
+    for (set, mine) in [
+        ("SET ROLE NONE", "by_default prod"),
+        ("SET app.env = ''", "by_default "),
+        ("SELECT set_config('role', 'by_default_group', false)", "by_default_group "),
+        ("RESET app.env", "by_default_group prod"),
+        ("SET app.env = 'test'", "by_default_group test"),
+        ("RESET ROLE", "by_default_group test"),
+        ("DISCARD ALL", "by_default_group prod"),
+    ] {
+        one.rows(set);
+        assert_eq!(one.value(LOOK).as_deref(), Some(mine), "{set}");
+        assert_eq!(other.value(LOOK).as_deref(), Some("by_default_group prod"), "{set}");
+        assert_eq!(one.value(LOOK).as_deref(), Some(mine), "{set}");
+    }
+}
+
 /// PostgreSQL cuts an identifier to 63 bytes, and what is of the type `name`.
 #[test]
 fn a_setting_whose_name_is_cut_is_nobody_elses() {

@@ -37,11 +37,11 @@ impl Token {
 /// Reads the whole file; what is wrong goes to `draft`.
 pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> Vec<HbaRule> {
     let mut rules = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let at = At::line(file, index + 1);
-        let rule = match tokens(line) {
+    for (number, line) in lines(text) {
+        let at = At::line(file, number);
+        let rule = match tokens(&line) {
             Ok(tokens) if tokens.is_empty() => continue,
-            Ok(tokens) => rule(draft, index + 1, &at, &tokens),
+            Ok(tokens) => rule(draft, number, &at, &tokens),
             Err(message) => Err(message.into()),
         };
         match rule {
@@ -50,6 +50,21 @@ pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> Vec<HbaRule> 
         }
     }
     rules
+}
+
+/// The lines with the number of each. One that ends in a backslash goes on with the next, a comment as well, as in PostgreSQL.
+fn lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (index, line) in text.lines().enumerate() {
+        let (line, more) = line.strip_suffix('\\').map_or((line, false), |line| (line, true));
+        match lines.last_mut().filter(|_| goes_on) {
+            Some((_, begun)) => begun.push_str(line),
+            None => lines.push((index + 1, line.to_owned())),
+        }
+        goes_on = more;
+    }
+    lines
 }
 
 fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
@@ -155,15 +170,15 @@ fn options(rest: &[Token], method: Option<AuthType>) -> Result<Option<String>, S
 /// Reads `auth_ident_file`: map, system's name, user; what is wrong goes to `draft`.
 pub(super) fn parse_ident(draft: &mut Draft, file: &Path, text: &str) -> BTreeMap<String, Vec<Mapping>> {
     let mut maps: BTreeMap<String, Vec<Mapping>> = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let found = match tokens(line) {
+    for (number, line) in lines(text) {
+        let found = match tokens(&line) {
             Ok(tokens) if tokens.is_empty() => continue,
             Ok(tokens) => mapping(&tokens),
             Err(message) => Err(message.into()),
         };
         match found {
             Ok((map, mapping)) => maps.entry(map).or_default().push(mapping),
-            Err(message) => draft.problem(&At::line(file, index + 1), "auth_ident_file", message),
+            Err(message) => draft.problem(&At::line(file, number), "auth_ident_file", message),
         }
     }
     maps

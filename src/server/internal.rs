@@ -528,7 +528,8 @@ impl ServerConn {
         let mut own = std::mem::take(&mut self.own_names);
         self.put_own(at_once_statement(), &[], &mut own, max);
         self.put_own(lift_statement(), &[], &mut own, max);
-        self.put_own(probe_statement(), &[Some(names)], &mut own, max);
+        let login = self.shared.target.user.clone();
+        self.put_own(probe_statement(), &[Some(names), Some(login.as_bytes())], &mut own, max);
         self.own_names = own;
         self.put_sync();
         self.finish().await
@@ -583,11 +584,9 @@ impl Probe {
         let row = rows.first()?;
         let flag = |i: usize| row.get(i).and_then(Option::as_deref) == Some(b"t");
         let json = unhex(row.first()?.as_deref()?)?;
-        let (mut settings, role, session): (Vec<(String, String)>, String, String) =
+        let (mut settings, role, session): (Vec<(String, String)>, Option<String>, String) =
             serde_json::from_slice(&json).ok()?;
-        if role != "none" {
-            settings.push(("role".into(), role));
-        }
+        settings.extend(role.map(|role| ("role".into(), role)));
         if session != login {
             settings.push(("session_authorization".into(), session));
         }
@@ -638,13 +637,21 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 /// One row: settings with their values, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
 /// UTF-8, whatever the client's encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back),
 /// then a flag for each kind of state that is bound to the connection, and one that says whether the settings are all there
-/// are. Every name is qualified: it runs under the client's search_path.
+/// are. What the login role or the database has a default for is told also where it is none or empty: whoever has nothing set has that
+/// default. Every name is qualified: it runs under the client's search_path.
 pub fn probe_statement() -> &'static Arc<Statement> {
     static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
     STATEMENT.get_or_init(|| Statement::new(PROBE_SQL.as_bytes(), &[], Effects::NONE))
 }
 
 const PROBE_SQL: &str = "\
+WITH defaults AS MATERIALIZED (
+       SELECT pg_catalog.lower(pg_catalog.split_part(c.said, '=', 1)) AS name
+         FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) c(said)
+        WHERE s.setdatabase OPERATOR(pg_catalog.=) ANY (ARRAY[0::pg_catalog.oid, (SELECT d.oid FROM pg_catalog.pg_database d
+                WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())])
+          AND s.setrole OPERATOR(pg_catalog.=) ANY (ARRAY[0::pg_catalog.oid, (SELECT r.oid FROM pg_catalog.pg_roles r
+                WHERE r.rolname::pg_catalog.text OPERATOR(pg_catalog.=) $2::pg_catalog.text)]))
 SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
        COALESCE((SELECT pg_catalog.json_agg(pg_catalog.json_build_array(a.name, COALESCE(a.setting, ''))) FROM (
                   WITH known AS MATERIALIZED (SELECT s.name, s.setting, s.source FROM pg_catalog.pg_settings s)
@@ -656,10 +663,13 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
                   SELECT n.name, pg_catalog.current_setting(n.name, true)
                     FROM pg_catalog.json_array_elements_text($1::pg_catalog.text::pg_catalog.json) n(name)
                    WHERE n.name OPERATOR(pg_catalog.<>) ALL (ARRAY(SELECT pg_catalog.lower(k.name) FROM known k WHERE k.name OPERATOR(pg_catalog.~~) '%.%'::pg_catalog.text))
-                     AND pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text) a),
+                     AND (pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.<>) ''::pg_catalog.text
+                          OR pg_catalog.current_setting(n.name, true) OPERATOR(pg_catalog.=) ''::pg_catalog.text
+                             AND EXISTS (SELECT 1 FROM defaults d WHERE d.name OPERATOR(pg_catalog.=) n.name))) a),
                '[]'::pg_catalog.json),
        CASE WHEN pg_catalog.current_setting('role') OPERATOR(pg_catalog.=) 'none'::pg_catalog.text
-            THEN 'none'::pg_catalog.text ELSE CURRENT_USER::pg_catalog.text END,
+            THEN (SELECT 'none'::pg_catalog.text FROM defaults d WHERE d.name OPERATOR(pg_catalog.=) 'role'::pg_catalog.text LIMIT 1)
+            ELSE CURRENT_USER::pg_catalog.text END,
        SESSION_USER)::pg_catalog.text, 'UTF8'), 'hex'),
        EXISTS (SELECT 1 FROM pg_catalog.pg_listening_channels()),
        EXISTS (SELECT 1 FROM pg_catalog.pg_locks l
@@ -698,8 +708,10 @@ mod tests {
             let hex = json.bytes().map(|b| format!("{b:02x}")).collect::<String>().into_bytes();
             vec![vec![Some(hex), Some(b"t".to_vec())]]
         };
-        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9"]],"none","me"]"#), "me").unwrap();
+        let probe = Probe::decode(&row(r#"[[["a.b","\u00e9"]],null,"me"]"#), "me").unwrap();
         assert_eq!(probe.settings, [("a.b".to_owned(), "\u{e9}".to_owned())]);
+        let probe = Probe::decode(&row(r#"[[],"none","me"]"#), "me").unwrap();
+        assert_eq!(probe.settings, [("role".to_owned(), "none".to_owned())]);
         assert!(probe.listen && !probe.temp);
         assert!(Probe::decode(&row("[]"), "me").is_none());
         assert!(Probe::decode(&vec![vec![Some(b"123".to_vec())]], "me").is_none());

@@ -213,3 +213,14 @@ fn hba_rules_need_what_their_methods_need() {
     let dir = files(&[("a.toml", &*text), ("hba", "host all all all md5\n"), ("ident", "ops root app\n")]);
     assert!(read_in(&dir, "a.toml").is_ok());
 }
+
+#[test]
+fn a_line_that_ends_in_a_backslash_goes_on_a_comment_too() {
+    let text = "# once: \\\nhost all all 0.0.0.0/0 trust\nlocal all \\\n all trust\n# the last \\";
+    let (rules, draft) = with_draft(|draft, file| hba::parse(draft, file, text));
+    assert!(draft.problems.is_empty(), "{:?}", draft.problems);
+    assert_eq!(rules.iter().map(|rule| rule.line).collect::<Vec<_>>(), [3]);
+    let text = "# map \\\n m a b\nm c d";
+    let (maps, _) = with_draft(|draft, file| hba::parse_ident(draft, file, text));
+    assert_eq!(maps["m"].len(), 1);
+}
