@@ -742,7 +742,7 @@ fn what_is_set_at_connection_start_only_is_refused_where_connections_are_shared_
 }
 
 #[test]
-fn options_are_dropped_whole_and_unread_where_they_are_ignored() {
+fn options_are_dropped_where_they_are_ignored_but_what_pgbouncer_keeps() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
     let [reading, dropping, naming] = ["[]", "[\"extra_float_digits\", \"OPTIONS\"]", "[\"work_mem\"]"]
@@ -766,6 +766,12 @@ fn options_are_dropped_whole_and_unread_where_they_are_ignored() {
         assert_eq!(shown(&reading, options), read, "{options}");
         assert_eq!(shown(&dropping, options), usual, "{options}");
         assert_eq!(shown(&naming, options), named, "{options}");
+    }
+    let options = "-c work_mem=7MB -c timezone=Europe/Lisbon --intervalstyle=iso_8601";
+    let mut raw = asked(dropping.port(), &database, &[("options", options)]);
+    raw.authenticate("postgres", "").expect("logged in");
+    for (name, value) in [("work_mem", usual), ("TimeZone", "Europe/Lisbon"), ("IntervalStyle", "iso_8601")] {
+        assert_eq!(raw.value(&format!("SHOW {name}")).as_deref(), Some(value));
     }
 }
 

@@ -237,6 +237,16 @@ pub struct Negotiate {
     pub unrecognized: Vec<String>,
 }
 
+/// Settings that PgBouncer carries for each client, and so takes from `options` that it otherwise ignores.
+const KEPT_OF_OPTIONS: [&str; 6] = [
+    "application_name",
+    "client_encoding",
+    "DateStyle",
+    "IntervalStyle",
+    "standard_conforming_strings",
+    "TimeZone",
+];
+
 impl Startup {
     /// The last value of setting `name` (compared as PostgreSQL does, without regard to case).
     pub fn param(&self, name: &str) -> Option<&str> {
@@ -248,7 +258,8 @@ impl Startup {
         Self::read_but(message, |_| false)
     }
 
-    /// The same, without `options` where that is `dropped`: not even whether it can be read is looked at then.
+    /// The same, without `options` where that is `dropped`, but for what is in [`KEPT_OF_OPTIONS`]; whether the rest can be read
+    /// does not matter then.
     pub fn read_but(message: &StartupMessage<'_>, dropped: impl Fn(&str) -> bool) -> Result<Self, Error> {
         supported(message)?;
         let mut asked = Asked { drops_options: dropped("options"), ..Asked::default() };
@@ -301,7 +312,7 @@ impl Asked {
         match name {
             "user" => self.user = Some(text("user", value)?.to_owned()),
             "database" => self.database = Some(text("database", value)?.to_owned()),
-            "options" if self.drops_options => {}
+            "options" if self.drops_options => self.options = text("options", value).ok().map(str::to_owned),
             "options" => self.options = Some(text("options", value)?.to_owned()),
             "replication" => self.replication = replication(text(name, value)?)?,
             "application_name" => self.params.push((name.to_owned(), clean_ascii(value))),
@@ -318,12 +329,19 @@ impl Asked {
         let database = self.database.filter(|name| !name.is_empty()).unwrap_or_else(|| user.clone());
         // The server cuts them, too: a rule for the name it reads must not be missed by what stands behind.
         let (user, database) = (as_far_as_it_is_read(user), as_far_as_it_is_read(database));
-        let mut params = self.options.as_deref().map(parse_options).transpose()?.unwrap_or_default();
+        let mut params = match self.options.as_deref().map(parse_options).transpose() {
+            Err(_) if self.drops_options => Vec::new(),
+            found => found?.unwrap_or_default(),
+        };
+        if self.drops_options {
+            params.retain(|(name, _)| KEPT_OF_OPTIONS.iter().any(|kept| kept.eq_ignore_ascii_case(name)));
+        }
         params.extend(self.params);
         let minor = asked_minor.min(NEWEST_MINOR);
         let negotiate = (asked_minor > NEWEST_MINOR || !self.unrecognized.is_empty())
             .then_some(Negotiate { minor, unrecognized: self.unrecognized });
-        let Self { options, replication, .. } = self;
+        let Self { replication, .. } = self;
+        let options = self.options.filter(|_| !self.drops_options);
         Ok(Startup { minor, user, database, params, options, replication, negotiate })
     }
 }
