@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support;
 use pgsluice::wire::{backend as b, frame};
@@ -195,6 +196,81 @@ fn an_answer_that_is_none_lets_nobody_in_and_is_logged() {
         let down = asking(&server, "client_login_timeout = 1", database);
         let told = enter(&down, "ann", "right", &[]);
         assert_eq!(told, Err("08001 auth_query could not be asked".to_owned()), "{database}");
+    }
+}
+
+/// As for the connections of clients, in the database that is asked.
+#[test]
+fn what_the_console_orders_of_a_database_holds_for_lookups_in_it() {
+    let server = server();
+    server.psql("postgres", "CREATE DATABASE asked");
+    let proxy = asking(&server, "admin_users = [\"lookup\", \"ann\"]\nauth_dbname = \"asked\"", "");
+    let console = |user: &str, password: &str| {
+        Raw::login_as(proxy.port(), &[("user", user), ("database", "pgbouncer")], password)
+            .unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    let there = || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'asked'";
+        server.psql("postgres", sql).trim().to_owned()
+    };
+    // Sooner than they close by themselves.
+    let gone = || poll(Duration::from_secs(5), || (there() == "0").then_some(())).is_some();
+    let mut listed = console("lookup", "asks");
+    for commands in [
+        &["RELOAD"][..],
+        &["RECONNECT asked", "WAIT_CLOSE asked"],
+        &["KILL asked", "RESUME asked"],
+        &["PAUSE", "RESUME"],
+        &["PAUSE asked"],
+    ] {
+        assert_eq!(enter(&proxy, "ann", "right", &[]).as_deref(), Ok("ann"));
+        assert_eq!(there(), "1");
+        commands.iter().for_each(|command| tell(&mut listed, command));
+        assert!(gone(), "{commands:?}");
+    }
+    // Nobody comes while it is paused, but who may end that, and that one for no longer than it takes.
+    server.psql("postgres", "DROP DATABASE asked");
+    server.psql("postgres", "CREATE DATABASE asked");
+    let mut held = Raw::connect(proxy.port());
+    held.startup(3 << 16, &[("user", "ann"), ("database", "postgres")]);
+    assert_eq!(enter(&proxy, "lookup", "asks", &[]).as_deref(), Ok("lookup"), "auth_file has this one");
+    assert!(!held.has_answer() && there() == "0");
+    let mut found = console("ann", "right");
+    assert!(gone() && !held.has_answer());
+    tell(&mut found, "RESUME asked");
+    held.authenticate("ann", "right").unwrap_or_else(|e| panic!("{}", e.outline()));
+    tell(&mut listed, "DISABLE asked");
+    let told = "57P03 authentication database \"asked\" is disabled (DISABLE on the console)";
+    assert_eq!(enter(&proxy, "ann", "right", &[]), Err(told.to_owned()));
+    tell(&mut console("ann", "right"), "ENABLE asked");
+    assert_eq!(enter(&proxy, "ann", "right", &[]).as_deref(), Ok("ann"));
+    tell(&mut listed, "SET client_login_timeout = 1");
+    tell(&mut listed, "PAUSE asked");
+    let late = Raw::login_as(proxy.port(), &[("user", "ann"), ("database", "postgres")], "right").err();
+    let late = late.expect("let in");
+    assert!(late.sqlstate() == "08001" && late.field(b'D').contains("paused"), "{}", late.outline());
+}
+
+/// Lookups go to one server so many at a time; those that wait for a RESUME are none of them.
+#[test]
+fn a_paused_database_keeps_no_lookup_in_another_waiting() {
+    let server = server();
+    server.psql("postgres", "CREATE DATABASE asked");
+    let proxy = asking(&server, "admin_users = [\"lookup\"]", "");
+    let parameters = [("user", "lookup"), ("database", "pgbouncer")];
+    let mut console = Raw::login_as(proxy.port(), &parameters, "asks").expect("the console");
+    tell(&mut console, "PAUSE asked");
+    let held = |_| {
+        let mut raw = Raw::connect(proxy.port());
+        raw.startup(3 << 16, &[("user", "ann"), ("database", "asked")]);
+        raw
+    };
+    let mut held: Vec<Raw> = (0..20).map(held).collect();
+    assert_eq!(enter(&proxy, "ann", "right", &[]).as_deref(), Ok("ann"));
+    assert!(!held.iter().any(Raw::has_answer));
+    tell(&mut console, "RESUME asked");
+    for raw in &mut held {
+        raw.authenticate("ann", "right").unwrap_or_else(|e| panic!("{}", e.outline()));
     }
 }
 

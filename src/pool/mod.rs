@@ -811,9 +811,17 @@ impl Pool {
             inner.paused = true;
             std::mem::take(&mut inner.idle)
         };
+        self.changed.notify_waiters();
         for server in idle {
             self.discard(server, "PAUSE");
         }
+    }
+
+    /// Ready when the pool is paused, or when it is not.
+    ///
+    /// Cancel safety: nothing is held; call it again.
+    pub async fn until_paused(&self, paused: bool) {
+        self.until(|inner| inner.paused == paused).await;
     }
 
     /// Ready when no connection is open or being opened any more, or when somebody says RESUME; used after [`Pool::pause`].

@@ -284,6 +284,11 @@ impl Pools {
         });
     }
 
+    /// All pools are given up by the registry: who asks for one from here on gets a new one.
+    pub fn renew(&self) -> Vec<Arc<Pool>> {
+        std::mem::take(&mut *lock(&self.shared.pools)).into_values().collect()
+    }
+
     /// Pools of databases that are no more, without a client or connection, are forgotten.
     pub fn forget_unserved(&self, serves: impl Fn(&str) -> bool) {
         lock(&self.shared.pools).retain(|key, pool| serves(&key.database) || !pool.is_unused());

@@ -1,12 +1,13 @@
 //! What the console orders. Each order is given at once, then its end is awaited; who stops waiting undoes nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::{CONSOLES, Proxy};
 use crate::admin::Refusal;
 use crate::admin::parse::{Action, Shutdown};
 use crate::cancel::Signal;
 use crate::config::SetError;
+use crate::pool::Pool;
 
 /// Problems of a configuration that a refusal repeats; the log has them all.
 const PROBLEMS_SHOWN: usize = 10;
@@ -54,12 +55,33 @@ impl Proxy {
         Ok(())
     }
 
+    /// Those of clients, and those for lookups.
+    fn pools_of(&self, database: Option<&str>) -> Vec<Arc<Pool>> {
+        let mut pools = self.cx.pools.of(database);
+        pools.extend(self.lookups.of(database));
+        pools
+    }
+
+    /// PAUSE; waits for nothing.
+    pub(super) fn hold(&self, database: Option<&str>) {
+        let _turn = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lookups.pause(database);
+        self.cx.pools.pause(database);
+    }
+
+    /// RESUME. False: it was not paused.
+    pub(super) fn let_go(&self, database: Option<&str>) -> bool {
+        let _turn = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lookups.resume(database);
+        self.cx.pools.resume(database)
+    }
+
     /// Also of what is paused: who stopped waiting may wait again.
     async fn pause(&self, database: Option<&str>) -> Done {
         self.known(database)?;
-        self.cx.pools.pause(database);
+        self.hold(database);
         self.drained(database).await;
-        let goes_on = self.cx.pools.of(database).iter().any(|pool| !pool.is_paused());
+        let goes_on = self.pools_of(database).iter().any(|pool| !pool.is_paused());
         if goes_on {
             return Err(Refusal::new("55000", "resumed while PAUSE waited (RESUME)".to_owned()));
         }
@@ -67,14 +89,14 @@ impl Proxy {
     }
 
     async fn drained(&self, database: Option<&str>) {
-        for pool in self.cx.pools.of(database) {
+        for pool in self.pools_of(database) {
             pool.drained().await;
         }
     }
 
     fn resume(&self, database: Option<&str>) -> Done {
         self.known(database)?;
-        if self.cx.pools.resume(database) {
+        if self.let_go(database) {
             return Ok(());
         }
         let message = match database {
@@ -95,7 +117,7 @@ impl Proxy {
 
     fn reconnect(&self, database: Option<&str>) -> Done {
         self.known(database)?;
-        for pool in self.cx.pools.of(database) {
+        for pool in self.pools_of(database) {
             pool.reconnect("RECONNECT");
         }
         Ok(())
@@ -103,7 +125,7 @@ impl Proxy {
 
     async fn wait_close(&self, database: Option<&str>) -> Done {
         self.known(database)?;
-        for pool in self.cx.pools.of(database) {
+        for pool in self.pools_of(database) {
             pool.replaced().await;
         }
         Ok(())
@@ -112,7 +134,7 @@ impl Proxy {
     /// As PgBouncer's: the database stays paused, so that nobody comes back before RESUME.
     async fn kill(&self, database: Option<&str>) -> Done {
         self.known(database)?;
-        self.cx.pools.pause(database);
+        self.hold(database);
         for client in self.cx.clients.all() {
             if database.is_none_or(|name| client.asked.database == name) {
                 client.signal(Signal::Kill);

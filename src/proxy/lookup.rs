@@ -4,21 +4,20 @@
 //! names in `auth_query` are looked for in pg_catalog only. Never: judges a secret (the handshake does).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::stop::FOREVER;
-use super::{CONSOLES, Proxy};
+use super::{CONSOLES, Proxy, is_console};
 use crate::auth::{Credential, Found};
 use crate::client::handshake::Unauthenticated;
 use crate::client::login;
 use crate::config;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::net::Connector;
-use crate::pool::{self, Busy, CheckoutError, PoolKey, Pools};
+use crate::pool::{self, Busy, Checkout, CheckoutError, Pool, PoolKey, Pools};
 use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
 use crate::server::internal::{Reply, Rows};
@@ -43,7 +42,11 @@ type Place = (Vec<String>, u16);
 /// The connections; a reload begins with new ones.
 #[derive(Debug, Default)]
 pub(super) struct Lookups {
-    pools: ArcSwap<Pools>,
+    pools: Pools,
+    /// Those from before a reload, as long as somebody asks there still.
+    past: Mutex<Vec<Weak<Pool>>>,
+    /// For clients of the console: nothing keeps them from saying RESUME there. Closed after each use.
+    of_console: Pools,
     /// Each server's own: one that does not answer keeps no other's waiting.
     turns: Mutex<HashMap<Place, Arc<Semaphore>>>,
 }
@@ -58,15 +61,55 @@ impl Lookups {
 
     /// As `server_lifetime` and its kin ask.
     pub(super) fn maintain(&self) {
-        let pools = self.pools.load();
-        pools.all().iter().for_each(|pool| pool.maintain());
-        pools.forget_unused(|_| ());
+        for pools in [&self.pools, &self.of_console] {
+            pools.all().iter().for_each(Pool::maintain);
+            pools.forget_unused(|_| ());
+        }
+        self.past().retain(|pool| pool.strong_count() > 0);
     }
 
-    /// The server, its users or `auth_query` may be others now.
+    /// The server, its users or `auth_query` may be others now: the settings that say so are in effect already.
     pub(super) fn forget(&self) {
-        self.pools.store(Arc::default());
+        self.of_console.renew();
+        // Locked first: who looks for them behind the others finds them.
+        let mut past = self.past();
+        for pool in self.pools.renew() {
+            pool.reconnect("a reload");
+            past.push(Arc::downgrade(&pool));
+        }
+        drop(past);
         self.turns.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn past(&self) -> MutexGuard<'_, Vec<Weak<Pool>>> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn past_of(&self, database: Option<&str>) -> Vec<Arc<Pool>> {
+        let past = self.past();
+        let pools = past.iter().filter_map(Weak::upgrade);
+        pools.filter(|pool| database.is_none_or(|name| pool.key.database == name)).collect()
+    }
+
+    /// What the console orders of one database or of all holds for these as for those of clients.
+    pub(super) fn of(&self, database: Option<&str>) -> Vec<Arc<Pool>> {
+        let mut pools = self.pools.of(database);
+        pools.extend(self.past_of(database));
+        pools
+    }
+
+    /// As [`Pools::pause`].
+    pub(super) fn pause(&self, database: Option<&str>) {
+        self.pools.pause(database);
+        self.past_of(database).iter().for_each(Pool::pause);
+    }
+
+    /// As [`Pools::resume`].
+    pub(super) fn resume(&self, database: Option<&str>) {
+        self.pools.resume(database);
+        let mut past = self.past_of(database);
+        past.retain(|pool| !self.pools.is_paused(&pool.key.database));
+        past.iter().for_each(Pool::resume);
     }
 }
 
@@ -76,14 +119,16 @@ struct Lookup {
     query: String,
     settings: pool::Settings,
     target: Target,
+    /// For a client of the console.
+    console: bool,
 }
 
 impl Lookup {
     /// `None`: nobody is to ask for this client.
     fn of(settings: &Settings, tls: &Connector, startup: &Startup) -> Option<Self> {
         let general = &settings.general;
-        let own =
-            (!CONSOLES.contains(&&*startup.database)).then(|| settings.database(&startup.database)).flatten();
+        let console = is_console(startup);
+        let own = (!console).then(|| settings.database(&startup.database)).flatten();
         let user = own.and_then(|d| d.auth_user.clone()).or_else(|| general.auth_user.clone())?;
         let query = own.and_then(|d| d.auth_query.clone()).unwrap_or_else(|| general.auth_query.clone());
         let name = own.and_then(|d| d.auth_dbname.clone()).or_else(|| general.auth_dbname.clone());
@@ -91,33 +136,47 @@ impl Lookup {
         if CONSOLES.contains(&&*database) {
             return None;
         }
-        // As auth_user, whoever all clients of that entry are to the server.
-        let mut entry = (**settings.database(&database)?).clone();
-        (entry.user, entry.password, entry.connect_query) = (None, None, None);
         let key = PoolKey::new(database, user);
-        let credential = settings.userlist.get(&key.user).map_or(Credential::None, Credential::from_secret);
-        let mut target = login::pool_target(settings, tls.clone(), &entry, &key, credential);
-        target.startup = [
-            ("search_path", "pg_catalog, pg_temp"),
-            ("client_encoding", "UTF8"),
-            ("application_name", "pgsluice auth_query"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .to_vec();
-        let settings = pool::Settings {
-            mode: PoolMode::Transaction,
-            size: LOOKUPS_AT_A_TIME,
-            min_size: 0,
-            kept_alone: false,
-            reserve_size: 0,
-            max_db_connections: 0,
-            max_user_connections: 0,
-            query_wait_timeout: general.client_login_timeout,
-            server_idle_timeout: IDLE,
-            ..login::pool_settings(settings, &entry, &key)
-        };
-        Some(Self { key, query, settings, target })
+        let (settings, target) = governed(settings, tls, &key, console)?;
+        Some(Self { key, query, settings, target, console })
     }
+}
+
+/// What governs the connections of `key`. `None`: the database is not served.
+fn governed(
+    settings: &Settings,
+    tls: &Connector,
+    key: &PoolKey,
+    console: bool,
+) -> Option<(pool::Settings, Target)> {
+    // As auth_user, whoever all clients of that entry are to the server.
+    let mut entry = (**settings.database(&key.database)?).clone();
+    (entry.user, entry.password, entry.connect_query) = (None, None, None);
+    let credential = settings.userlist.get(&key.user).map_or(Credential::None, Credential::from_secret);
+    let mut target = login::pool_target(settings, tls.clone(), &entry, key, credential);
+    target.startup = [
+        ("search_path", "pg_catalog, pg_temp"),
+        ("client_encoding", "UTF8"),
+        ("application_name", "pgsluice auth_query"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec();
+    let mut governed = pool::Settings {
+        mode: PoolMode::Transaction,
+        size: LOOKUPS_AT_A_TIME,
+        min_size: 0,
+        kept_alone: false,
+        reserve_size: 0,
+        max_db_connections: 0,
+        max_user_connections: 0,
+        query_wait_timeout: settings.general.client_login_timeout,
+        server_idle_timeout: IDLE,
+        ..login::pool_settings(settings, &entry, key)
+    };
+    if console {
+        governed.server_lifetime = Duration::ZERO;
+    }
+    Some((governed, target))
 }
 
 impl Proxy {
@@ -125,7 +184,7 @@ impl Proxy {
     /// client goes the way of all strangers, and the log says why.
     ///
     /// # Errors
-    /// The server cannot be reached.
+    /// The server cannot be reached, or is not to be: the database is disabled, or paused for too long.
     pub(super) async fn look_up(
         &self,
         settings: &Settings,
@@ -140,11 +199,19 @@ impl Proxy {
             return Ok(Found::NotAsked);
         };
         let (database, user) = (lookup.key.database.clone(), startup.user.clone());
+        if !lookup.console && self.cx.pools.is_disabled(&database) {
+            let asks = if database == startup.database { "" } else { "authentication " };
+            let what = format!("{asks}database \"{database}\" is disabled (DISABLE on the console)");
+            return Err(Error::new(Kind::DatabaseDisabled, what));
+        }
         let deadline = client.deadline().unwrap_or_else(|| tokio::time::Instant::now() + FOREVER);
+        let held = !lookup.console && self.cx.pools.is_paused(&database);
         let asked = tokio::time::timeout_at(deadline, self.ask(lookup, &user)).await;
-        match asked
-            .unwrap_or_else(|_| Err(Failed::Unreachable("no answer within client_login_timeout".into())))
-        {
+        let late = || match held && self.cx.pools.is_paused(&database) {
+            true => format!("database \"{database}\" was paused longer than client_login_timeout"),
+            false => "no answer within client_login_timeout".to_owned(),
+        };
+        match asked.unwrap_or_else(|_| Err(Failed::Unreachable(late()))) {
             Ok(rows) => {
                 let found = found_in(&rows, &user);
                 if let Err(why) = &found {
@@ -161,12 +228,13 @@ impl Proxy {
     }
 
     async fn ask(&self, lookup: Lookup, user: &str) -> Result<Rows, Failed> {
-        let Lookup { key, query, settings, target } = lookup;
+        let Lookup { key, query, settings, target, console } = lookup;
         let turns = self.lookups.turns(&target);
-        let _turn = turns.acquire().await;
-        let pools = self.lookups.pools.load_full();
-        let pool = pools.get(&key, || (settings, target));
-        let mut server = pool.checkout(&pools.shared().none, None).await.map_err(|error| match error {
+        let pools = if console { &self.lookups.of_console } else { &self.lookups.pools };
+        // By what is in effect now: a reload forgets the pools that there are.
+        let now = || governed(&self.cx.settings.load(), &self.cx.server_tls.load(), &key, console);
+        let pool = pools.get(&key, || now().unwrap_or((settings, target)));
+        let (_turn, mut server) = connection(&pool, &turns).await.map_err(|error| match error {
             CheckoutError::Login(error) => Failed::Refused(error.to_string()),
             CheckoutError::Timeout(_, Busy::Unreachable(error)) => Failed::Unreachable(error.to_string()),
             CheckoutError::Timeout(..) | CheckoutError::Paused(_) => {
@@ -186,6 +254,24 @@ impl Proxy {
                 let why = ErrorFields::new(&body).field(b'M').unwrap_or_default();
                 Err(Failed::Refused(String::from_utf8_lossy(why).into_owned()))
             }
+        }
+    }
+}
+
+/// A connection, and the turn at its server, which nobody keeps who is held by PAUSE: others ask there for other databases.
+///
+/// Cancel safety: as [`Pool::checkout`].
+async fn connection<'a>(
+    pool: &Arc<Pool>,
+    turns: &'a Semaphore,
+) -> Result<(Option<SemaphorePermit<'a>>, Checkout), CheckoutError> {
+    loop {
+        pool.until_paused(false).await;
+        // The semaphore is never closed.
+        let turn = turns.acquire().await.ok();
+        tokio::select! {
+            server = pool.checkout(&pool.shared().none, None) => return Ok((turn, server?)),
+            () = pool.until_paused(true) => {}
         }
     }
 }

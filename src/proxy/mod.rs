@@ -78,6 +78,8 @@ pub struct Proxy {
     pub started: Instant,
     auth: Auth,
     lookups: Lookups,
+    /// PAUSE and RESUME take turns, so that lookups end as clients do.
+    holding: Mutex<()>,
     tls: ArcSwap<Acceptor>,
     peers: ArcSwap<Peers>,
     workers: Vec<Worker>,
@@ -159,6 +161,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         started: Instant::now(),
         auth: Auth::new(&settings),
         lookups: Lookups::default(),
+        holding: Mutex::default(),
         tls: ArcSwap::from_pointee(tls),
         peers: ArcSwap::from_pointee(peers),
         workers,

@@ -140,9 +140,9 @@ impl Proxy {
         self.peers.store(Arc::new(Peers::new(&settings, (*server_tls).clone())));
         self.cx.server_tls.store(server_tls);
         self.auth.reload(&settings);
-        self.lookups.forget();
         telemetry::set_level(&settings.general.log_level);
         self.cx.settings.store(Arc::new(settings));
+        self.lookups.forget();
         for Change { pool, settings, target, moved } in changes {
             pool.govern(settings);
             pool.target.store(Arc::new(target));

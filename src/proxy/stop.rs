@@ -210,8 +210,8 @@ impl Running {
                 () = caught(&mut int) => if told.once_more(&proxy) { break },
                 () = caught(&mut quit) => break,
                 () = caught(&mut hup) => reload(&proxy).await,
-                () = caught(&mut usr1) => proxy.cx.pools.pause(None),
-                () = caught(&mut usr2) => { proxy.cx.pools.resume(None); }
+                () = caught(&mut usr1) => proxy.hold(None),
+                () = caught(&mut usr2) => { proxy.let_go(None); }
                 () = proxy.stopping.changed.notified() => {}
                 () = tokio::time::sleep_until(told.until()) => if told.is_over(&proxy) { break },
             }
