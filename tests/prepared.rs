@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use crate::support;
 use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
+use support::console::tell;
 use support::crowd::{comparable, put_bind_binary};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, outline, poll};
 
@@ -1012,6 +1013,24 @@ fn many_statements_make_room_for_each_other() {
     let held = raw.value("SELECT count(*) FROM pg_prepared_statements").expect("a count");
     assert!(held.parse::<usize>().expect("a number") <= 4, "{held}");
     raw.rows("COMMIT");
+}
+
+/// On a connection that has more of them since a time of plenty.
+#[test]
+fn a_lowered_limit_holds_for_open_connections_from_the_next_statement_on() {
+    let (_, proxy, database) = one("max_prepared_statements = 5");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut prepared = |range: std::ops::Range<usize>| {
+        range.for_each(|n| prepare(&mut raw, &format!("s{n}"), &format!("SELECT {n}")));
+        raw.value("SELECT count(*) FROM pg_prepared_statements WHERE statement ~ '^SELECT [0-9]+$'")
+    };
+    assert_eq!(prepared(0..5).as_deref(), Some("5"));
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "SET max_prepared_statements = 2");
+    assert_eq!(prepared(5..6).as_deref(), Some("2"));
+    // All of them are known still.
+    for n in 0..6 {
+        assert_eq!(run(&mut raw, &format!("s{n}"), &[]), n.to_string());
+    }
 }
 
 #[test]

@@ -699,18 +699,20 @@ impl ServerNames {
         self.held.is_empty()
     }
 
-    /// A Parse was sent. Returns the statement to close first when there are more than `max`.
-    pub fn add(&mut self, id: u64, max: usize) -> Option<u64> {
+    /// A Parse was sent. Returns the statements to close first, so that there are no more than `max`: several, where that was
+    /// lowered.
+    pub fn add(&mut self, id: u64, max: usize) -> Vec<u64> {
+        let beyond = (self.held.len() + usize::from(!self.holds(id))).saturating_sub(max);
+        let mut closed = Vec::new();
+        while closed.len() < beyond
+            && let Some(at) = self.order.iter().position(|held| *held != id)
+        {
+            closed.extend(self.order.remove(at).filter(|oldest| self.held.remove(oldest).is_some()));
+        }
         if self.held.insert(id, false).is_none() {
             self.order.push_back(id);
         }
-        while self.held.len() > max {
-            let oldest = self.order.pop_front()?;
-            if oldest != id && self.held.remove(&oldest).is_some() {
-                return Some(oldest);
-            }
-        }
-        None
+        closed
     }
 
     /// It was not closed after all: the next one to go.
@@ -861,12 +863,12 @@ mod tests {
     fn struck_close_of_ours_leaves_the_statement_where_it_is() {
         let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
         server.add(1, 1);
-        assert_eq!(server.add(2, 1), Some(1));
+        assert_eq!(server.add(2, 1), [1]);
         names.close_on_server(1);
         names.parse_on_server(2);
         names.strike(2, &mut server);
         assert!(server.holds(1) && !server.holds(2));
-        assert_eq!(server.add(3, 1), Some(1));
+        assert_eq!(server.add(3, 1), [1]);
     }
 
     #[test]
@@ -979,9 +981,20 @@ mod tests {
     #[test]
     fn oldest_statement_makes_room() {
         let mut server = ServerNames::default();
-        assert_eq!(server.add(1, 2), None);
-        assert_eq!(server.add(2, 2), None);
-        assert_eq!(server.add(3, 2), Some(1));
+        assert!(server.add(1, 2).is_empty() && server.add(2, 2).is_empty());
+        assert_eq!(server.add(3, 2), [1]);
         assert!(!server.holds(1) && server.holds(3));
+        assert!(server.add(2, 2).is_empty(), "it is there");
+    }
+
+    #[test]
+    fn all_beyond_a_limit_that_was_lowered_make_room() {
+        let mut server = ServerNames::default();
+        for id in 1..=5 {
+            assert!(server.add(id, 5).is_empty());
+        }
+        assert_eq!(server.add(6, 2), [1, 2, 3, 4]);
+        assert_eq!(server.add(5, 1), [6], "never the one itself");
+        assert!(server.len() == 1 && server.holds(5));
     }
 }

@@ -288,7 +288,7 @@ impl ServerConn {
         Ok(())
     }
 
-    /// Appends a Parse of ours unless the statement is there already; closes the oldest one when there are more
+    /// Appends a Parse of ours unless the statement is there already; closes the oldest ones when there are more
     /// than `max`. `action` is [`Action::Skip`] inside a client's unit, [`Action::Own`] inside one of ours.
     pub fn ensure(&mut self, statement: &Statement, names: &mut ClientNames, max: usize, action: Action) {
         if self.names.holds(statement.id) {
@@ -305,9 +305,9 @@ impl ServerConn {
         names.parse_on_server(statement.id);
     }
 
-    /// Counts `id` as held from here on; sends a Close for the statement that has to go.
+    /// Counts `id` as held from here on; sends a Close for each statement that has to go.
     pub fn make_room(&mut self, id: u64, names: &mut ClientNames, max: usize, action: Action) {
-        if let Some(oldest) = self.names.add(id, max.max(1)) {
+        for oldest in self.names.add(id, max.max(1)) {
             self.put_close(oldest, names, action);
         }
         self.shared.statements.store(self.names.len(), Ordering::Relaxed);
