@@ -522,6 +522,23 @@ fn idle_connections_that_the_server_closed_are_replaced() {
 }
 
 #[test]
+fn a_connection_that_has_just_logged_in_needs_no_check() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE SEQUENCE checks MINVALUE 0");
+    let general = "server_check_delay = 0\nserver_check_query = \"SELECT nextval('checks')\"";
+    let proxy = Proxy::to(server, general, "", "");
+    server.psql(&database, "SELECT nextval('checks')");
+    let checks = || server.psql(&database, "SELECT last_value FROM checks").trim().to_owned();
+    let [mut holder, mut other] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    holder.rows("BEGIN");
+    assert_eq!(checks(), "1", "its server was asked what it is greeted with before");
+    other.rows("SELECT 1");
+    assert_eq!(checks(), "1", "a server of its own");
+    other.rows("SELECT 1");
+    assert_eq!(checks(), "2", "that was idle");
+}
+
+#[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

@@ -80,9 +80,10 @@ impl Checkout {
 }
 
 impl Checkout {
-    /// It was idle for so long, of `server_check_delay`, that it has to be asked before anything is at stake.
+    /// It was idle for so long, of `server_check_delay`, that it has to be asked before anything is at stake. One that has just
+    /// logged in has answered.
     pub fn is_doubtful(&self, now: Instant, delay: Duration) -> bool {
-        now.duration_since(self.idle_since) >= delay
+        !self.fresh && now.duration_since(self.idle_since) >= delay
     }
 
     /// `server_check_query`. Where nothing is answered in time all connections that lead there are given up.

@@ -375,7 +375,8 @@ impl Pool {
     }
 
     /// Hot path. A connection is free: to the first waiter, or idle.
-    fn give(self: &Arc<Self>, server: Box<ServerConn>, now: Instant) {
+    fn give(self: &Arc<Self>, mut server: Box<ServerConn>, now: Instant) {
+        server.fresh = false;
         let inner = self.lock();
         if inner.settings.server_lifetime < now.duration_since(server.shared.connected) {
             drop(inner);
@@ -420,6 +421,7 @@ impl Pool {
         }
         let has_siblings = settings.max_db_connections > 0 || settings.max_user_connections > 0;
         server.shared.client.store(0, Ordering::Relaxed);
+        server.fresh = false;
         inner.idle.push(server);
         drop(inner);
         self.changed.notify_waiters();

@@ -123,6 +123,8 @@ pub struct ServerConn {
     pub worker: usize,
     /// When it was last given back.
     pub idle_since: Instant,
+    /// It came from its login without having been idle.
+    pub fresh: bool,
     /// What ran on it for this client may have made settings that no catalogue shows (those of no module, set inside
     /// a function): another client gets it with all settings reset.
     pub unvouched: Option<u64>,
@@ -182,6 +184,7 @@ impl ServerConn {
             marks: Vec::new(),
             worker,
             idle_since: now,
+            fresh: true,
             unvouched: None,
             heard: Vec::new(),
             names_passed: false,
