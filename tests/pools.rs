@@ -1011,6 +1011,10 @@ fn who_waits_for_a_server_is_bound_by_query_timeout_too() {
     for raw in &mut raws {
         is_closed(raw, "57014", "query_timeout");
     }
+    // A login that asks the server for what its client is greeted with.
+    let mut login = Raw::connect(proxy.port());
+    login.startup(3 << 16, &[("user", "postgres"), ("database", &database), ("work_mem", "1MB")]);
+    is_closed(&mut login, "57014", "query_timeout");
     assert_eq!(
         holder.value("SELECT 1").as_deref(),
         Some("1"),
