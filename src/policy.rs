@@ -47,7 +47,8 @@ pub struct Rules {
     allow_list: AllowListMode,
     /// A statement must be in each of them.
     lists: Vec<Arc<AllowList>>,
-    enforce: Enforce,
+    /// Of each rule that forbids something, in the order of [`Policy::forbids`].
+    enforce: [Option<Enforce>; 6],
 }
 
 impl Default for Rules {
@@ -63,13 +64,17 @@ impl Rules {
     }
 
     /// The strictest of all policies that apply, the first of which is `[policy]`. Where none says anything: everything
-    /// passes, FunctionCall too unless Query is restricted, and a rule rejects. A policy that forbids something and does not say
-    /// what becomes of that has it from the first, so that nobody's `report` loosens what others forbid.
+    /// passes, FunctionCall too unless Query is restricted, and a rule rejects. What becomes of a broken rule is what the policies say that have
+    /// that rule, and the first one for those that do not say it: nobody's `report` loosens what others forbid.
     pub fn merge<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         let mut all = Policy::default();
         let mut policies = policies.into_iter().peekable();
         let unless_said = policies.peek().and_then(|first| first.enforce).unwrap_or(Enforce::Reject);
+        let mut enforce = [None; 6];
         for policy in policies {
+            let said = Some(policy.enforce.unwrap_or(unless_said));
+            let forbidding = enforce.iter_mut().zip(policy.forbids()).filter(|(_, forbids)| *forbids);
+            forbidding.for_each(|(enforce, _)| *enforce = (*enforce).max(said));
             // `None` is below every `Some`, and the variants are in order of strictness.
             all.simple_query = all.simple_query.max(policy.simple_query);
             all.function_call = all.function_call.max(policy.function_call);
@@ -77,7 +82,6 @@ impl Rules {
             all.replication = all.replication.max(policy.replication);
             all.statements = all.statements.max(policy.statements);
             all.allow_list = all.allow_list.max(policy.allow_list);
-            all.enforce = all.enforce.max(policy.enforce.or(policy.forbids().then_some(unless_said)));
         }
         let simple_query = all.simple_query.unwrap_or_default();
         let as_strict = if simple_query == SimpleQuery::Allow { Switch::Allow } else { Switch::Deny };
@@ -89,7 +93,7 @@ impl Rules {
             statements: all.statements.unwrap_or_default(),
             allow_list: all.allow_list.unwrap_or_default(),
             lists: Vec::new(),
-            enforce: all.enforce.unwrap_or(Enforce::Reject),
+            enforce,
         }
     }
 
@@ -125,9 +129,37 @@ impl Rules {
         &self.lists
     }
 
-    /// A broken rule is refused or reported.
-    pub fn enforce(&self) -> Enforce {
-        self.enforce
+    /// What becomes of a message that breaks this rule. A replication connection escapes all of them.
+    pub fn enforced(&self, rule: Rule) -> Enforce {
+        let [simple_query, function_call, sql_prepare, _, statements, allow_list] = self.enforce;
+        let said = match rule {
+            Rule::SimpleQueryDeny
+            | Rule::SimpleQuerySingle
+            | Rule::SimpleQueryControl
+            | Rule::ControlUnparsed
+            | Rule::ControlTokens
+            | Rule::ControlStrings
+            | Rule::ControlEncoding
+            | Rule::StatementBytes => simple_query,
+            Rule::FunctionCallDeny => function_call.max(simple_query),
+            Rule::SqlPrepareDeny => sql_prepare,
+            Rule::ReplicationDeny => self.enforce.into_iter().max().flatten(),
+            Rule::StatementsNoDdl | Rule::StatementsReadOnly => statements,
+            Rule::TextUnseen
+            | Rule::TextUnparsed
+            | Rule::TextTokens
+            | Rule::TextStrings
+            | Rule::TextEncoding
+            | Rule::TextBytes => statements.max(sql_prepare).max(allow_list),
+            Rule::AllowList => allow_list,
+        };
+        said.unwrap_or(Enforce::Reject)
+    }
+
+    /// Some broken rule is refused, and not only reported.
+    pub fn rejects(&self) -> bool {
+        // Those are of what any rule forbids.
+        self.enforced(Rule::ReplicationDeny) == Enforce::Reject
     }
 
     /// Hot path. Texts of Query and Parse messages are judged by what they hold.
@@ -148,7 +180,9 @@ impl Rules {
     pub fn distrust_what_was_prepared(&self, old: &Self) -> bool {
         let lists = self.allow_list >= AllowListMode::Report
             && (self.allow_list > old.allow_list || self.lists != old.lists);
-        let enforced = self.reads_texts() && self.enforce > old.enforce;
+        let is_stricter = |rule| self.enforced(rule) > old.enforced(rule);
+        let reading = [Rule::StatementsReadOnly, Rule::SqlPrepareDeny, Rule::AllowList];
+        let enforced = self.reads_texts() && reading.into_iter().any(is_stricter);
         self.statements > old.statements || self.sql_prepare > old.sql_prepare || lists || enforced
     }
 
@@ -180,18 +214,19 @@ impl Rules {
         set.into_iter().find_map(|(name, is_set)| is_set.then_some(name))
     }
 
-    /// A broken rule is refused (and not only reported).
-    pub fn rejects(&self) -> bool {
-        self.enforce == Enforce::Reject
-    }
-
     fn broken(&self, rejection: Rejection) -> Verdict {
-        if self.rejects() { Verdict::Reject(rejection) } else { Verdict::Report(rejection) }
+        match self.enforced(rejection.rule) {
+            Enforce::Reject => Verdict::Reject(rejection),
+            Enforce::Report => Verdict::Report(rejection),
+        }
     }
 
-    /// In report mode nothing may change for the client, folding included.
+    /// Where it is only reported nothing may change for the client, folding included.
     fn single(&self) -> Verdict {
-        if self.rejects() { Verdict::Single } else { Verdict::Pass }
+        match self.enforced(Rule::SimpleQuerySingle) {
+            Enforce::Reject => Verdict::Single,
+            Enforce::Report => Verdict::Pass,
+        }
     }
 }
 
@@ -230,6 +265,17 @@ pub enum Verdict {
     Reject(Rejection),
     /// Send it on as it is; write the same audit event.
     Report(Rejection),
+}
+
+impl Verdict {
+    /// This one, unless the other refuses what this one does not.
+    #[must_use]
+    fn or(self, other: Self) -> Self {
+        match (&self, &other) {
+            (Self::Reject(_), _) | (Self::Report(_), Self::Pass | Self::Single | Self::Report(_)) => self,
+            _ => other,
+        }
+    }
 }
 
 /// A rule that a message can break. The words of [`Rule::as_str`] are stable.
@@ -406,32 +452,27 @@ pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing, readings: &mut Re
 /// The verdict on a FunctionCall message. It names its function by number: what cannot be read is no read, and in no
 /// list.
 pub fn judge_function_call(rules: &Rules) -> Verdict {
-    if rules.function_call == Switch::Deny {
-        return rules.broken(Rejection::new(
-            Rule::FunctionCallDeny,
-            "FunctionCall messages are not allowed: function_call is \"deny\"".into(),
-            CALL_BY_SELECT,
-        ));
-    }
-    if rules.statements == Statements::ReadOnly {
-        return rules.broken(Rejection::new(
-            Rule::StatementsReadOnly,
-            "FunctionCall messages are not allowed: statements is \"read_only\"".into(),
-            CALL_BY_SELECT,
-        ));
-    }
-    let unlisted = || {
-        Rejection::new(
-            Rule::AllowList,
-            "FunctionCall messages are in no allow-list: see allow_list".into(),
-            CALL_BY_SELECT,
-        )
+    let broken = |rule, what: &str| rules.broken(Rejection::new(rule, what.into(), CALL_BY_SELECT));
+    let unlisted = || broken(Rule::AllowList, "FunctionCall messages are in no allow-list: see allow_list");
+    let call = match rules.function_call {
+        Switch::Allow => Verdict::Pass,
+        Switch::Deny => {
+            broken(Rule::FunctionCallDeny, "FunctionCall messages are not allowed: function_call is \"deny\"")
+        }
     };
-    match rules.allow_list {
-        AllowListMode::Off | AllowListMode::Learn => Verdict::Pass,
-        AllowListMode::Report => Verdict::Report(unlisted()),
-        AllowListMode::Reject => rules.broken(unlisted()),
-    }
+    let statement = match rules.statements {
+        Statements::All | Statements::NoDdl => Verdict::Pass,
+        Statements::ReadOnly => broken(
+            Rule::StatementsReadOnly,
+            "FunctionCall messages are not allowed: statements is \"read_only\"",
+        ),
+    };
+    let listed = match (rules.allow_list, unlisted()) {
+        (AllowListMode::Off | AllowListMode::Learn, _) => Verdict::Pass,
+        (AllowListMode::Report, Verdict::Reject(unlisted)) => Verdict::Report(unlisted),
+        (_, unlisted) => unlisted,
+    };
+    call.or(statement).or(listed)
 }
 
 const CALL_BY_SELECT: &str = "Call the function with SELECT in the extended query protocol.";

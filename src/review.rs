@@ -19,7 +19,7 @@ use crate::proto::vars::Vars;
 use crate::server::ServerConn;
 use crate::server::connect::connect;
 use crate::server::internal::{Lost, Reply};
-use crate::settings::{AllowListMode, Enforce, Settings, SimpleQuery, Statements, Switch};
+use crate::settings::{AllowListMode, Settings, SimpleQuery, Statements, Switch};
 use crate::sql::effects::Effects;
 use crate::sql::meaning::Kind;
 use crate::sql::verbs::{self, Class, Found};
@@ -170,10 +170,7 @@ fn levels(out: &mut String, rules: &Rules) {
         AllowListMode::Report => "report",
         AllowListMode::Reject => "reject",
     };
-    let enforce = match rules.enforce() {
-        Enforce::Reject => "reject",
-        Enforce::Report => "report",
-    };
+    let enforce = if rules.rejects() { "reject" } else { "report" };
     for (name, value) in [
         ("simple_query", simple_query),
         ("function_call", switch(rules.function_call())),

@@ -721,12 +721,17 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// It forbids something.
-    pub fn forbids(&self) -> bool {
-        self.simple_query > Some(SimpleQuery::Allow)
-            || [self.function_call, self.sql_prepare, self.replication].contains(&Some(Switch::Deny))
-            || self.statements > Some(Statements::All)
-            || self.allow_list >= Some(AllowListMode::Report)
+    /// Which of its rules forbid something, in this order: `simple_query`, `function_call`, `sql_prepare`, `replication`, `statements`,
+    /// `allow_list`.
+    pub fn forbids(&self) -> [bool; 6] {
+        [
+            self.simple_query > Some(SimpleQuery::Allow),
+            self.function_call == Some(Switch::Deny),
+            self.sql_prepare == Some(Switch::Deny),
+            self.replication == Some(Switch::Deny),
+            self.statements > Some(Statements::All),
+            self.allow_list >= Some(AllowListMode::Report),
+        ]
     }
 }
 

@@ -234,7 +234,9 @@ fn the_policy_of_each_user_database_and_network_is_printed() {
     assert!(unix.contains("statements = \"read_only\"\n"), "the stricter of two: {unix}");
     let etl = rules_for(overview, "for user \"etl\", database \"app\", from anywhere else");
     assert_eq!(row(etl, "PREPARE "), "passes, reported: sql_prepare=deny passes, reported: sql_prepare=deny");
-    assert_eq!(row(etl, "DEALLOCATE"), "passes passes");
+    // `simple_query` is everybody's, and rejects.
+    assert_eq!(row(etl, "DEALLOCATE"), "passes (1) passes");
+    assert_eq!(row(etl, "several statements"), "refused: simple_query=single passes");
 }
 
 #[test]

@@ -317,24 +317,56 @@ fn the_strictest_wins() {
     for (mut order, (simple_query, function_call, enforce)) in table {
         for _ in 0..2 {
             order[1..].rotate_left(1);
-            let want = Rules { simple_query, function_call, enforce, ..Rules::default() };
-            assert_eq!(Rules::merge(&order), want, "{order:?}");
+            let rules = Rules::merge(&order);
+            let got = (rules.simple_query(), rules.function_call(), rules.enforced(Rule::SimpleQueryDeny));
+            assert_eq!(got, (simple_query, function_call, enforce), "{order:?}");
         }
     }
     assert_eq!(Rules::default(), Rules::merge([]));
 }
 
+/// A rule is enforced as those say that have it; whatever is only reported hides nothing that is refused.
 #[test]
-fn report_changes_nothing_but_the_audit() {
-    let rules = Rules::merge([&Policy {
-        simple_query: Some(SimpleQuery::Control),
+fn each_rule_is_enforced_as_its_own_policies_say() {
+    let all = Policy { statements: Some(Statements::ReadOnly), ..Policy::default() };
+    let user = Policy {
+        sql_prepare: Some(Switch::Deny),
         function_call: Some(Switch::Deny),
         enforce: Some(Enforce::Report),
         ..Policy::default()
-    }]);
+    };
+    let rules = Rules::merge([&all, &Policy::default(), &user]);
+    let judge = |text: &[u8]| {
+        let readings = &mut Readings::default();
+        texts::judge_text(&rules, text, SAFE, texts::Unseen::default(), readings).verdict
+    };
+    let Verdict::Report(told) = judge(b"PREPARE a AS SELECT 1") else { panic!("not reported") };
+    assert_eq!(told.rule, Rule::SqlPrepareDeny);
+    for text in
+        [&b"PREPARE a AS DELETE FROM t"[..], b"PREPARE a AS SELECT 1; DELETE FROM t", b"DELETE FROM t"]
+    {
+        assert_eq!(word(&judge(text)), "statements=read_only");
+        assert!(matches!(judge(text), Verdict::Reject(_)));
+    }
+    assert!(matches!(judge(b"SELEC"), Verdict::Reject(_)));
+    assert!(matches!(judge_function_call(&rules), Verdict::Reject(_)));
+    assert!(matches!(judge_function_call(&Rules::merge([&user])), Verdict::Report(_)));
+}
+
+#[test]
+fn report_changes_nothing_but_the_audit() {
+    let with = |enforce| {
+        Rules::merge([&Policy {
+            simple_query: Some(SimpleQuery::Control),
+            function_call: Some(Switch::Deny),
+            enforce: Some(enforce),
+            ..Policy::default()
+        }])
+    };
+    let rules = with(Enforce::Report);
     assert!(!rules.rejects());
     assert_eq!(verdict(&rules, b"BEGIN", SAFE), Verdict::Pass);
-    let strict = Rules { enforce: Enforce::Reject, ..rules.clone() };
+    let strict = with(Enforce::Reject);
     for text in [b"SELECT 1; SELECT 2".as_slice(), b"SELEC", b"SELECT 1"] {
         let Verdict::Report(reported) = verdict(&rules, text, SAFE) else { panic!("not reported") };
         assert_eq!(verdict(&strict, text, SAFE), Verdict::Reject(reported));

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use super::{Hazard, Lexing, Rejection, Rule, Rules, Verdict, hazard, too_many_tokens};
 use crate::proto::prepared::SERVER_NAME_PREFIX;
-use crate::settings::{AllowList, AllowListMode, Statements, Switch};
+use crate::settings::{AllowList, AllowListMode, Enforce, Statements, Switch};
 use crate::sql::meaning::Unparsed;
 use crate::sql::verbs::{self, Class, Found, Named};
 
@@ -148,18 +148,19 @@ pub fn judge_text(
         Ok(statements) => statements,
         Err(why) => return rules.cannot_read(unparsed(rules, why).of(text)).into(),
     };
-    if let Some(rejection) = refuse(rules, statements) {
-        return rules.broken(rejection.of(text)).into();
-    }
+    let mut verdict =
+        refuse(rules, statements).map_or(Verdict::Pass, |rejection| rules.broken(rejection.of(text)));
     if statements.iter().any(|found| runs_unseen(found, unseen)) {
-        match rules.cannot_read(unseen_statement(rules).of(text)) {
-            Verdict::Pass => {}
-            verdict => return verdict.into(),
-        }
+        verdict = verdict.or(rules.cannot_read(unseen_statement(rules).of(text)));
     }
     match rules.allow_list {
-        AllowListMode::Off => Verdict::Pass.into(),
-        mode => look_up(rules, mode, text, &reading),
+        AllowListMode::Off => verdict.into(),
+        AllowListMode::Learn if verdict != Verdict::Pass => verdict.into(),
+        _ if matches!(verdict, Verdict::Reject(_)) => verdict.into(),
+        mode => {
+            let Judged { verdict: listed, learned } = look_up(rules, mode, text, &reading);
+            Judged { verdict: verdict.or(listed), learned }
+        }
     }
 }
 
@@ -236,20 +237,26 @@ fn unseen_statement(rules: &Rules) -> Rejection {
     )
 }
 
-/// The first statement that a rule refuses.
+/// The first statement that a rule refuses; the first that one reports, where none does.
 fn refuse(rules: &Rules, statements: &[Found]) -> Option<Rejection> {
-    let count = statements.len();
-    statements.iter().enumerate().find_map(|(at, found)| {
-        let rejection = refuse_prepare(rules, found).or_else(|| refuse_class(rules, found))?;
-        Some(match count {
-            1 => rejection,
-            _ => {
-                let which = format!("It is statement {} of {count}.", at + 1);
-                let detail = rejection.detail.as_ref().map_or(which.clone(), |d| format!("{d} {which}"));
-                rejection.detail(detail)
-            }
+    let broken = |enforce| {
+        statements.iter().enumerate().find_map(|(at, found)| {
+            let all = [refuse_prepare(rules, found), refuse_class(rules, found)];
+            let first = all.into_iter().flatten().find(|broken| rules.enforced(broken.rule) == enforce);
+            first.map(|rejection| told_of(at, statements.len(), rejection))
         })
-    })
+    };
+    broken(Enforce::Reject).or_else(|| broken(Enforce::Report))
+}
+
+/// Which statement of so many it is about.
+fn told_of(at: usize, count: usize, rejection: Rejection) -> Rejection {
+    if count == 1 {
+        return rejection;
+    }
+    let which = format!("It is statement {} of {count}.", at + 1);
+    let detail = rejection.detail.as_ref().map_or(which.clone(), |d| format!("{d} {which}"));
+    rejection.detail(detail)
 }
 
 /// EXECUTE of what nobody judged: what a name stands for is not known, or it is one of those that pgsluice gives to
