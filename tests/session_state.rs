@@ -234,6 +234,36 @@ fn a_setting_made_by_a_function_nobody_read_does_not_leak() {
 }
 
 #[test]
+fn what_a_function_named_as_a_keyword_does_does_not_leak() {
+    let (server, proxy, database) = one_connection("");
+    for (name, call) in [
+        ("escape", "SELECT escape('x')"),
+        ("set", "SELECT 1, set('x')"),
+        ("filter", "SELECT DISTINCT ON (1) filter('x')"),
+        ("conflict", "SELECT 1 FROM pg_am a JOIN pg_am b ON conflict('x') IS NULL"),
+        ("hash", "CREATE TABLE made AS SELECT hash('x')"),
+        ("json_value", "SELECT json_value('x')"),
+    ] {
+        server.psql(
+            &database,
+            &format!(
+                "CREATE FUNCTION \"{name}\"(text) RETURNS text LANGUAGE sql \
+                 AS $$SELECT set_config('hid' || 'den.name', $1, false) FROM pg_advisory_lock(4711)$$"
+            ),
+        );
+        let (mut a, mut other) = two(&proxy, &database);
+        a.rows(call);
+        // A lock keeps the connection with its owner.
+        drop(a);
+        let seen = other.value(
+            "SELECT concat(current_setting('hid' || 'den.name', true), count(*)) FROM pg_locks \
+             WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+        );
+        assert_eq!(seen.as_deref(), Some("0"), "{call}");
+    }
+}
+
+#[test]
 fn a_setting_named_by_a_parameter_stays_with_the_client() {
     let (_, proxy, database) = one_connection("");
     let (mut a, mut other) = two(&proxy, &database);

@@ -2608,8 +2608,8 @@ pub(super) static FUNCTIONS: [&str; 2585] = [
     "xpath_exists",
 ];
 
-/// Keywords that cannot name a function (`catcode` C and R): before `(` they are syntax. Sorted.
-pub(super) static KEYWORDS: [&str; 141] = [
+/// Keywords that cannot name a function (`catcode` C and R) in any version: before `(` they are syntax. Sorted.
+pub(super) static KEYWORDS: [&str; 128] = [
     "all",
     "analyse",
     "analyze",
@@ -2671,24 +2671,12 @@ pub(super) static KEYWORDS: [&str; 141] = [
     "intersect",
     "interval",
     "into",
-    "json",
-    "json_array",
-    "json_arrayagg",
-    "json_exists",
-    "json_object",
-    "json_objectagg",
-    "json_query",
-    "json_scalar",
-    "json_serialize",
-    "json_table",
-    "json_value",
     "lateral",
     "leading",
     "least",
     "limit",
     "localtime",
     "localtimestamp",
-    "merge_action",
     "national",
     "nchar",
     "none",
@@ -2719,7 +2707,6 @@ pub(super) static KEYWORDS: [&str; 141] = [
     "some",
     "substring",
     "symmetric",
-    "system_user",
     "table",
     "then",
     "time",
@@ -2753,8 +2740,8 @@ pub(super) static KEYWORDS: [&str; 141] = [
     "xmltable",
 ];
 
-/// Keywords that can name a function (`catcode` U and T). Sorted.
-pub(super) static LOOSE_KEYWORDS: [&str; 355] = [
+/// Keywords that can name a function (`catcode` U and T), those that can before 16 or 17 included. Sorted.
+pub(super) static LOOSE_KEYWORDS: [&str; 368] = [
     "abort",
     "absent",
     "absolute",
@@ -2903,6 +2890,17 @@ pub(super) static LOOSE_KEYWORDS: [&str; 355] = [
     "isnull",
     "isolation",
     "join",
+    "json",
+    "json_array",
+    "json_arrayagg",
+    "json_exists",
+    "json_object",
+    "json_objectagg",
+    "json_query",
+    "json_scalar",
+    "json_serialize",
+    "json_table",
+    "json_value",
     "keep",
     "key",
     "keys",
@@ -2927,6 +2925,7 @@ pub(super) static LOOSE_KEYWORDS: [&str; 355] = [
     "materialized",
     "maxvalue",
     "merge",
+    "merge_action",
     "method",
     "minute",
     "minvalue",
@@ -3062,6 +3061,7 @@ pub(super) static LOOSE_KEYWORDS: [&str; 355] = [
     "support",
     "sysid",
     "system",
+    "system_user",
     "tables",
     "tablesample",
     "tablespace",

@@ -193,6 +193,9 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         dotted: false,
         on_relation: false,
         only_opened: false,
+        close_may_precede_call: false,
+        joins: false,
+        depth: 0,
         looks: 0,
         names_temp: false,
         may_name_backend: false,
@@ -424,6 +427,17 @@ enum Lead {
     Said,
 }
 
+/// The keywords that the call of a function may stand right behind, in PostgreSQL 13 to 18.
+const CALL_MAY_FOLLOW: [u128; 52] = {
+    use word::*;
+    [
+        ALL, AND, ASYMMETRIC, BETWEEN, BOTH, BY, CALL, CASE, CONTENT, DEFAULT, DISTINCT, DOCUMENT, ELSE,
+        ESCAPE, FIRST, FOR, FROM, GROUPS, HAVING, ILIKE, IN, JOIN, LATERAL, LEADING, LIKE, LIMIT, NEXT, NOT,
+        OFFSET, ON, OR, PASSING, PATH, PLACING, RANGE, REF, RETURN, RETURNING, ROWS, SELECT, SIMILAR,
+        SYMMETRIC, THEN, TO, TRAILING, USING, VALUE, VARIADIC, VERSION, WHEN, WHERE, ZONE,
+    ]
+};
+
 /// Most calls of `set_config` in one text whose arguments are looked at.
 const LOOKS_MAX: u8 = 8;
 
@@ -447,6 +461,12 @@ struct Walk<'a> {
     on_relation: bool,
     /// `ONLY (` stood in this statement: a relation's name may follow, as without the parenthesis.
     only_opened: bool,
+    /// `DISTINCT ON (`, `OPERATOR (` or `RETURNING WITH (` stood in this statement: a call may follow its `)`.
+    close_may_precede_call: bool,
+    /// JOIN or MERGE stood in this statement: a call may follow ON.
+    joins: bool,
+    /// Parentheses that are open.
+    depth: u32,
     /// Calls of `set_config` whose arguments were looked at.
     looks: u8,
     /// A setting is changed that may be the search path.
@@ -486,8 +506,10 @@ impl<'a> Walk<'a> {
                 Class::Open => {
                     if self.last.is_name() {
                         self.only_opened |= self.says_only();
+                        self.close_may_precede_call |= self.opens_before_call();
                         self.call(at);
                     }
+                    self.depth = self.depth.saturating_add(1);
                     self.other();
                     Some(at + 1)
                 }
@@ -495,6 +517,7 @@ impl<'a> Walk<'a> {
                     self.before = self.last;
                     self.last = Mark::CLOSE;
                     self.dotted = false;
+                    self.depth = self.depth.saturating_sub(1);
                     Some(at + 1)
                 }
                 Class::Dot => {
@@ -539,6 +562,9 @@ impl<'a> Walk<'a> {
         self.lead = Lead::None;
         self.on_relation = false;
         self.only_opened = false;
+        self.close_may_precede_call = false;
+        self.joins = false;
+        self.depth = 0;
         self.words = 0;
         self.other();
         self.before = Mark::OTHER;
@@ -639,6 +665,7 @@ impl<'a> Walk<'a> {
             b'p' if is_pg_temp(&self.text[start..end]) => self.found |= Effects::TEMP,
             b'p' => self.name_of_catalog(&self.text[start..end]),
             b't' if self.lead == Lead::Select && self.says_temp(start, end) => self.found |= Effects::TEMP,
+            b'j' | b'm' => self.joins |= matches!(key(&self.text[start..end]), word::JOIN | word::MERGE),
             _ => {}
         }
     }
@@ -669,6 +696,16 @@ impl<'a> Walk<'a> {
     /// The last token is the keyword ONLY.
     fn says_only(&self) -> bool {
         self.last.what == What::Word && key(self.bytes(self.last)) == word::ONLY
+    }
+
+    /// The last token opens with the `(` that follows what is no operand when it is closed again.
+    fn opens_before_call(&self) -> bool {
+        match key(self.bytes(self.last)) {
+            word::OPERATOR => true,
+            word::ON => self.key_before() == word::DISTINCT,
+            word::WITH => self.key_before() == word::RETURNING,
+            _ => false,
+        }
     }
 
     fn key_before(&self) -> u128 {
@@ -722,7 +759,9 @@ impl<'a> Walk<'a> {
 
     /// The first word of a statement.
     fn begin(&mut self, start: usize, end: usize) {
-        let (lead, effects) = lead(key(&self.text[start..end]));
+        let first = key(&self.text[start..end]);
+        let (lead, effects) = lead(first);
+        self.joins = first == word::MERGE;
         self.lead = lead;
         self.pending = effects;
         if lead == Lead::Set {
@@ -793,32 +832,43 @@ impl<'a> Walk<'a> {
         if alias || self.last.what == What::Quoted || self.schema.is_some() {
             return alias;
         }
+        if INDEX.find(name, false).loose && !self.call_may_stand_here() {
+            return true;
+        }
         match key(name) {
-            word::BY => matches!(before, word::ORDER | word::GROUP | word::PARTITION),
-            word::OVER | word::FILTER => self.before.what == What::Close,
-            word::SETS => before == word::GROUPING,
-            word::ZONE => before == word::TIME,
-            word::KEY => matches!(before, word::PRIMARY | word::FOREIGN),
-            word::CONFLICT => before == word::ON,
-            word::MATERIALIZED => matches!(before, word::AS | word::NOT),
-            word::VARYING => matches!(before, word::CHARACTER | word::CHAR | word::BIT | word::NCHAR),
-            word::SET => before != word::SELECT,
-            word::JOIN | word::ROLLUP | word::CUBE | word::ESCAPE | word::SECOND | word::ILIKE => true,
-            word::RANGE
-            | word::LIST
-            | word::HASH
-            | word::INCLUDE
-            | word::INHERITS
-            | word::OPTIONS
-            | word::IDENTITY
-            | word::EXCLUDE
-            | word::BTREE
-            | word::GIN
-            | word::GIST
-            | word::BRIN
-            | word::SPGIST => defines,
+            word::CONFLICT => before == word::ON && !self.joins,
+            word::MATERIALIZED => before == word::NOT && self.word_before(self.before) == word::AS,
+            word::ROLLUP | word::CUBE => before == word::BY && self.word_before(self.before) == word::GROUP,
+            word::RANGE | word::LIST | word::HASH if before == word::BY => {
+                // In a window the words are the same, in parentheses.
+                self.lead == Lead::Create
+                    && self.depth == 0
+                    && self.word_before(self.before) == word::PARTITION
+            }
+            word::HASH | word::BTREE | word::GIN | word::GIST | word::BRIN | word::SPGIST => {
+                self.on_relation && self.depth == 0 && before == word::USING
+            }
             _ => false,
         }
+    }
+
+    /// The last name may be that of a function, by what stands before it: this is what can in PostgreSQL's grammar.
+    fn call_may_stand_here(&self) -> bool {
+        match self.before.what {
+            What::Word => CALL_MAY_FOLLOW.contains(&self.key_before()),
+            What::Quoted => false,
+            What::Close => self.close_may_precede_call,
+            What::Other => true,
+        }
+    }
+
+    /// The word right before `mark`, on the same line: what ends another line may be a comment.
+    fn word_before(&self, mark: Mark) -> u128 {
+        let text = &self.text[..mark.start];
+        let blank = text.iter().rev().take_while(|&&b| matches!(b, b' ' | b'\t')).count();
+        let text = &text[..text.len() - blank];
+        let word = text.iter().rev().take_while(|&&b| IN_WORD[b as usize]).count();
+        key(&text[text.len() - word..])
     }
 
     /// A call of a name that is not known to be harmless.
