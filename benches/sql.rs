@@ -69,7 +69,7 @@ fn texts(c: &mut Criterion) {
 }
 
 fn verdicts(c: &mut Criterion) {
-    let lexing = Lexing { std_strings: true, encoding_safe: true };
+    let lexing = Lexing::PLAIN;
     let mut group = c.benchmark_group("policy");
     for (name, level, text) in [
         ("single select", SimpleQuery::Single, SELECT),

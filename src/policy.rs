@@ -237,20 +237,52 @@ pub struct Lexing {
     pub std_strings: bool,
     /// No byte of a multibyte character of the client encoding can be ASCII: [`encoding_is_safe`].
     pub encoding_safe: bool,
+    /// The byte of `İ` in the server's encoding, where the server may fold it to `i`: [`dotted_i`].
+    pub dotted_i: Option<u8>,
 }
 
 impl Lexing {
     /// As long as the server reports nothing: an encoding that is not named is not safe.
-    pub const UNTOLD: Self = Self { std_strings: true, encoding_safe: false };
+    pub const UNTOLD: Self = Self { std_strings: true, encoding_safe: false, dotted_i: Some(0xdd) };
+    /// Nothing is said for sure.
+    pub const UNSURE: Self = Self { std_strings: false, ..Self::UNTOLD };
+    /// As most sessions have it.
+    pub const PLAIN: Self = Self { std_strings: true, encoding_safe: true, dotted_i: None };
 
     /// The server reports a setting. False: it says nothing of this.
     pub fn hear(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"standard_conforming_strings" => self.std_strings = value != b"off",
             b"client_encoding" => self.encoding_safe = encoding_is_safe(value),
+            b"server_encoding" => self.dotted_i = dotted_i(value),
             _ => return false,
         }
         true
+    }
+
+    /// A word outside quotes holds the letter that the server may fold to `i`: to the server it is another word.
+    pub fn may_fold(self, text: &[u8]) -> bool {
+        let Some(byte) = self.dotted_i else { return false };
+        let holds =
+            |text: &[u8]| memchr(byte, text).is_some() || memchr::memmem::find(text, DOTTED_I).is_some();
+        let is_quoted = |kind| {
+            use scan::Kind as K;
+            matches!(
+                kind,
+                K::Quoted
+                    | K::UnicodeQuoted
+                    | K::String
+                    | K::ContinuedString
+                    | K::EscapeString
+                    | K::UnicodeString
+                    | K::DollarString
+                    | K::BitString
+                    | K::HexString
+            )
+        };
+        holds(text)
+            && scan::scan(text, self.std_strings)
+                .any(|token| !is_quoted(token.kind) && holds(&text[token.start..token.end]))
     }
 }
 
@@ -534,6 +566,19 @@ pub fn encoding_is_safe(name: &[u8]) -> bool {
         || is(&[b"win866", b"win874", b"windows866", b"windows874"])
 }
 
+/// The only character beyond ASCII that an encoding of single bytes has and whose lower case is ASCII.
+const DOTTED_I: &[u8] = "\u{130}".as_bytes();
+
+/// Its byte in this server encoding, as ParameterStatus names it. `None`: it has none, or the server folds nothing beyond ASCII
+/// because a character may be several bytes. To SQL_ASCII all bytes are the locale's.
+fn dotted_i(server_encoding: &[u8]) -> Option<u8> {
+    match server_encoding {
+        b"LATIN3" => Some(0xa9),
+        b"LATIN5" | b"WIN1254" | b"SQL_ASCII" => Some(0xdd),
+        _ => None,
+    }
+}
+
 fn denied() -> Rejection {
     Rejection::new(
         Rule::SimpleQueryDeny,
@@ -641,13 +686,17 @@ fn not_control(kind: Kind) -> Rejection {
 enum Hazard {
     Strings,
     Encoding,
+    Folding,
 }
 
 fn hazard(text: &[u8], lexing: Lexing) -> Option<Hazard> {
     if !lexing.std_strings && memchr(b'\\', text).is_some() {
         return Some(Hazard::Strings);
     }
-    (!lexing.encoding_safe && !text.is_ascii()).then_some(Hazard::Encoding)
+    if !lexing.encoding_safe && !text.is_ascii() {
+        return Some(Hazard::Encoding);
+    }
+    lexing.may_fold(text).then_some(Hazard::Folding)
 }
 
 impl Hazard {
@@ -663,6 +712,11 @@ impl Hazard {
                 rules.1,
                 format!("characters beyond ASCII in a client_encoding that hides ASCII bytes: {setting}"),
                 hint.1,
+            ),
+            Self::Folding => Rejection::new(
+                rules.1,
+                format!("a letter in a name that the server_encoding may fold to one of ASCII: {setting}"),
+                "Put names that hold a capital I with a dot in double quotes.",
             ),
         }
     }

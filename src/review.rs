@@ -26,7 +26,7 @@ use crate::sql::verbs::{self, Class, Found};
 use crate::wire::backend::ErrorFields;
 
 /// How a session reads that has changed nothing.
-const PLAIN: Lexing = Lexing { std_strings: true, encoding_safe: true };
+const PLAIN: Lexing = Lexing::PLAIN;
 
 /// Most combinations of user, database and network that are printed.
 const LINES_MAX: usize = 10_000;

@@ -67,8 +67,7 @@ pub struct Reading {
 
 impl Default for Reading {
     fn default() -> Self {
-        let lexing = Lexing { std_strings: true, encoding_safe: true };
-        Self { lexing, in_doubt: false, moves: false, left: false, was_odd: false }
+        Self { lexing: Lexing::PLAIN, in_doubt: false, moves: false, left: false, was_odd: false }
     }
 }
 
@@ -151,7 +150,7 @@ impl State {
             return None;
         }
         // Its own Sync is what would have to come first.
-        Some(Lexing { std_strings: false, encoding_safe: false })
+        Some(Lexing::UNSURE)
     }
 
     /// A text was sent on, or is run: it may change how the next one is read.
@@ -179,7 +178,9 @@ impl State {
     /// It is not known how the server reads this text.
     pub(super) fn may_misread(&self, text: &[u8]) -> bool {
         let Reading { in_doubt, lexing, .. } = self.reading;
-        (in_doubt && !is_read_plainly(text)) || (!lexing.encoding_safe && !text.is_ascii())
+        (in_doubt && !is_read_plainly(text))
+            || (!lexing.encoding_safe && !text.is_ascii())
+            || lexing.may_fold(text)
     }
 
     /// What is on its way may change how the next text is read.
@@ -242,7 +243,7 @@ impl State {
 
     /// What is known is the client's own, and not what another one left on a connection.
     pub(super) fn remember_reading(&mut self) {
-        let Lexing { std_strings, encoding_safe } = self.reading.lexing;
+        let Lexing { std_strings, encoding_safe, .. } = self.reading.lexing;
         self.reading.was_odd |= !std_strings || !encoding_safe;
     }
 
@@ -397,9 +398,7 @@ impl State {
         let since = if unnamed { self.unjudged.unnamed } else { Since::Before };
         let error = match (text, self.unjudged.was_judged(since, pipeline)) {
             // The server read it when it was parsed, and nobody knows how it read then.
-            (Some(text), _) => {
-                self.rule_text("Bind", text, Lexing { std_strings: false, encoding_safe: false })
-            }
+            (Some(text), _) => self.rule_text("Bind", text, Lexing::UNSURE),
             (None, Some(true)) => None,
             (None, Some(false)) => unseen(),
             (None, None) => return Ruling::Wait,

@@ -2,10 +2,10 @@
 
 use super::*;
 
-const SAFE: Lexing = Lexing { std_strings: true, encoding_safe: true };
-const STRINGS_OFF: Lexing = Lexing { std_strings: false, encoding_safe: true };
-const SJIS: Lexing = Lexing { std_strings: true, encoding_safe: false };
-const BOTH: Lexing = Lexing { std_strings: false, encoding_safe: false };
+const SAFE: Lexing = Lexing::PLAIN;
+const STRINGS_OFF: Lexing = Lexing { std_strings: false, ..SAFE };
+const SJIS: Lexing = Lexing { encoding_safe: false, ..SAFE };
+const BOTH: Lexing = Lexing { encoding_safe: false, ..STRINGS_OFF };
 
 fn rules(simple_query: SimpleQuery) -> Rules {
     Rules::merge([&Policy { simple_query: Some(simple_query), ..Policy::default() }])
@@ -624,7 +624,7 @@ mod properties {
         #[test]
         fn never_panics(text in prop::collection::vec(any::<u8>(), 0..200), std_strings: bool, encoding_safe: bool) {
             for level in [SimpleQuery::Single, SimpleQuery::Control, SimpleQuery::Deny] {
-                verdict(&rules(level), &text, Lexing { std_strings, encoding_safe });
+                verdict(&rules(level), &text, Lexing { std_strings, encoding_safe, dotted_i: Some(0xdd) });
             }
         }
 

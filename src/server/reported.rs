@@ -149,6 +149,18 @@ mod tests {
             assert!(report(&mut reported, name.as_bytes(), value.as_bytes()));
             assert_eq!(says(&reported), reads, "{name} = {value}");
         }
+        let folded = |reported: &Arc<Reported>| reported.lexing().dotted_i;
+        assert!(folded(&reported).is_some(), "an encoding that is not named may fold");
+        for (value, byte) in [
+            ("UTF8", None),
+            ("LATIN1", None),
+            ("LATIN3", Some(0xa9)),
+            ("LATIN5", Some(0xdd)),
+            ("WIN1254", Some(0xdd)),
+        ] {
+            report(&mut reported, b"server_encoding", value.as_bytes());
+            assert_eq!(folded(&reported), byte, "{value}");
+        }
         report(&mut reported, b"client_encoding", &vec![b'x'; REPORTED_VALUE_BYTES_MAX]);
         assert_eq!(says(&reported), (true, false), "what is not remembered is not known");
     }

@@ -373,12 +373,7 @@ mod tests {
     fn rejection(text: &str) -> Rejection {
         let policy = Policy { simple_query: Some(SimpleQuery::Deny), ..Policy::default() };
         let rules = Rules::merge([&policy]);
-        match judge_query(
-            &rules,
-            text.as_bytes(),
-            Lexing { std_strings: true, encoding_safe: true },
-            &mut Readings::default(),
-        ) {
+        match judge_query(&rules, text.as_bytes(), Lexing::PLAIN, &mut Readings::default()) {
             Verdict::Reject(rejection) => rejection,
             other => panic!("{other:?}"),
         }

@@ -336,7 +336,7 @@ fn edited(text: &[u8], edits: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 /// The policy's verdicts and PostgreSQL's parser behind them: the rules only ever get stricter, and what is not
 /// understood is not control.
 pub(crate) fn policy_verdicts(data: &[u8]) {
-    let lexing = Lexing { std_strings: true, encoding_safe: true };
+    let lexing = Lexing::PLAIN;
     let verdict = |simple_query| {
         let policy = Policy { simple_query: Some(simple_query), ..Policy::default() };
         judge_query(

@@ -3,7 +3,7 @@
 use super::*;
 use crate::settings::{Enforce, Policy, Print};
 
-const SAFE: Lexing = Lexing { std_strings: true, encoding_safe: true };
+const SAFE: Lexing = Lexing::PLAIN;
 
 fn judge_with(rules: &Rules, text: &[u8], lexing: Lexing, unseen: bool) -> Judged {
     let unseen = Unseen { statements: unseen, portals: unseen };
@@ -90,9 +90,17 @@ fn what_cannot_be_read_is_refused_with_a_rule_of_its_own() {
     let mut long = b"SELECT '".to_vec();
     long.resize(TEXT_BYTES_MAX, b'x');
     long.extend_from_slice(b"'");
-    let off = Lexing { std_strings: false, encoding_safe: true };
-    let sjis = Lexing { std_strings: true, encoding_safe: false };
+    let off = Lexing { std_strings: false, ..SAFE };
+    let sjis = Lexing { encoding_safe: false, ..SAFE };
+    let mut latin5 = SAFE;
+    assert!(latin5.hear(b"server_encoding", b"LATIN5"));
     let table: &[(&[u8], Lexing, &str)] = &[
+        ("SELECT txİd_current()".as_bytes(), latin5, "text/client_encoding"),
+        ("SELECT 1 AS \"a\"; SET transactİon_read_only = off".as_bytes(), latin5, "text/client_encoding"),
+        (b"EXECUTE pgslu\xddce_8", latin5, "text/client_encoding"),
+        ("SELECT 'İ', $İ$ İ $İ$ AS \"İ\" -- İ".as_bytes(), latin5, "pass"),
+        ("SELECT ı, ş, é".as_bytes(), latin5, "pass"),
+        ("SELECT İ".as_bytes(), SAFE, "pass"),
         (b"SELEC 1", SAFE, "text/unparsed"),
         (b"SELECT 1; SELEC", SAFE, "text/unparsed"),
         (b"SELECT 'a\\'", SAFE, "pass"),
