@@ -595,32 +595,40 @@ fn without_literals(text: &str) -> Option<String> {
     }
     let normal = pg_query::normalize(text).ok()?;
     let parsed = meaning::tree(&normal).ok()?;
-    let holds_literal = |written: &str| {
-        scan::scan(written.as_bytes(), true).any(|token| {
-            use scan::Kind as K;
-            matches!(
-                token.kind,
-                K::String
-                    | K::ContinuedString
-                    | K::EscapeString
-                    | K::UnicodeString
-                    | K::DollarString
-                    | K::BitString
-                    | K::HexString
-                    | K::Unterminated
-            )
-        })
-    };
     let written = parsed.deparse(pg_query::DeparseOptions::default()).ok()?;
-    // What the parser leaves in (the arguments of EXECUTE, options) is not shown.
-    if holds_literal(&written) {
-        return None;
-    }
+    let written = without_constants(&written)?;
     let mut line: String = written.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((cut, _)) = line.char_indices().nth(REMARK_CHARS_MAX) {
         line.truncate(cut);
         line.push_str(" ...");
     }
+    Some(line)
+}
+
+/// What the parser leaves in (the arguments of EXECUTE, places in ORDER BY, counts, options): `?` for each number. `None`: a string.
+fn without_constants(written: &str) -> Option<String> {
+    use scan::Kind as K;
+    let (mut line, mut shown) = (String::with_capacity(written.len()), 0);
+    for token in scan::scan(written.as_bytes(), true) {
+        match token.kind {
+            K::Integer | K::Decimal | K::OtherNumber => {
+                line.push_str(written.get(shown..token.start)?);
+                line.push('?');
+                shown = token.end;
+            }
+            K::String
+            | K::ContinuedString
+            | K::EscapeString
+            | K::UnicodeString
+            | K::DollarString
+            | K::BitString
+            | K::HexString
+            | K::Junk
+            | K::Unterminated => return None,
+            _ => {}
+        }
+    }
+    line.push_str(written.get(shown..)?);
     Some(line)
 }
 

@@ -326,6 +326,11 @@ fn remarks_hold_no_literal_and_no_comment() {
         ("CALL p('hunter2')", "CALL p($1)"),
         ("PREPARE a AS SELECT 'hunter2'::text", "SELECT $1::text"),
         ("COPY (SELECT 'hunter2') TO STDOUT", "COPY (SELECT $1) TO STDOUT"),
+        ("EXECUTE p(4111, -4111.5, 4111e3)", "EXECUTE p(?, -?, ?)"),
+        ("EXPLAIN EXECUTE p4111(4111)", "EXPLAIN EXECUTE p4111(?)"),
+        ("EXECUTE p('hunter2', 4111)", "EXECUTE"),
+        ("SELECT a FROM t GROUP BY 4111 ORDER BY 4111", "SELECT a FROM t GROUP BY ? ORDER BY ?"),
+        ("FETCH 4111 FROM c", "FETCH FORWARD ? c"),
     ] {
         let named = names(text.as_bytes()).unwrap();
         assert_eq!(named[0].as_ref().unwrap().remark, remark, "{text}");
