@@ -4,7 +4,9 @@
 use crate::support;
 use pgsluice::wire::{backend, frame, frontend};
 use support::crowd::{self, comparable};
-use support::pouring::{CLIENTS, ROUNDS, crowd_of, number, rows_and_commands, tags, until_poured, warmed};
+use support::pouring::{
+    CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, tags, until_poured, warmed,
+};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
 /// A client directly and one through pgsluice, in twin databases; the second one's `t (a int, b text)` is poured into.
@@ -312,6 +314,42 @@ fn times_of_a_batch_are_each_clients_own() {
         observer.rows("TRUNCATE t");
     }
     assert!(poured, "no two clients shared a batch");
+}
+
+/// A batch draws more than it stores where it fails. Of the last values of a sequence none is lost so.
+#[test]
+fn the_last_values_of_a_sequence_are_stored() {
+    const LEFT: usize = CLIENTS - 1;
+    let pg = Postgres::shared();
+    let last = i32::MAX as usize - LEFT;
+    for near in [
+        format!("ALTER SEQUENCE t_id_seq RESTART WITH {}", last + 1),
+        format!("SELECT setval('t_id_seq', {last})"),
+        "SELECT setval('t_id_seq', 1000); ALTER SEQUENCE t_id_seq MAXVALUE 1007".to_owned(),
+    ] {
+        let db = pg.fresh_database("CREATE TABLE t (a int, b text, id serial)");
+        let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"20ms\"");
+        let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+        pg.psql(&db, &near);
+        let script = |c| vec![Step::query(&format!("INSERT INTO t (a, b) VALUES ({c}, 'x')"))];
+        let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+        let seen: Vec<_> = crowd::run(&mut clients, &scripts, true).concat();
+        let refused: Vec<_> = errors(&seen).iter().map(support::Message::sqlstate).collect();
+        assert_eq!((tags(&seen).len(), refused), (LEFT, vec!["2200H".to_owned()]), "{near}");
+        assert_eq!(pg.psql(&db, "SELECT count(DISTINCT id) FROM t").trim(), LEFT.to_string(), "{near}");
+    }
+}
+
+/// Where the role may not look how far a sequence is, and that ends far away, it is poured into.
+#[test]
+fn a_sequence_that_the_role_may_not_read_is_drawn_from() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(
+        "CREATE TABLE t (a int, b text, id int GENERATED ALWAYS AS IDENTITY);
+         DROP ROLE IF EXISTS draws_unseen; CREATE ROLE draws_unseen LOGIN; GRANT INSERT, SELECT, DELETE ON t TO draws_unseen",
+    );
+    let proxy = Proxy::to(pg, "", "user = \"draws_unseen\"", "");
+    warmed(pg, &proxy, &db, CLIENTS);
 }
 
 /// Where a session is a connection, what it drew from a sequence is what it is told that it drew.

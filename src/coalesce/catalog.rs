@@ -198,6 +198,21 @@ pub struct Column {
     pub in_key: bool,
     /// What it gets when left out.
     pub default: DefaultKind,
+    /// The sequences that it draws from then.
+    pub sequences: Vec<Oid>,
+    /// One of them is near its end.
+    pub ends_soon: bool,
+}
+
+impl Column {
+    /// The most that it takes of a sequence.
+    pub(super) fn most(&self) -> i64 {
+        match self.base_oid {
+            21 => i64::from(i16::MAX),
+            23 => i64::from(i32::MAX),
+            _ => i64::MAX,
+        }
+    }
 }
 
 /// Why something is not poured. The text of each is stable: the console shows it and counters are labelled with
@@ -272,6 +287,8 @@ pub enum Reason {
     },
     /// A left-out column draws from a sequence, and the batch runs on another connection than the session's own.
     Sequence(String),
+    /// A left-out column draws from a sequence that is near its end: what a batch draws in vain would be the last values.
+    SequenceEnd(String),
     /// This class of literal into this type: COPY would store another value, or take what INSERT refuses.
     Literal {
         /// The column.
@@ -349,6 +366,7 @@ impl Reason {
             Self::DomainLeftOut(_) => "domain with check left out",
             Self::Default { .. } => "default not reproducible",
             Self::Sequence(_) => "default draws from a sequence",
+            Self::SequenceEnd(_) => "sequence near its end",
             Self::Literal { .. } => "literal for column type",
             Self::FrozenLiteral(_) => "literal read at parse",
             Self::Parameter { .. } => "parameter type for column type",
@@ -413,6 +431,7 @@ impl std::fmt::Display for Reason {
             | Self::GeneratedColumn(x)
             | Self::DomainLeftOut(x)
             | Self::Sequence(x)
+            | Self::SequenceEnd(x)
             | Self::FrozenLiteral(x)
             | Self::LibrarySetting(x) => write!(f, ": {x}"),
             Self::Type { column, base } => write!(f, ": {column} {base}"),
@@ -469,6 +488,8 @@ struct ColumnAnswer {
     cast_from_text: bool,
     cast_to_text: bool,
     in_key: bool,
+    /// Sequences, each with whether it is near its end.
+    draws: Vec<(i64, bool)>,
     has_default: bool,
     default_whys: Vec<String>,
 }
@@ -548,6 +569,12 @@ fn column(c: ColumnAnswer) -> Result<Column, Reason> {
         (_, _, false) => DefaultKind::None,
         (_, _, true) => default_kind(&c.default_whys),
     };
+    let default = match default {
+        DefaultKind::Sequence if c.draws.is_empty() => {
+            DefaultKind::Other("a sequence that is not known".into())
+        }
+        default => default,
+    };
     let mut quoted = String::with_capacity(c.name.len() + 2);
     put_identifier(&mut quoted, &c.name);
     Ok(Column {
@@ -569,6 +596,8 @@ fn column(c: ColumnAnswer) -> Result<Column, Reason> {
         cast_to_text: c.cast_to_text,
         in_key: c.in_key,
         default,
+        sequences: c.draws.iter().map(|(seq, _)| oid(*seq)).collect::<Result<_, _>>()?,
+        ends_soon: c.draws.iter().any(|(_, soon)| *soon),
         name: c.name,
     })
 }

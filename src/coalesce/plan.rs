@@ -158,6 +158,10 @@ pub struct InsertPlan {
     pub one_row_per_client: bool,
     /// A left-out column draws from a sequence.
     pub draws_sequence: bool,
+    /// Those sequences, for the look before the rows: an array of oids.
+    pub sequences: String,
+    /// The most that the column of each takes: an array of integers.
+    pub most: String,
     /// Longest value that is poured (bytes). Set it from `coalesce.max_value_bytes`.
     pub max_value_bytes: usize,
 }
@@ -489,7 +493,7 @@ fn build(
         relname: table.relname.clone(),
         name_as_written: table.name_as_written.clone(),
         types: text_array(&target.types),
-        functions: oid_array(&table.functions),
+        functions: array_of(&table.functions),
         names: if relies_on_names { name_array(&target.used.names) } else { "{}".to_owned() },
         fingerprint: with_types(&table.fingerprint, &target.type_oids),
         has_sentinel: table.has_sentinel()
@@ -507,7 +511,9 @@ fn build(
         params_in_order: in_order(&items),
         items,
         one_row_per_client: left_out.transaction_time || target.used.time,
-        draws_sequence: left_out.sequence,
+        draws_sequence: !left_out.sequences.is_empty(),
+        sequences: array_of(left_out.sequences.iter().map(|(oid, _)| oid)),
+        most: array_of(left_out.sequences.iter().map(|(_, most)| most)),
         max_value_bytes: VALUE_BYTES_MAX,
     })
 }
@@ -539,9 +545,9 @@ fn name_array(names: &[String]) -> String {
     names.iter().fold("{\"\"".to_owned(), |all, name| format!("{all},\"{name}\"")) + "}"
 }
 
-/// In an array as its input function takes them.
-fn oid_array(oids: &[Oid]) -> String {
-    format!("{{{}}}", oids.iter().map(Oid::to_string).collect::<Vec<_>>().join(","))
+/// Numbers in an array as its input function takes them.
+fn array_of(numbers: impl IntoIterator<Item: ToString>) -> String {
+    format!("{{{}}}", numbers.into_iter().map(|n| n.to_string()).collect::<Vec<_>>().join(","))
 }
 
 /// The column of each item. Without a list: the live columns from the first on.
@@ -592,7 +598,8 @@ fn may_be_given(column: &Column) -> Result<(), Reason> {
 #[derive(Default)]
 struct LeftOut {
     transaction_time: bool,
-    sequence: bool,
+    /// Each with the most that its column takes.
+    sequences: Vec<(Oid, i64)>,
 }
 
 impl LeftOut {
@@ -622,7 +629,10 @@ impl LeftOut {
             DefaultKind::None | DefaultKind::Immutable | DefaultKind::PerRow | DefaultKind::Generated => {}
             DefaultKind::TransactionTime => self.transaction_time = true,
             DefaultKind::Sequence if context == Context::Foreign => return Err(Reason::Sequence(name())),
-            DefaultKind::Sequence => self.sequence = true,
+            DefaultKind::Sequence if column.ends_soon => return Err(Reason::SequenceEnd(name())),
+            DefaultKind::Sequence => {
+                self.sequences.extend(column.sequences.iter().map(|sequence| (*sequence, column.most())));
+            }
             DefaultKind::Other(why) => return Err(Reason::Default { column: name(), why: why.clone() }),
         }
         Ok(())

@@ -672,6 +672,8 @@ mod tests {
             params_in_order: true,
             one_row_per_client: false,
             draws_sequence: false,
+            sequences: "{}".into(),
+            most: "{}".into(),
             max_value_bytes: 10,
         }
     }

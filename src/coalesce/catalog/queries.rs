@@ -146,6 +146,30 @@ macro_rules! fingerprint_query {
     };
 }
 
+/// Does a sequence `s` (`pg_sequence`) end soon, for a column that takes no value beyond `$most`? `$last` is the last value that was
+/// drawn; of NULL nothing follows. A sequence that begins anew has no end. Halves, because the whole of an `int8` is more than one.
+macro_rules! ends_soon {
+    ($last:expr, $most:expr) => {
+        concat!(
+            "NOT s.seqcycle AND ((CASE WHEN s.seqincrement OPERATOR(pg_catalog.>) 0 THEN LEAST(s.seqmax, ",
+            $most,
+            ") ELSE GREATEST(s.seqmin, -1 OPERATOR(pg_catalog.-) ",
+            $most,
+            ") END OPERATOR(pg_catalog./) 2) OPERATOR(pg_catalog.-) (",
+            $last,
+            " OPERATOR(pg_catalog./) 2)) OPERATOR(pg_catalog./) s.seqincrement OPERATOR(pg_catalog.<) 500000"
+        )
+    };
+}
+
+/// The last value that was drawn from a sequence `s`, NULL if none was since it was set; its first one where the role may not look.
+macro_rules! last_drawn {
+    () => {
+        "CASE WHEN pg_catalog.has_sequence_privilege(s.seqrelid, 'USAGE, SELECT'::pg_catalog.text)
+       THEN pg_catalog.pg_sequence_last_value(s.seqrelid::pg_catalog.regclass) ELSE s.seqstart END"
+    };
+}
+
 /// What each of these names of types means to the session: its oid, with a blank before it; nothing for one that means none.
 macro_rules! types_query {
     ($names:literal) => {
@@ -321,6 +345,19 @@ pub const ELIGIBILITY_SQL: &str = concat!(
   UNION SELECT x.m[1]::pg_catalog.int2, e.attnum
     FROM expr e, LATERAL pg_catalog.regexp_matches(e.node, ':varattno (-?[0-9]+)', 'g') x(m)
    WHERE e.what OPERATOR(pg_catalog.=) 'generated'
+), draws AS (
+  SELECT d.adnum AS attnum, e.refobjid AS seq FROM r JOIN pg_catalog.pg_attrdef d ON d.adrelid OPERATOR(pg_catalog.=) r.oid
+    JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) 2604::pg_catalog.oid AND e.objid OPERATOR(pg_catalog.=) d.oid
+   WHERE e.refclassid OPERATOR(pg_catalog.=) 1259::pg_catalog.oid
+  UNION SELECT d.attnum, e.refobjid FROM dom d
+    JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) 1247::pg_catalog.oid AND e.objid OPERATOR(pg_catalog.=) d.typ
+   WHERE d.typtype OPERATOR(pg_catalog.=) 'd' AND e.refclassid OPERATOR(pg_catalog.=) 1259::pg_catalog.oid
+  UNION SELECT a.attnum, e.objid FROM r JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) r.oid, keyed l
+    JOIN pg_catalog.pg_attribute k ON k.attrelid OPERATOR(pg_catalog.=) l.relid
+    JOIN pg_catalog.pg_depend e ON e.refclassid OPERATOR(pg_catalog.=) 1259::pg_catalog.oid AND e.refobjid OPERATOR(pg_catalog.=) l.relid
+   WHERE a.attidentity OPERATOR(pg_catalog.<>) '' AND k.attname OPERATOR(pg_catalog.=) a.attname
+     AND e.refobjsubid OPERATOR(pg_catalog.=) k.attnum AND e.classid OPERATOR(pg_catalog.=) 1259::pg_catalog.oid
+     AND e.deptype OPERATOR(pg_catalog.=) 'i'
 ), stops AS (
   SELECT 'kind' AS stop, NULL::pg_catalog.text AS detail FROM r WHERE r.relkind OPERATOR(pg_catalog.<>) ALL (ARRAY['r','p']::pg_catalog.\"char\"[])
   UNION ALL SELECT 'system', NULL FROM r WHERE r.oid OPERATOR(pg_catalog.<) 16384::pg_catalog.oid
@@ -390,6 +427,16 @@ SELECT pg_catalog.json_build_object(
            WHERE i.indrelid OPERATOR(pg_catalog.=) r.oid AND m.attnum OPERATOR(pg_catalog.=) a.attnum)
          OR EXISTS (SELECT 1 FROM moved m JOIN pg_catalog.pg_constraint k ON m.key OPERATOR(pg_catalog.=) ANY (k.conkey)
            WHERE k.conrelid OPERATOR(pg_catalog.=) r.oid AND k.contype OPERATOR(pg_catalog.=) 'f' AND m.attnum OPERATOR(pg_catalog.=) a.attnum),
+      'draws', (SELECT COALESCE(pg_catalog.json_agg(pg_catalog.json_build_array(s.seqrelid::pg_catalog.int8, ",
+    ends_soon!(
+        concat!("COALESCE(", last_drawn!(), ", s.seqstart)"),
+        "CASE WHEN b.typ OPERATOR(pg_catalog.=) 21::pg_catalog.oid THEN 32767
+           WHEN b.typ OPERATOR(pg_catalog.=) 23::pg_catalog.oid THEN 2147483647 ELSE 9223372036854775807 END"
+    ),
+    ")
+         ORDER BY s.seqrelid), '[]')
+         FROM draws w JOIN pg_catalog.pg_sequence s ON s.seqrelid OPERATOR(pg_catalog.=) w.seq
+        WHERE w.attnum OPERATOR(pg_catalog.=) a.attnum),
       'has_default', EXISTS (SELECT 1 FROM expr e WHERE e.attnum OPERATOR(pg_catalog.=) a.attnum AND e.what OPERATOR(pg_catalog.=) 'default'),
       'default_whys', (SELECT COALESCE(pg_catalog.json_agg(x.why ORDER BY x.why), '[]') FROM bad x
          WHERE x.attnum OPERATOR(pg_catalog.=) a.attnum AND x.what OPERATOR(pg_catalog.=) 'default' AND x.why OPERATOR(pg_catalog.<>) 'SQLVALUEFUNCTION'))
@@ -477,9 +524,20 @@ FROM (SELECT (EXTRACT(epoch FROM 'now'::pg_catalog.timestamptz) OPERATOR(pg_cata
 /// Refuses, before a row draws from its sequences, a table that was made anew under the same name: what is drawn in vain an
 /// application would see in the first ids of its new table. What else changed is for the guard behind the rows.
 ///
-/// `$1` the name as [`lookup_name`] wrote it, `$2` the relid. Answers one row, or an error ([`is_guard_error`]).
-pub const SAME_TABLE_SQL: &str = "SELECT CASE WHEN pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $2::pg_catalog.oid
-  THEN 1 ELSE pg_catalog.concat('pgsluice: the table changed ', $2::pg_catalog.oid)::pg_catalog.int4 END";
+/// It refuses, too, where a sequence may end within what batches draw at once: the last values are for rows that are stored. So it
+/// does before anything was drawn since the sequence was set: only a row tells where it stands then.
+///
+/// `$1` the name as [`lookup_name`] wrote it, `$2` the relid, `$3` the sequences' oids and `$4` the most that the column of each
+/// takes, both arrays. Answers one row, or an error ([`is_guard_error`]).
+pub const SAME_TABLE_SQL: &str = concat!(
+    "SELECT CASE WHEN pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid OPERATOR(pg_catalog.=) $2::pg_catalog.oid
+   AND NOT EXISTS (SELECT 1 FROM pg_catalog.generate_subscripts($3::pg_catalog.oid[], 1) i(n)
+     JOIN pg_catalog.pg_sequence s ON s.seqrelid OPERATOR(pg_catalog.=) ($3::pg_catalog.oid[])[i.n]
+    WHERE COALESCE(",
+    ends_soon!(last_drawn!(), "($4::pg_catalog.int8[])[i.n]"),
+    ", true))
+  THEN 1 ELSE pg_catalog.concat('pgsluice: the table changed ', $2::pg_catalog.oid)::pg_catalog.int4 END"
+);
 
 /// What [`sentinel_sql`] answered: the transaction's id and the mark.
 pub fn decode_sentinel<'a>(columns: &[Option<&'a [u8]>]) -> Option<(u64, &'a str)> {

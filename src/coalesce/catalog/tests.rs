@@ -17,7 +17,7 @@ fn column(attnum: i16, extra: &str) -> String {
     format!(
         r#"{{"attnum": {attnum}, "name": "c{attnum}", "type": 23, "typmod": -1, "base": 23, "base_name": "int4",
          "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
-         "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, {extra}}}"#
+         "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, "draws": [[16500, false]], {extra}}}"#
     )
 }
 

@@ -154,11 +154,8 @@ impl Lane {
         let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
         for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids).take(self.names_first()) {
             server.ensure_own(same_table_statement(), max);
-            put_own(
-                server,
-                same_table_statement(),
-                &[Some(plan.name_as_written.as_bytes()), Some(relid.as_bytes())],
-            );
+            let params = [&plan.name_as_written, relid, &plan.sequences, &plan.most];
+            put_own(server, same_table_statement(), &params.map(|param| Some(param.as_bytes())));
         }
         let mut values_rows = 0;
         for (leg, part) in self.legs.iter().zip(batch.parts()) {
