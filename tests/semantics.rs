@@ -178,6 +178,33 @@ fn comments_are_refused_for_their_bytes_as_directly() {
     twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");
 }
 
+/// No COPY has the alias, whose bytes have to be characters, too.
+#[test]
+fn an_alias_is_refused_for_its_bytes_as_directly() {
+    let pg = Postgres::shared();
+    let mut twins = Twins::new(pg, "CREATE TABLE t (a int, b text)");
+    let block = |alias: &[u8]| {
+        let insert = [b"INSERT INTO t AS \"", alias, b"\" (a, b) VALUES (1, 'x')"].concat();
+        let mut bytes = Vec::new();
+        for text in [b"BEGIN", &insert[..], &insert, b"COMMIT"] {
+            frame::put(&mut bytes, frontend::QUERY, |out| frame::put_cstr(out, text));
+        }
+        Step { bytes, ready: 4 }
+    };
+    for setting in
+        ["RESET client_encoding", "SET client_encoding = 'EUC_JP'", "SET client_encoding = 'WIN1251'"]
+    {
+        twins.say(setting, &Step::query(setting));
+        for alias in ["plain", "€", "café", "\u{98}"] {
+            // The later ones are of a shape that is known.
+            for _ in 0..ROUNDS {
+                twins.say(&format!("{setting}: {alias}"), &block(alias.as_bytes()));
+            }
+        }
+    }
+    twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");
+}
+
 #[test]
 fn what_is_flushed_out_is_executed_and_not_committed() {
     let pg = Postgres::shared();

@@ -323,7 +323,7 @@ pub enum NotPourable {
     Alias,
     /// `INSERT INTO t (a.b)` or `(a[1])`.
     Subscript,
-    /// A name of three parts, or longer than 63 bytes, or with letters outside ASCII and no quotes, or `U&""`.
+    /// A name of three parts, or longer than 63 bytes, or with letters outside ASCII and no quotes, or an alias with such, or `U&""`.
     Name,
     /// Rows with parameters that are not alike, or too many rows.
     ManyRows,

@@ -122,6 +122,10 @@ impl<'a, 'o> Lift<'a, 'o> {
         }
         self.out.shape.push(b' ');
         self.keyword(b"as", NotPourable::Syntax)?;
+        // No COPY has it, so none would be refused for bytes that are no characters of the client's encoding.
+        if self.peek().is_some_and(|alias| !self.bytes(alias).is_ascii()) {
+            return Err(NotPourable::Name);
+        }
         self.name()
     }
 

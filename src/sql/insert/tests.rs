@@ -220,6 +220,7 @@ fn refuses_the_rest_each_with_its_reason() {
         ("INSERT INTO t AS 'x' VALUES (1)", N::Syntax),
         ("INSERT INTO t (a) AS x VALUES (1)", N::Syntax),
         ("INSERT INTO t AS é VALUES (1)", N::Name),
+        ("INSERT INTO t AS \"é\" VALUES (1)", N::Name),
         ("INSERT INTO t (a.b) VALUES (1)", N::Subscript),
         ("INSERT INTO t (a[1]) VALUES (1)", N::Subscript),
         ("INSERT INTO a.b.c VALUES (1)", N::Name),
