@@ -205,6 +205,56 @@ fn an_alias_is_refused_for_its_bytes_as_directly() {
     twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");
 }
 
+/// A statement has another name on the server, and whether its own is one only the server can tell.
+#[test]
+fn names_of_statements_are_refused_for_their_bytes_as_directly() {
+    let pg = Postgres::shared();
+    let mut twins = Twins::new(pg, "CREATE TABLE t (a int, b text)");
+    let sync = |bytes: &mut Vec<u8>| frontend::put_empty(bytes, frontend::SYNC);
+    let execute = |out: &mut Vec<u8>, name: &[u8]| {
+        frontend::put_bind_text(out, name, &[Some(b"1"), Some(b"x")]);
+        frontend::put_execute(out, b"", 0);
+    };
+    for setting in
+        ["RESET client_encoding", "SET client_encoding = 'EUC_JP'", "SET client_encoding = 'LATIN1'"]
+    {
+        twins.say(setting, &Step::query(setting));
+        for name in [&b"s\xff"[..], b"\xe2\x82", b"\xf0\x9f\x98\x80\xc0", b"\xc3\xa9", b"\xa4\xa2", b"plain"]
+        {
+            let what = format!("{setting}: {name:?}");
+            let insert = b"INSERT INTO t (a, b) VALUES ($1, $2)";
+            let steps: [&dyn Fn(&mut Vec<u8>); 7] = [
+                &|out| {
+                    frontend::put_parse(out, name, insert, &[]);
+                    execute(out, name);
+                },
+                &|out| execute(out, name),
+                &|out| frontend::put_target(out, frontend::DESCRIBE, b'S', name),
+                &|out| frontend::put_parse(out, name, b"SELECT 1", &[]),
+                &|out| frontend::put_target(out, frontend::CLOSE, b'S', name),
+                &|out| {
+                    execute(out, name);
+                    frontend::put_parse(out, name, insert, &[]);
+                },
+                &|out| {
+                    frontend::put_parse(out, b"", insert, &[]);
+                    execute(out, b"");
+                    frontend::put_parse(out, name, insert, &[]);
+                    frontend::put_target(out, frontend::CLOSE, b'S', name);
+                    execute(out, b"");
+                },
+            ];
+            for (at, put) in steps.iter().enumerate() {
+                let mut bytes = Vec::new();
+                put(&mut bytes);
+                sync(&mut bytes);
+                twins.say(&format!("{what}, step {at}"), &Step { bytes, ready: 1 });
+            }
+        }
+    }
+    twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");
+}
+
 #[test]
 fn what_is_flushed_out_is_executed_and_not_committed() {
     let pg = Postgres::shared();

@@ -204,7 +204,7 @@ impl State {
     ) -> Option<Arc<Statement>> {
         let free =
             self.tracks_names() && self.names.lookup(parse.name).is_none() && !self.may_be_sqls(parse.name);
-        let free = free && !self.is_apart(parse.query);
+        let free = free && parse.name.is_ascii() && !self.is_apart(parse.query);
         if free && self.names.len() + others < PREPARED_NAMES_MAX { self.kept(parse) } else { None }
     }
 
@@ -232,7 +232,8 @@ impl State {
         }
         self.note_custom_settings(parse.query, statement.effects);
         self.lend(parse.query, statement.effects, server);
-        if self.may_be_sqls(parse.name) {
+        // Whether it is characters of the client's encoding the server knows: it hears no other name of the client's.
+        if self.may_be_sqls(parse.name) || !parse.name.is_ascii() {
             return Ok(self.parse_unless_taken(parse, statement, server));
         }
         if server.names.holds(statement.id) {
