@@ -191,6 +191,43 @@ fn each_client_gets_its_own_row() {
     }
 }
 
+/// Its INSERT is run to its end before PostgreSQL describes the rows of a Query: the notices come first.
+#[test]
+fn notices_of_a_query_come_before_its_description() {
+    let pg = Postgres::shared();
+    let setup =
+        "CREATE TABLE t (a int, b text, c tsvector GENERATED ALWAYS AS (to_tsvector('simple', b)) STORED)";
+    let (db, twin) = (pg.fresh_database(setup), pg.fresh_database(setup));
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut direct = Raw::login(pg.port(), &twin);
+    let long = "w".repeat(3000);
+    for form in [Form::Simple, Form::Unnamed, Form::Literals] {
+        for rows in [&[long.as_str()][..], &["w", &long, &long]] {
+            let insert = |a: usize| {
+                let values: Vec<_> = rows.iter().map(|b| (a, *b)).collect();
+                step_of(form, "t", &values, "RETURNING b", false)
+            };
+            direct.send(&insert(0).bytes);
+            let expected = comparable(&direct.read_until_ready());
+            let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+            let mut share = |r: usize| {
+                let script = |c: usize| (0..4).map(|i| insert(number(c, r, i))).collect();
+                let scripts: Vec<Vec<Step>> = (0..CLIENTS).map(script).collect();
+                for seen in crowd::run(&mut clients, &scripts, false) {
+                    assert_eq!(comparable(&seen), expected.repeat(4), "{form:?}, {} rows", rows.len());
+                }
+                shared(pg, &db, "t", rows.len())
+            };
+            assert!(
+                (0..ROUNDS).any(&mut share),
+                "nothing shared a transaction: {form:?}, {} rows",
+                rows.len()
+            );
+            pg.psql(&db, "DELETE FROM t");
+        }
+    }
+}
+
 /// A batch that finds another table under the name draws nothing from that one's sequence.
 #[test]
 fn a_table_made_anew_begins_with_its_first_numbers() {

@@ -544,7 +544,10 @@ fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[Place], ticket: &Ticke
     let (mut given, mut at) = (&given[..], 0);
     for place in places {
         let (own, others) = given.split_at(statement_end(given));
-        out.extend_from_slice(&known[at..place.at]);
+        let (notices, own) = own.split_at(notices_end(own));
+        out.extend_from_slice(&known[at..place.notices]);
+        out.extend_from_slice(notices);
+        out.extend_from_slice(&known[place.notices..place.at]);
         match place.one_row.then(|| before_tag(own)).flatten() {
             Some(row) => {
                 out.extend_from_slice(row);
@@ -555,6 +558,18 @@ fn put_answers(out: &mut Vec<u8>, known: &[u8], places: &[Place], ticket: &Ticke
         (given, at) = (others, place.at);
     }
     out.extend_from_slice(&known[at..]);
+}
+
+/// The notices at the front of one statement's answer: all that its rows raised, since it answers them when all are stored.
+fn notices_end(answer: &[u8]) -> usize {
+    let mut at = 0;
+    while let Ok(Some((head, _))) = frame::whole(&answer[at..], usize::MAX) {
+        if head.tag != b::NOTICE_RESPONSE {
+            break;
+        }
+        at += head.total();
+    }
+    at
 }
 
 /// One statement's answer without its CommandComplete, if it has a row.

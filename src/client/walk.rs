@@ -53,6 +53,8 @@ pub(super) struct Scratch {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) at: usize,
+    /// Where its notices do: a Query is run to its end before its rows are described.
+    pub(super) notices: usize,
     /// The client asked for one row: behind it the portal is suspended.
     pub(super) one_row: bool,
 }
@@ -716,7 +718,8 @@ impl<'a> Walk<'a> {
                 if stops && stretch.rows > 1 {
                     return Ok(false);
                 }
-                scratch.places.push(Place { at: scratch.answers.len(), one_row: stops });
+                let at = scratch.answers.len();
+                scratch.places.push(Place { at, notices: at, one_row: stops });
                 stretch.suspended = stops;
                 return Ok(true);
             }

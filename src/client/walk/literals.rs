@@ -134,10 +134,11 @@ impl Session {
         let formats = sent.result_formats()?;
         let info = put_literals_bound(&ready.plan, name, text, &lifted.items, formats, rows).ok()?;
         if let Sent::Query { .. } = sent {
+            let notices = answers.len();
             if let Some(described) = &together.row_description {
                 frame::put(answers, b::ROW_DESCRIPTION, |out| out.extend_from_slice(described));
             }
-            places.push(Place { at: answers.len(), one_row: false });
+            places.push(Place { at: answers.len(), notices, one_row: false });
         }
         let rows = lifted.rows;
         let pushed = scratch.push_rows(&together.lane, rows);
