@@ -223,7 +223,8 @@ fn names_of_statements_are_refused_for_their_bytes_as_directly() {
         {
             let what = format!("{setting}: {name:?}");
             let insert = b"INSERT INTO t (a, b) VALUES ($1, $2)";
-            let steps: [&dyn Fn(&mut Vec<u8>); 7] = [
+            type Step<'a> = &'a dyn Fn(&mut Vec<u8>);
+            let steps: [Step<'_>; 7] = [
                 &|out| {
                     frontend::put_parse(out, name, insert, &[]);
                     execute(out, name);
