@@ -22,7 +22,7 @@ fn table(types: &[(u32, &str)]) -> Table {
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
              "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
-             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "has_default": false, "default_whys": []}}"#
+             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "draws": [], "has_default": false, "default_whys": []}}"#
         )
     };
     let columns = (1..).zip(types).map(column).collect::<Vec<_>>().join(", ");

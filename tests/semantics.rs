@@ -205,6 +205,9 @@ fn an_alias_is_refused_for_its_bytes_as_directly() {
     twins.look(pg, "rows", "SELECT a, b, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2");
 }
 
+/// Appends messages.
+type Put<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 /// A statement has another name on the server, and whether its own is one only the server can tell.
 #[test]
 fn names_of_statements_are_refused_for_their_bytes_as_directly() {
@@ -223,8 +226,7 @@ fn names_of_statements_are_refused_for_their_bytes_as_directly() {
         {
             let what = format!("{setting}: {name:?}");
             let insert = b"INSERT INTO t (a, b) VALUES ($1, $2)";
-            type Step<'a> = &'a dyn Fn(&mut Vec<u8>);
-            let steps: [Step<'_>; 7] = [
+            let steps: [Put<'_>; 7] = [
                 &|out| {
                     frontend::put_parse(out, name, insert, &[]);
                     execute(out, name);

@@ -508,7 +508,7 @@ fn table(columns: &Columns) -> catalog::Table {
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
              "kind": "b", "elem": {elem}, "elem_kind": "{elem_kind}", "notnull": false, "identity": "", "generated": "",
-             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, "has_default": false, "default_whys": []}}"#
+             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, "draws": [], "has_default": false, "default_whys": []}}"#
         )
     });
     let answer = format!(
