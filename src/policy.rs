@@ -265,20 +265,8 @@ impl Lexing {
         let Some(byte) = self.dotted_i else { return false };
         let holds =
             |text: &[u8]| memchr(byte, text).is_some() || memchr::memmem::find(text, DOTTED_I).is_some();
-        let is_quoted = |kind| {
-            use scan::Kind as K;
-            matches!(
-                kind,
-                K::Quoted
-                    | K::UnicodeQuoted
-                    | K::String
-                    | K::ContinuedString
-                    | K::EscapeString
-                    | K::UnicodeString
-                    | K::DollarString
-                    | K::BitString
-                    | K::HexString
-            )
+        let is_quoted = |kind: scan::Kind| {
+            kind.is_string() || matches!(kind, scan::Kind::Quoted | scan::Kind::UnicodeQuoted)
         };
         holds(text)
             && scan::scan(text, self.std_strings)

@@ -989,19 +989,8 @@ fn nobody_can_tell_beside_another() {
     for seed in seed..seed + from_env("PGSLUICE_TEST_CONVERSATIONS", CONVERSATIONS / 2) {
         let mut r = Seeded(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let palette = palette(&mut r);
-        let mut spared = [Spared::default(), Spared::default()];
-        let steps: Vec<_> = (0..4 + r.below(8))
-            .map(|_| {
-                let who = r.below(2);
-                let said: Vec<u8> = (0..1 + r.below(5))
-                    .map(|_| any(&mut r, &palette))
-                    .filter(|bytes| !waits_or_notifies(bytes))
-                    .flatten()
-                    .collect();
-                (who, cut(&mut r, &spared[who].spare(&said)))
-            })
-            .collect();
-        sides.compare_two(&format!("seed {seed}"), &steps);
+        let turns = turns(&mut r, &palette, 5);
+        sides.compare_two(&format!("seed {seed}"), &turns);
     }
 }
 
@@ -1044,18 +1033,7 @@ fn nobody_can_tell_while_tables_change() {
                 texts[r.below(texts.len())]
             })
             .collect();
-        let mut spared = [Spared::default(), Spared::default()];
-        let turns: Vec<_> = (0..4 + r.below(8))
-            .map(|_| {
-                let who = r.below(2);
-                let said: Vec<u8> = (0..1 + r.below(4))
-                    .map(|_| any(&mut r, &palette))
-                    .filter(|bytes| !waits_or_notifies(bytes))
-                    .flatten()
-                    .collect();
-                (who, cut(&mut r, &spared[who].spare(&said)))
-            })
-            .collect();
+        let turns = turns(&mut r, &palette, 4);
         let direct = sides.run_anew(sides.pg.port(), None, &turns);
         for (mode, proxy) in &sides.proxies[..2] {
             let moves = (*mode == "transaction").then_some(proxy);
@@ -1068,6 +1046,22 @@ fn nobody_can_tell_while_tables_change() {
             );
         }
     }
+}
+
+/// What two clients say in turn, up to so many things at a time.
+fn turns(r: &mut Seeded, palette: &[&'static str], most: usize) -> Vec<Turn> {
+    let mut spared = [Spared::default(), Spared::default()];
+    (0..4 + r.below(8))
+        .map(|_| {
+            let who = r.below(2);
+            let said: Vec<u8> = (0..1 + r.below(most))
+                .map(|_| any(r, palette))
+                .filter(|bytes| !waits_or_notifies(bytes))
+                .flatten()
+                .collect();
+            (who, cut(r, &spared[who].spare(&said)))
+        })
+        .collect()
 }
 
 fn waits_or_notifies(bytes: &[u8]) -> bool {

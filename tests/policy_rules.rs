@@ -48,6 +48,11 @@ fn is_passed(raw: &mut Raw, sql: &str) {
     }
 }
 
+/// A configuration with these rules for everybody.
+fn configured(mode: &str, policy: &str) -> String {
+    Proxy::config(Postgres::shared(), &format!("pool_mode = \"{mode}\""), "", &format!("[policy]\n{policy}"))
+}
+
 /// RELOAD on the console: when it is answered, the new file is in force.
 fn reload(proxy: &Proxy, config: &str) {
     proxy.write_config(config);
@@ -373,10 +378,7 @@ fn a_reload_tightens_in_the_middle_of_a_transaction_at_the_next_message() {
     let server = Postgres::shared();
     for mode in MODES {
         let database = server.fresh_database("CREATE TABLE t (a int)");
-        let config = |level: &str| {
-            let policy = format!("[policy]\nstatements = \"{level}\"");
-            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
-        };
+        let config = |level: &str| configured(mode, &format!("statements = \"{level}\""));
         let proxy = Proxy::start(&config("all"));
         // Each round the very next message is refused: nothing is waited for.
         for round in 0..20 {
@@ -414,10 +416,8 @@ fn what_was_prepared_while_the_rules_only_reported_is_judged_once_they_reject() 
     let server = Postgres::shared();
     for mode in MODES {
         let database = server.fresh_database("CREATE TABLE t (a int)");
-        let config = |enforce: &str| {
-            let policy = format!("[policy]\nstatements = \"read_only\"\nenforce = \"{enforce}\"");
-            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
-        };
+        let config =
+            |enforce: &str| configured(mode, &format!("statements = \"read_only\"\nenforce = \"{enforce}\""));
         let proxy = Proxy::start(&config("report"));
         let mut raw = Raw::login(proxy.port(), &database);
         let mut out = Vec::new();
@@ -454,10 +454,7 @@ fn what_took_no_place_makes_nothing_judged() {
     let server = Postgres::shared();
     for mode in MODES {
         let database = server.fresh_database("CREATE TABLE t (a int)");
-        let config = |level: &str| {
-            let policy = format!("[policy]\nstatements = \"{level}\"");
-            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
-        };
+        let config = |level: &str| configured(mode, &format!("statements = \"{level}\""));
         let proxy = Proxy::start(&config("all"));
         let sync = |mut out: Vec<u8>| {
             f::put_empty(&mut out, f::SYNC);
@@ -560,10 +557,7 @@ fn a_reload_tightens_in_the_middle_of_a_pipeline() {
     let server = Postgres::shared();
     for mode in MODES {
         let database = server.fresh_database("CREATE TABLE t (a int)");
-        let config = |level: &str| {
-            let policy = format!("[policy]\nstatements = \"{level}\"");
-            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
-        };
+        let config = |level: &str| configured(mode, &format!("statements = \"{level}\""));
         let proxy = Proxy::start(&config("all"));
         for case in ["execute", "parse", "bind"] {
             reload(&proxy, &config("all"));
@@ -1049,8 +1043,7 @@ fn learn_report_reject() {
     for mode in MODES {
         let database = server.fresh_database("CREATE TABLE t (a int)");
         let config = |level: &str| {
-            let policy = format!("[policy]\nallow_list = \"{level}\"\nallow_list_file = \"@DIR@/list\"");
-            Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", &policy)
+            configured(mode, &format!("allow_list = \"{level}\"\nallow_list_file = \"@DIR@/list\""))
         };
         let proxy = Proxy::start(&config("learn"));
         let mut raw = Raw::login(proxy.port(), &database);

@@ -394,25 +394,30 @@ impl State {
 
     /// A Bind of which [`State::rules_binds`] is true. `text` is not known where names are not followed.
     pub(super) fn rule_bind(&self, text: Option<&[u8]>, unnamed: bool, pipeline: &Pipeline) -> Ruling {
-        let unseen = || self.settle_verdict("Bind", texts::judge_unseen(&self.rules));
-        let since = if unnamed { self.unjudged.unnamed } else { Since::Before };
-        let error = match (text, self.unjudged.was_judged(since, pipeline)) {
+        match text {
             // The server read it when it was parsed, and nobody knows how it read then.
-            (Some(text), _) => self.rule_text("Bind", text, Lexing::UNSURE),
-            (None, Some(true)) => None,
-            (None, Some(false)) => unseen(),
-            (None, None) => return Ruling::Wait,
-        };
-        error.map_or(Ruling::Pass, Ruling::Refuse)
+            Some(text) => self.rule_text("Bind", text, Lexing::UNSURE).map_or(Ruling::Pass, Ruling::Refuse),
+            None if unnamed => self.rule_since("Bind", self.unjudged.unnamed, pipeline),
+            None => self.rule_since("Bind", Since::Before, pipeline),
+        }
+    }
+
+    /// What runs the thing behind a name of which no text is known.
+    fn rule_since(&self, message: &'static str, since: Since, pipeline: &Pipeline) -> Ruling {
+        match self.unjudged.was_judged(since, pipeline) {
+            None => Ruling::Wait,
+            Some(true) => Ruling::Pass,
+            Some(false) => self.rule_unseen(message).map_or(Ruling::Pass, Ruling::Refuse),
+        }
+    }
+
+    fn rule_unseen(&self, message: &'static str) -> Option<Error> {
+        self.settle_verdict(message, texts::judge_unseen(&self.rules))
     }
 
     /// A Bind of a name that the protocol did not prepare.
     pub(super) fn rule_unknown_name(&self) -> Option<Error> {
-        if !self.executes_unseen() {
-            return None;
-        }
-        let verdict = texts::judge_unseen(&self.rules);
-        self.settle_verdict("Bind", verdict)
+        if self.executes_unseen() { self.rule_unseen("Bind") } else { None }
     }
 
     /// A Bind was sent on: if the server runs it, its portal was judged by the rules of today.
@@ -432,13 +437,6 @@ impl State {
         let Some(portals) = &self.unjudged.portals else { return Ok(Ruling::Pass) };
         let (portal, _) = crate::wire::frontend::execute(body)?;
         let since = portals.get(told_apart(portal)).copied().unwrap_or_default();
-        Ok(match self.unjudged.was_judged(since, pipeline) {
-            None => Ruling::Wait,
-            Some(true) => Ruling::Pass,
-            Some(false) => {
-                let verdict = texts::judge_unseen(&self.rules);
-                self.settle_verdict("Execute", verdict).map_or(Ruling::Pass, Ruling::Refuse)
-            }
-        })
+        Ok(self.rule_since("Execute", since, pipeline))
     }
 }

@@ -50,6 +50,22 @@ pub enum Kind {
     Unterminated,
 }
 
+impl Kind {
+    /// A string of any spelling, of bits also.
+    pub const fn is_string(self) -> bool {
+        matches!(
+            self,
+            Self::String
+                | Self::ContinuedString
+                | Self::EscapeString
+                | Self::UnicodeString
+                | Self::DollarString
+                | Self::BitString
+                | Self::HexString
+        )
+    }
+}
+
 /// One token: a range of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {

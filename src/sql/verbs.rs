@@ -616,15 +616,8 @@ fn without_constants(written: &str) -> Option<String> {
                 line.push('?');
                 shown = token.end;
             }
-            K::String
-            | K::ContinuedString
-            | K::EscapeString
-            | K::UnicodeString
-            | K::DollarString
-            | K::BitString
-            | K::HexString
-            | K::Junk
-            | K::Unterminated => return None,
+            K::Junk | K::Unterminated => return None,
+            kind if kind.is_string() => return None,
             _ => {}
         }
     }

@@ -679,15 +679,14 @@ impl State {
                 {
                     return Ok(taken);
                 }
+                let ruling = self.rule_execute(body, &server.pipeline)?;
+                if matches!(ruling, Ruling::Wait) {
+                    self.await_answers(server);
+                    return Ok(Taken::Later);
+                }
                 self.counts.queries += 1;
-                match self.rule_execute(body, &server.pipeline)? {
-                    Ruling::Pass | Ruling::Fold => {}
-                    Ruling::Wait => {
-                        self.counts.queries -= 1;
-                        self.await_answers(server);
-                        return Ok(Taken::Later);
-                    }
-                    Ruling::Refuse(error) => return Ok(self.refuse(Kind::Execute, error, server)),
+                if let Ruling::Refuse(error) = ruling {
+                    return Ok(self.refuse(Kind::Execute, error, server));
                 }
                 Ok(if self.forgetting {
                     self.take_forgetting_execute(frame, server)

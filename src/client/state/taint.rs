@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::proto::vars::HIDDEN;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, deallocated_name, names_backend_state, unread};
+use crate::sql::insert::IDENTIFIER_BYTES_MAX;
 use crate::sql::moves::may_change_meaning;
 use crate::sql::scan::{Underscored, mentions};
 use crate::wire::frame::Header;
@@ -18,9 +19,6 @@ const CANDIDATES_MAX: usize = 64;
 
 /// Longest name noted (bytes): PostgreSQL cuts none that a string gives, but none is longer in earnest.
 const CANDIDATE_BYTES_MAX: usize = 128;
-
-/// PostgreSQL cuts an identifier, and a value of the type `name`, to so many bytes.
-const NAME_BYTES_MAX: usize = 63;
 
 impl State {
     /// What a text that is run now may do to the session's state, as far as that is followed.
@@ -145,7 +143,7 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
             continue;
         }
         // What of a longer one is the name depends on how it is said.
-        all &= name.len() <= NAME_BYTES_MAX;
+        all &= name.len() <= IDENTIFIER_BYTES_MAX;
         let known = |name: &&str| name.is_ascii() && name.len() <= CANDIDATE_BYTES_MAX;
         let Some(name) = std::str::from_utf8(name).ok().filter(known).map(str::to_ascii_lowercase) else {
             all = false;
@@ -165,12 +163,12 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
     all
 }
 
-/// What a longer name may be cut to: as a whole, and word by word.
+/// What a longer name may be cut to: as a whole, where it is of the type `name`, and word by word.
 fn ways_to_cut(name: &str) -> [Option<String>; 2] {
-    if name.len() <= NAME_BYTES_MAX {
+    if name.len() <= IDENTIFIER_BYTES_MAX {
         return [None, None];
     }
-    let cut = |word: &str| word[..word.len().min(NAME_BYTES_MAX)].to_owned();
+    let cut = |word: &str| word[..word.len().min(IDENTIFIER_BYTES_MAX)].to_owned();
     [Some(cut(name)), Some(name.split('.').map(cut).collect::<Vec<_>>().join("."))]
 }
 
@@ -190,8 +188,8 @@ mod tests {
         assert!(all("SET a.b = '1.5 ... c.d'"));
         assert!(!all("SET a.\u{e9} = 1"));
         assert!(!all(&format!("SET a.{} = 1", "b".repeat(CANDIDATE_BYTES_MAX))));
-        assert!(all(&format!("SET a.{} = 1", "b".repeat(NAME_BYTES_MAX - 2))));
-        assert!(!all(&format!("SET a.{} = 1", "b".repeat(NAME_BYTES_MAX - 1))));
+        assert!(all(&format!("SET a.{} = 1", "b".repeat(IDENTIFIER_BYTES_MAX - 2))));
+        assert!(!all(&format!("SET a.{} = 1", "b".repeat(IDENTIFIER_BYTES_MAX - 1))));
         assert!(!all(&(0..=CANDIDATES_MAX).map(|i| format!("a.b{i} ")).collect::<String>()));
     }
 
