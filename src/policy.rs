@@ -48,7 +48,7 @@ pub struct Rules {
     /// A statement must be in each of them.
     lists: Vec<Arc<AllowList>>,
     /// Of each rule that forbids something, in the order of [`Policy::forbids`].
-    enforce: [Option<Enforce>; 6],
+    enforce: [Option<Enforce>; 7],
 }
 
 impl Default for Rules {
@@ -70,7 +70,7 @@ impl Rules {
         let mut all = Policy::default();
         let mut policies = policies.into_iter().peekable();
         let unless_said = policies.peek().and_then(|first| first.enforce).unwrap_or(Enforce::Reject);
-        let mut enforce = [None; 6];
+        let mut enforce = [None; 7];
         for policy in policies {
             let said = Some(policy.enforce.unwrap_or(unless_said));
             let forbidding = enforce.iter_mut().zip(policy.forbids()).filter(|(_, forbids)| *forbids);
@@ -131,7 +131,7 @@ impl Rules {
 
     /// What becomes of a message that breaks this rule. A replication connection escapes all of them.
     pub fn enforced(&self, rule: Rule) -> Enforce {
-        let [simple_query, function_call, sql_prepare, _, statements, allow_list] = self.enforce;
+        let [simple_query, function_call, sql_prepare, _, statements, allow_list, _] = self.enforce;
         let said = match rule {
             Rule::SimpleQueryDeny
             | Rule::SimpleQuerySingle

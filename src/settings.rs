@@ -722,15 +722,16 @@ pub struct Policy {
 
 impl Policy {
     /// Which of its rules forbid something, in this order: `simple_query`, `function_call`, `sql_prepare`, `replication`, `statements`,
-    /// `allow_list`.
-    pub fn forbids(&self) -> [bool; 6] {
+    /// `allow_list`, and the same where it only reports, which still leaves no place for what cannot be looked into.
+    pub fn forbids(&self) -> [bool; 7] {
         [
             self.simple_query > Some(SimpleQuery::Allow),
             self.function_call == Some(Switch::Deny),
             self.sql_prepare == Some(Switch::Deny),
             self.replication == Some(Switch::Deny),
             self.statements > Some(Statements::All),
-            self.allow_list >= Some(AllowListMode::Report),
+            self.allow_list == Some(AllowListMode::Reject),
+            self.allow_list == Some(AllowListMode::Report),
         ]
     }
 }

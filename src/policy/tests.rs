@@ -351,6 +351,20 @@ fn each_rule_is_enforced_as_its_own_policies_say() {
     assert!(matches!(judge(b"SELEC"), Verdict::Reject(_)));
     assert!(matches!(judge_function_call(&rules), Verdict::Reject(_)));
     assert!(matches!(judge_function_call(&Rules::merge([&user])), Verdict::Report(_)));
+
+    // A list that only reports refuses nothing beside a rule that only reports.
+    let listed = |enforce| Policy { allow_list: Some(AllowListMode::Report), enforce, ..Policy::default() };
+    let tried = Policy {
+        statements: Some(Statements::ReadOnly),
+        enforce: Some(Enforce::Report),
+        ..Policy::default()
+    };
+    let rules = Rules::merge([&listed(None), &tried]);
+    let readings = &mut Readings::default();
+    let unparsed = texts::judge_text(&rules, b"SELEC", SAFE, texts::Unseen::default(), readings).verdict;
+    assert!(matches!(unparsed, Verdict::Report(_)));
+    assert!(matches!(judge_replication(&Rules::merge([&listed(Some(Enforce::Report))])), Verdict::Report(_)));
+    assert!(matches!(judge_replication(&Rules::merge([&listed(None)])), Verdict::Reject(_)));
 }
 
 #[test]
