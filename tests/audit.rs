@@ -139,7 +139,10 @@ fn a_renamed_file_is_let_go_at_sighup_even_when_the_configuration_is_broken() {
     let mut client = Raw::login(proxy.port(), &database);
     refused(&mut client, "SELECT 1");
     await_lines(&path, 1);
-    for (number, broken) in [(1, false), (2, true)] {
+    // Said once the audit has moved, which is a moment after the file is there.
+    for (number, broken, said) in
+        [(1, false, "configuration reloaded"), (2, true, "configuration not reloaded")]
+    {
         let rotated = proxy.dir().join(format!("audit.{number}"));
         fs::rename(&path, &rotated).expect("rename");
         if broken {
@@ -147,8 +150,9 @@ fn a_renamed_file_is_let_go_at_sighup_even_when_the_configuration_is_broken() {
         } else {
             proxy.signal("HUP");
         }
+        proxy.wait_for_log(said);
         // Made by the reload, before anything is written.
-        assert!(poll(PATIENCE, || path.exists().then_some(())).is_some(), "{}", proxy.log());
+        assert!(path.exists());
         refused(&mut client, "SELECT 2");
         await_lines(&path, 1);
         await_lines(&rotated, 1);
