@@ -40,7 +40,8 @@ pub const TREE_TOKENS_MAX: usize = 1 << 17;
 /// As many tokens a name, a keyword or a byte of an operator counts for: it takes up to five times as much.
 pub const TREE_NAME_TOKENS: usize = 5;
 
-/// As far as PostgreSQL reads the name of a statement, a portal, a user or a database: its `NAMEDATALEN` without the zero (bytes).
+/// As far as PostgreSQL reads a name, be it an identifier, an operator, or that of a statement, a portal, a user or a database: its
+/// `NAMEDATALEN` without the zero (bytes). What is longer is cut, with a notice to the client.
 pub const NAME_BYTES_MAX: usize = 63;
 
 /// Longest Parse that is kept for replay on other server connections (bytes).

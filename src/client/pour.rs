@@ -26,9 +26,9 @@ use crate::coalesce::batch::statement_end;
 use crate::coalesce::lane::{Lane, Offer, Outcome, RowNotice, Single, Ticket, Work};
 use crate::coalesce::shapes::{Closed, Shape};
 use crate::error::Error;
+use crate::limits::NAME_BYTES_MAX;
 use crate::settings::CoalesceMode;
 use crate::sql::block::{self, Word};
-use crate::sql::insert::IDENTIFIER_BYTES_MAX;
 use crate::wire::frame::{self, HEADER_BYTES, Header, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
@@ -227,7 +227,7 @@ impl Session {
             Some(&f::PARSE) => true,
             Some(&f::BIND) => {
                 let names = &buf[HEADER_BYTES.min(buf.len())..];
-                let portal = memchr::memchr(0, &names[..names.len().min(IDENTIFIER_BYTES_MAX + 1)]);
+                let portal = memchr::memchr(0, &names[..names.len().min(NAME_BYTES_MAX + 1)]);
                 portal.is_none_or(|end| !self.names_unpoured(&names[end + 1..]))
             }
             _ => false,

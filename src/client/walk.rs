@@ -17,11 +17,11 @@ use crate::coalesce::plan::InsertPlan;
 use crate::coalesce::rows::{RowInfo, encode_params, format_of, put_bound};
 use crate::coalesce::shapes::{Closed, LEGS_MAX, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
-use crate::limits::HELD_BYTES_MAX;
+use crate::limits::{HELD_BYTES_MAX, NAME_BYTES_MAX};
 use crate::proto::prepared::{ShortName, Statement, told_apart};
 use crate::settings::{CoalesceMode, PoolMode};
 use crate::sql::block::{self, Word};
-use crate::sql::insert::{IDENTIFIER_BYTES_MAX, Lifted, NotPourable, quick_reject};
+use crate::sql::insert::{Lifted, NotPourable, quick_reject};
 use crate::wire::frame::{self, HEADER_BYTES, header};
 use crate::wire::frontend::Bind;
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
@@ -633,7 +633,7 @@ impl<'a> Walk<'a> {
     /// A portal with a name lives until it is closed or the transaction ends, and nothing else may be called so: inside a block
     /// a cursor could be. The server cuts and converts names, but not such.
     fn may_be_portal(&self, name: &[u8]) -> bool {
-        name.is_empty() || (!self.in_block && name.len() <= IDENTIFIER_BYTES_MAX && name.is_ascii())
+        name.is_empty() || (!self.in_block && name.len() <= NAME_BYTES_MAX && name.is_ascii())
     }
 
     /// Of the portal that was executed.

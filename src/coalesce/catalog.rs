@@ -15,6 +15,7 @@ mod tests;
 
 use serde::Deserialize;
 
+use crate::limits::NAME_BYTES_MAX;
 use crate::wire::Oid;
 pub use queries::{
     ELIGIBILITY_SQL, INCARNATION_SQL, LIBRARIES_SQL, NAMES_SQL, SAME_TABLE_SQL, SESSION_SQL, STATUS_SQL,
@@ -24,9 +25,6 @@ pub use queries::{
 
 /// Most columns a heap table can have (`MaxHeapAttributeNumber`).
 pub const COLUMNS_MAX: usize = 1600;
-
-/// Longest identifier that PostgreSQL keeps whole (bytes); a longer one is cut with a notice to the client.
-pub const IDENTIFIER_BYTES_MAX: usize = 63;
 
 /// A table as one session saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -515,7 +513,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
     else {
         return Err(Reason::Malformed("name or fingerprint"));
     };
-    let cut = |s: &str| s.is_empty() || s.len() > IDENTIFIER_BYTES_MAX * 4 || s.contains('\0');
+    let cut = |s: &str| s.is_empty() || s.len() > NAME_BYTES_MAX * 4 || s.contains('\0');
     if cut(&schema) || cut(&table) || cut(&fingerprint) || answer.columns.len() > COLUMNS_MAX {
         return Err(Reason::Malformed("length"));
     }

@@ -10,8 +10,8 @@ mod rules;
 
 use std::fmt::Write as _;
 
-use super::catalog::{Column, DefaultKind, IDENTIFIER_BYTES_MAX, Identity, Reason, Table, lookup_name};
-use crate::limits::VALUES_ROWS_MAX;
+use super::catalog::{Column, DefaultKind, Identity, Reason, Table, lookup_name};
+use crate::limits::{NAME_BYTES_MAX, VALUES_ROWS_MAX};
 use crate::sql::cast::{self, Cast, OtherType};
 use crate::sql::expression::Source;
 use crate::sql::insert::{Class, Item};
@@ -553,7 +553,7 @@ fn array_of(numbers: impl IntoIterator<Item: ToString>) -> String {
 /// The column of each item. Without a list: the live columns from the first on.
 fn target_columns<'a>(table: &'a Table, target: &InsertTarget) -> Result<Vec<&'a Column>, Reason> {
     let names = target.schema.iter().chain([&target.table]).chain(&target.columns);
-    if names.into_iter().any(|name| name.len() > IDENTIFIER_BYTES_MAX) {
+    if names.into_iter().any(|name| name.len() > NAME_BYTES_MAX) {
         return Err(Reason::LongIdentifier);
     }
     let columns: Vec<&Column> = if target.columns.is_empty() {

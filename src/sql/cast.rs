@@ -6,7 +6,7 @@
 //! understood, and what those of the grammar mean. Never: what any other name means (the server is asked), a type with a modifier
 //! (`varchar(3)` cuts, `char` is `char(1)`) but `numeric`'s, which rounds as the column's own would.
 
-use super::insert::IDENTIFIER_BYTES_MAX;
+use crate::limits::NAME_BYTES_MAX;
 
 /// A type that is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,7 +126,7 @@ impl Cast {
             return if array { own.array() } else { Some(own) };
         }
         let names = schema.iter().chain([&name]);
-        if names.into_iter().any(|name| name.is_empty() || name.len() > IDENTIFIER_BYTES_MAX) {
+        if names.into_iter().any(|name| name.is_empty() || name.len() > NAME_BYTES_MAX) {
             return None;
         }
         let other = OtherType { schema, name, array };
@@ -216,19 +216,16 @@ const WORDS: &[(&str, u16)] = &[
     ("dec", 1700),
 ];
 
-/// Longest that is read (bytes).
-const BYTES_MAX: usize = IDENTIFIER_BYTES_MAX;
-
 /// A name while it is read, in lower case, with one blank between its words.
 #[derive(Debug)]
 pub(super) struct TypeName {
-    bytes: [u8; BYTES_MAX],
+    bytes: [u8; NAME_BYTES_MAX],
     len: usize,
 }
 
 impl Default for TypeName {
     fn default() -> Self {
-        Self { bytes: [0; BYTES_MAX], len: 0 }
+        Self { bytes: [0; NAME_BYTES_MAX], len: 0 }
     }
 }
 
@@ -300,7 +297,7 @@ mod tests {
     fn the_tables_agree() {
         for (name, oid) in WORDS {
             assert!(NAMES.iter().any(|(_, known)| known == oid), "{name}");
-            assert!(name.len() <= BYTES_MAX);
+            assert!(name.len() <= NAME_BYTES_MAX);
         }
         for (name, oid) in NAMES {
             assert!(ARRAYS.iter().any(|(element, _)| element == oid), "{name}");

@@ -17,6 +17,7 @@ mod tests;
 mod words;
 
 use super::scan::{self, Kind, Quoting};
+use crate::limits::NAME_BYTES_MAX;
 use words::{INDEX, Known, key, word};
 
 /// What a text may do to session state; the union over its statements.
@@ -249,7 +250,7 @@ pub fn deallocated_name(text: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let name = name.and_then(|(kind, bytes)| identifier(kind, bytes))?;
-    (1..=super::insert::IDENTIFIER_BYTES_MAX).contains(&name.len()).then_some(name)
+    (1..=NAME_BYTES_MAX).contains(&name.len()).then_some(name)
 }
 
 /// What a statement of a text does to the name of a prepared statement.
@@ -286,8 +287,7 @@ pub fn name_moves(text: &[u8], std_strings: bool) -> Vec<Option<NameMove>> {
             && is(Some(&name), b"transaction")
             && tokens.peek().is_some_and(|next| next.0 == Kind::String);
         if !all && !block {
-            let known =
-                identifier(name.0, name.1).filter(|name| name.len() <= super::insert::IDENTIFIER_BYTES_MAX);
+            let known = identifier(name.0, name.1).filter(|name| name.len() <= NAME_BYTES_MAX);
             moves.push(known.map(if made { NameMove::Made } else { NameMove::Gone }));
         }
     }

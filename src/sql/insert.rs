@@ -22,9 +22,6 @@ use super::cast::{Cast, OtherType, Type};
 use super::scan;
 use lift::Lift;
 
-/// Longest identifier that the server does not cut (bytes).
-pub const IDENTIFIER_BYTES_MAX: usize = 63;
-
 /// Most items of one row, as PostgreSQL's `MaxTupleAttributeNumber`.
 pub const ITEMS_MAX: usize = 1664;
 

@@ -9,6 +9,8 @@
 
 use memchr::{memchr, memchr2};
 
+use crate::limits::NAME_BYTES_MAX;
+
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -389,9 +391,6 @@ fn colon(text: &[u8], start: usize) -> (Kind, usize) {
     }
 }
 
-/// Longest operator the server takes (bytes): it is a name.
-const OPERATOR_BYTES_MAX: usize = 63;
-
 /// The operator at `start`: as long as it can be, but a comment ends it, and a trailing `+` or `-` is only part
 /// of it if it holds one of the bytes that no standard operator has. A run too long to be one operator is junk
 /// as a whole, although the server would take it apart if it were all signs: reading it again for each sign
@@ -401,7 +400,8 @@ fn operator(text: &[u8], start: usize) -> (Kind, usize) {
     let ends = |at: &usize| !is_operator(rest[*at]) || matches!(rest.get(*at..at + 2), Some(b"--" | b"/*"));
     // At its first byte no comment begins, or it would have been passed over.
     let mut run = &rest[..(1..rest.len()).find(ends).unwrap_or(rest.len())];
-    if run.len() > OPERATOR_BYTES_MAX {
+    // It is a name, too.
+    if run.len() > NAME_BYTES_MAX {
         return (Kind::Junk, start + run.len());
     }
     let unusual = |b: &u8| matches!(b, b'~' | b'!' | b'@' | b'#' | b'^' | b'&' | b'|' | b'`' | b'?' | b'%');

@@ -2,10 +2,10 @@
 
 use super::{BOUND, State};
 use crate::error::Error;
+use crate::limits::NAME_BYTES_MAX;
 use crate::proto::vars::HIDDEN;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, deallocated_name, names_backend_state, unread};
-use crate::sql::insert::IDENTIFIER_BYTES_MAX;
 use crate::sql::moves::may_change_meaning;
 use crate::sql::scan::{Underscored, mentions};
 use crate::wire::frame::Header;
@@ -143,7 +143,7 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
             continue;
         }
         // What of a longer one is the name depends on how it is said.
-        all &= name.len() <= IDENTIFIER_BYTES_MAX;
+        all &= name.len() <= NAME_BYTES_MAX;
         let known = |name: &&str| name.is_ascii() && name.len() <= CANDIDATE_BYTES_MAX;
         let Some(name) = std::str::from_utf8(name).ok().filter(known).map(str::to_ascii_lowercase) else {
             all = false;
@@ -165,10 +165,10 @@ fn find_setting_names(text: &[u8], names: &mut Vec<String>) -> bool {
 
 /// What a longer name may be cut to: as a whole, where it is of the type `name`, and word by word.
 fn ways_to_cut(name: &str) -> [Option<String>; 2] {
-    if name.len() <= IDENTIFIER_BYTES_MAX {
+    if name.len() <= NAME_BYTES_MAX {
         return [None, None];
     }
-    let cut = |word: &str| word[..word.len().min(IDENTIFIER_BYTES_MAX)].to_owned();
+    let cut = |word: &str| word[..word.len().min(NAME_BYTES_MAX)].to_owned();
     [Some(cut(name)), Some(name.split('.').map(cut).collect::<Vec<_>>().join("."))]
 }
 
@@ -188,8 +188,8 @@ mod tests {
         assert!(all("SET a.b = '1.5 ... c.d'"));
         assert!(!all("SET a.\u{e9} = 1"));
         assert!(!all(&format!("SET a.{} = 1", "b".repeat(CANDIDATE_BYTES_MAX))));
-        assert!(all(&format!("SET a.{} = 1", "b".repeat(IDENTIFIER_BYTES_MAX - 2))));
-        assert!(!all(&format!("SET a.{} = 1", "b".repeat(IDENTIFIER_BYTES_MAX - 1))));
+        assert!(all(&format!("SET a.{} = 1", "b".repeat(NAME_BYTES_MAX - 2))));
+        assert!(!all(&format!("SET a.{} = 1", "b".repeat(NAME_BYTES_MAX - 1))));
         assert!(!all(&(0..=CANDIDATES_MAX).map(|i| format!("a.b{i} ")).collect::<String>()));
     }
 

@@ -4,10 +4,8 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use super::{
-    ALL_ITEMS_MAX, Class, IDENTIFIER_BYTES_MAX, ITEMS_MAX, Item, Lifted, NotPourable, are_plain_escapes,
-    put_markers,
-};
+use super::{ALL_ITEMS_MAX, Class, ITEMS_MAX, Item, Lifted, NotPourable, are_plain_escapes, put_markers};
+use crate::limits::NAME_BYTES_MAX;
 use crate::sql::cast::{Cast, TypeName};
 use crate::sql::expression;
 use crate::sql::scan::{self, Kind, Scanner, Token};
@@ -141,7 +139,7 @@ impl<'a, 'o> Lift<'a, 'o> {
             Kind::UnicodeQuoted => return Err(NotPourable::Name),
             _ => return Err(NotPourable::Syntax),
         };
-        if length == 0 || length > IDENTIFIER_BYTES_MAX {
+        if length == 0 || length > NAME_BYTES_MAX {
             return Err(NotPourable::Name);
         }
         self.out.shape.extend_from_slice(bytes);
