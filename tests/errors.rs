@@ -92,12 +92,13 @@ fn rows() -> Vec<(String, String)> {
 fn logins(server: &Postgres, db: &str) -> Vec<Told> {
     let config = Proxy::config(
         server,
-        "auth_type = \"scram-sha-256\"\nauth_file = \"@DIR@/users\"\nclient_login_timeout = 0.5",
+        "auth_type = \"scram-sha-256\"\nauth_file = \"@DIR@/users\"\nclient_login_timeout = 60",
         "",
         "",
     )
     .replace("[databases.\"*\"]", &format!("[databases.{db}]"));
-    let proxy = Proxy::start_with(&config, &[("users", "\"postgres\" \"right\"\n")]);
+    let users = [("users", "\"postgres\" \"right\"\n")];
+    let proxy = Proxy::start_with(&config, &users);
     let as_user = [("user", "postgres"), ("database", db)];
     let with = |key, value| [as_user[0], as_user[1], (key, value)];
     let open = Proxy::to(server, "", "", "");
@@ -120,7 +121,9 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
             o.extend_from_slice(first);
         });
     }));
-    let mut slow = Raw::connect(proxy.port());
+    let short =
+        Proxy::start_with(&config.replace("client_login_timeout = 60", "client_login_timeout = 0.5"), &users);
+    let mut slow = Raw::connect(short.port());
     slow.startup(3 << 16, &as_user);
     let mut odd = Raw::login(open.port(), db);
     odd.send(b"\x01\0\0\0\x04");
@@ -146,7 +149,7 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
             Kind::UnknownDatabase,
             {
                 let config = config.replace("scram-sha-256", "trust");
-                let proxy = Proxy::start_with(&config, &[("users", "\"postgres\" \"right\"\n")]);
+                let proxy = Proxy::start_with(&config, &users);
                 refused(&proxy, &[("user", "postgres"), ("database", "none")])
             },
             "[databases]",
@@ -251,10 +254,12 @@ fn pools(server: &Postgres, db: &str) -> Vec<Told> {
         raw
     };
     let waited = told(&mut ask(&proxy));
-    let patient = Proxy::to(server, "default_pool_size = 1", "", "");
+    let patient = Proxy::to(server, "default_pool_size = 1\nquery_wait_notify = 0.1", "", "");
     let mut busy = Raw::login(patient.port(), db);
     busy.rows("BEGIN");
     let mut cancelled = ask(&patient);
+    // Only now is there something to cancel.
+    assert_eq!(cancelled.read().tag, b::NOTICE_RESPONSE);
     cancelled.cancel_until_answered(patient.port());
     let _few = Raw::login(proxy.port(), "few");
     let mut all = vec![
