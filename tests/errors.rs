@@ -225,7 +225,9 @@ fn timeouts(server: &Postgres, db: &str) -> Vec<Told> {
     kinds
         .into_iter()
         .map(|(kind, setting, provoke)| {
-            let proxy = Proxy::to(server, &format!("{setting} = 0.2"), "", "");
+            // A login that waits for a server has no more than query_timeout, either.
+            let limit = if kind == Kind::QueryTimeout { 3.0 } else { 0.2 };
+            let proxy = Proxy::to(server, &format!("{setting} = {limit}"), "", "");
             let mut raw = Raw::login(proxy.port(), db);
             provoke(&mut raw);
             (kind, told(&mut raw), setting)
