@@ -22,13 +22,13 @@ fn table(types: &[(u32, &str)]) -> Table {
         format!(
             r#"{{"attnum": {n}, "name": "c{n}", "type": {oid}, "typmod": -1, "base": {oid}, "base_name": "{name}",
              "kind": "b", "elem": 0, "elem_kind": "", "notnull": false, "identity": "", "generated": "",
-             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "draws": [], "has_default": false, "default_whys": []}}"#
+             "may_insert": true, "domain_null_check": false, "cast_from_text": false, "cast_to_text": false, "in_key": false, "draws": [], "has_default": false, "default_whys": []}}"#
         )
     };
     let columns = (1..).zip(types).map(column).collect::<Vec<_>>().join(", ");
     let answer = format!(
-        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "references": [],
-         "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "updates_alone": true,
+         "functions": [], "root": 16400, "references": [], "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
     );
     catalog::decode("t", &[Some(answer.as_bytes())]).expect("table")
 }
