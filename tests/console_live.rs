@@ -607,6 +607,25 @@ fn disable_enable_reconnect() {
     assert_ne!(client.value("SELECT pg_backend_pid()"), before);
 }
 
+/// Who waits gets none of the connections that are to be closed: what the server says to a new one is told at once.
+#[test]
+fn who_waits_behind_a_reconnect_is_told_why_there_is_no_new_connection() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = proxy("query_wait_timeout = 20", "");
+    let mut console = console(&proxy);
+    let [mut holder, mut waiting] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    holder.rows("BEGIN");
+    server.psql("postgres", &format!("ALTER DATABASE \"{database}\" ALLOW_CONNECTIONS false"));
+    waiting.send(&query("SELECT 1"));
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+    proxy.wait_for_log("not currently accepting connections");
+    tell(&mut console, &format!("RECONNECT {database}"));
+    assert_eq!(last_error(&mut waiting).sqlstate(), "55000");
+    assert_eq!(login(&proxy, "postgres", &database).err().expect("refused").sqlstate(), "55000");
+    holder.rows("COMMIT");
+}
+
 // ===== settings =====
 
 fn effective(console: &mut Raw, key: &str) -> String {

@@ -700,7 +700,9 @@ impl Pool {
         self.user_count.fetch_sub(1, Ordering::Relaxed);
         let failed = {
             let mut inner = self.lock();
-            let (alive, longest) = (inner.total > 0, inner.settings.server_login_retry);
+            // One that is to be closed serves nobody any more who waits.
+            let alive = inner.servers.iter().any(|server| !server.close_needed.load(Ordering::Relaxed));
+            let longest = inner.settings.server_login_retry;
             // What cannot be had is not kept for anybody.
             inner
                 .ordinary

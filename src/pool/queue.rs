@@ -236,7 +236,7 @@ impl Queue {
         self.mates_of(login).for_each(|mate| mate.trouble = Trouble::default());
     }
 
-    /// `alive`: there are connections; `longest`: the longest pause that is allowed.
+    /// `alive`: there are connections that come back; `longest`: the longest pause that is allowed.
     pub(super) fn failed(
         &mut self,
         login: &Underway,
