@@ -22,7 +22,7 @@ pub use peers::{Peers, Way, onward};
 use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
 use crate::net::stream::Peer;
 use crate::pool::PoolKey;
-use crate::server::ServerShared;
+use crate::server::{ServerShared, next_id};
 use crate::telemetry::events::Who;
 use crate::wire::CancelKey;
 
@@ -428,7 +428,6 @@ type Told = (i32, CancelKey);
 pub struct Registry {
     clients: Mutex<HashMap<Told, Arc<ClientShared>>>,
     consoles: AtomicUsize,
-    next: AtomicU64,
     on_their_way: Semaphore,
 }
 
@@ -437,7 +436,6 @@ impl Default for Registry {
         Self {
             clients: Mutex::default(),
             consoles: AtomicUsize::new(0),
-            next: AtomicU64::new(0),
             on_their_way: Semaphore::new(CANCELS_MAX),
         }
     }
@@ -446,7 +444,7 @@ impl Default for Registry {
 impl Registry {
     /// A client logged in.
     pub fn enter(&self, new: NewClient) -> Arc<ClientShared> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = next_id();
         let own = new.pid.unwrap_or((id & 0x7fff_ffff) as i32);
         let mut bytes = Zeroizing::new(vec![0; new.key_bytes]);
         let mut clients = lock(&self.clients);

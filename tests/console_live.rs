@@ -82,6 +82,9 @@ fn each_show_answers_and_moves_with_the_clients() {
     assert_eq!(all[..3], ["C idle 0", "C idle_in_transaction 0", "S active 0"]);
     assert_eq!(of_both("SHOW ACTIVE_SOCKETS"), ["C idle_in_transaction 0", "S active 0"]);
 
+    let mut ids: Vec<_> = show(&mut console, "SHOW SOCKETS").into_iter().map(|s| s["id"].clone()).collect();
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|two| two[0] != two[1]), "over clients and servers: {ids:?}");
     busy.rows("COMMIT");
     until(&mut console, "SHOW POOLS", &[("database", &database), ("sv_active", "0"), ("cl_active", "2")]);
     assert_ne!(pool(&mut console, &database)["sv_idle"], "0");

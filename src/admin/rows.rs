@@ -107,7 +107,7 @@ row! {
         application_name: String = "application_name" Text,
         /// How many it has prepared.
         prepared_statements: u64 = "prepared_statements" Int4,
-        /// Unique while the process runs; KILL_CLIENT takes it.
+        /// Unique over clients and servers while the process runs; KILL_CLIENT takes it.
         id: u64 = "id" Int4,
     }
 }

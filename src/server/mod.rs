@@ -92,7 +92,11 @@ impl ServerShared {
     }
 }
 
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// A number that no other connection has, of a client or to a server.
+pub fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A logged-in connection.
 #[derive(Debug)]
@@ -155,7 +159,7 @@ impl ServerConn {
         let now = Instant::now();
         let reported = Reported::new(login.params);
         let shared = ServerShared {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             pid: login.pid,
             key: login.key,
             target,
