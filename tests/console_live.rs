@@ -143,9 +143,10 @@ fn clients_are_shown_with_what_the_server_knows_them_by() {
     let mut client = Raw::login_as(proxy.port(), &named, "").expect("a login");
     let seen = client.value("SHOW application_name").expect("a name");
     assert!(seen.starts_with("zz - 127.0.0.1:"), "{seen}");
-    assert!(
-        find(&mut console, "SHOW CLIENTS", &[("database", &database), ("application_name", &seen)]).is_some()
-    );
+    let its = [("database", &*database), ("application_name", &*seen)];
+    assert!(find(&mut console, "SHOW CLIENTS", &its).is_some());
+    client.rows("BEGIN");
+    until(&mut console, "SHOW SERVERS", &its);
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=pgsluice sslmode=require", proxy.port());
     let mut psql = std::process::Command::new(client_program("psql"));
     let output = psql.args(["-XAt", &dsn, "-c", "SHOW CLIENTS"]).output().expect("psql");

@@ -103,7 +103,7 @@ row! {
         remote_pid: u64 = "remote_pid" Int4,
         /// TLS version and cipher; empty without TLS.
         tls: String = "tls" Text,
-        /// As the client said.
+        /// As the client said; of a server, the client that it is linked to.
         application_name: String = "application_name" Text,
         /// How many it has prepared.
         prepared_statements: u64 = "prepared_statements" Int4,

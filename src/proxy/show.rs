@@ -453,12 +453,15 @@ fn address(address: Option<SocketAddr>) -> (String, u64) {
     address.map_or_else(|| ("unix".to_owned(), 0), |a| (a.ip().to_canonical().to_string(), a.port().into()))
 }
 
+fn application_name(client: &ClientShared) -> String {
+    client.application_name.lock().unwrap_or_else(PoisonError::into_inner).to_string()
+}
+
 fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
     let (state, (age, _)) = (client.state(), client.ages(now));
     let waited = if state == ClientState::Waiting { age } else { Duration::ZERO };
     let ((addr, port), (local_addr, local_port)) = (address(client.peer), address(client.local));
     let (wait, wait_us) = seconds_and_micros(waited);
-    let name = client.application_name.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     SocketRow {
         kind: "C",
         user: client.asked.user.clone(),
@@ -478,7 +481,7 @@ fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
         link: client.linked().map(|server| format!("S{}", server.id)).unwrap_or_default(),
         remote_pid: 0,
         tls: client.tls.unwrap_or_default().to_owned(),
-        application_name: name.to_string(),
+        application_name: application_name(client),
         prepared_statements: load(&client.statements),
         id: client.id,
     }
@@ -522,7 +525,7 @@ fn server_row(
         link: client.map(|client| format!("C{}", client.id)).unwrap_or_default(),
         remote_pid: u64::try_from(server.pid).unwrap_or_default(),
         tls: server.tls.unwrap_or_default().to_owned(),
-        application_name: String::new(),
+        application_name: client.map(|client| application_name(client)).unwrap_or_default(),
         prepared_statements: count(server.statements.load(Ordering::Relaxed)),
         id: server.id,
     }
