@@ -7,6 +7,7 @@ use std::thread;
 use crate::support;
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};
+use support::crowd::Step;
 use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};
 
 /// Trust; `postgres` may everything on the console, `viewer` may look. Databases are those of the shared server.
@@ -156,7 +157,7 @@ fn clients_are_shown_with_what_the_server_knows_them_by() {
 
 #[test]
 fn counters_count_what_was_done() {
-    let database = Postgres::shared().fresh_database("");
+    let database = Postgres::shared().fresh_database("CREATE TABLE t (a int)");
     let proxy = proxy("stats_period = 1", "");
     let mut console = console(&proxy);
     let mut client = Raw::login(proxy.port(), &database);
@@ -180,6 +181,26 @@ fn counters_count_what_was_done() {
     client.rows("COMMIT");
     at(&mut console, "total_xact_count", 7);
     at(&mut console, "total_query_count", 9);
+    // What only prepares is a transaction and a query, as in PgBouncer; inside a block it is a query.
+    client.send(&Step::prepare("it", "SELECT 1").bytes);
+    client.read_until_ready();
+    at(&mut console, "total_xact_count", 8);
+    at(&mut console, "total_query_count", 10);
+    client.rows("BEGIN");
+    let mut copy = Vec::new();
+    frontend::put_parse(&mut copy, b"", b"COPY t FROM STDIN", &[]);
+    frontend::put_bind_text(&mut copy, b"", &[]);
+    frontend::put_execute(&mut copy, b"", 0);
+    for message in [frontend::SYNC, frontend::COPY_DONE, frontend::SYNC] {
+        frontend::put_empty(&mut copy, message);
+    }
+    for bytes in [Step::prepare("other", "SELECT 2").bytes, Step::execute("other", &[]).bytes, copy] {
+        client.send(&bytes);
+        client.read_until_ready();
+    }
+    client.rows("COMMIT");
+    at(&mut console, "total_xact_count", 9);
+    at(&mut console, "total_query_count", 15);
     assert_eq!(total(&mut console, "total_client_login_count"), 1);
     assert!(total(&mut console, "total_received") > 0 && total(&mut console, "total_sent") > 0);
     // An average is over a whole period: while this goes on, one of them sees it.

@@ -167,7 +167,7 @@ impl Settings {
 pub struct Stats {
     /// Transactions.
     pub xact_count: AtomicU64,
-    /// Queries (Query, Execute).
+    /// Queries (Query, Execute, a Sync without one).
     pub query_count: AtomicU64,
     /// Bytes from clients.
     pub received: AtomicU64,

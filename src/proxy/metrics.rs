@@ -23,7 +23,7 @@ type PoolCounter = (&'static str, &'static str, fn(&Stats) -> &AtomicU64);
 
 const POOL_COUNTERS: &[PoolCounter] = &[
     ("pgsluice_transactions_total", "Transactions.", |s| &s.xact_count),
-    ("pgsluice_queries_total", "Query and Execute messages.", |s| &s.query_count),
+    ("pgsluice_queries_total", "Query and Execute messages, and Syncs without one.", |s| &s.query_count),
     ("pgsluice_received_bytes_total", "Bytes from clients.", |s| &s.received),
     ("pgsluice_sent_bytes_total", "Bytes to clients.", |s| &s.sent),
     ("pgsluice_server_assignments_total", "Times that a client was given a server.", |s| {

@@ -143,8 +143,10 @@ pub enum Refusal {
 /// Counts of one stretch with a server, added to the pool's when it is released.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
-    /// Queries and Executes.
+    /// Queries and Executes, and Syncs without either.
     pub queries: u64,
+    /// An Execute came since the last Sync, or the end of what its COPY reads.
+    pub executed: bool,
     /// Parses from the client.
     pub client_parses: u64,
     /// Parses sent on.
@@ -173,6 +175,12 @@ impl Counts {
         ] {
             *to += u64::from(n);
         }
+    }
+
+    /// What only prepares, describes or closes is a request as well: PgBouncer counts it as a query.
+    fn note_sync(&mut self) {
+        let executed = std::mem::take(&mut self.executed);
+        self.queries += u64::from(!executed);
     }
 }
 
@@ -658,6 +666,7 @@ impl State {
         if may_fail && self.waits_for_copy(server) {
             return Ok(Taken::Later);
         }
+        self.counts.executed |= matches!(head.tag, f::EXECUTE | f::COPY_DONE | f::COPY_FAIL);
         if head.tag == f::EXECUTE {
             self.note_execute();
         }
@@ -699,6 +708,7 @@ impl State {
                 Ok(self.owe(server, Kind::Execute))
             }
             f::SYNC => {
+                self.counts.note_sync();
                 self.await_giving_back();
                 self.unjudged.note_sync();
                 server.pipeline.push(Kind::Sync, Action::Forward, false);
