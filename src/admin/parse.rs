@@ -241,7 +241,7 @@ pub fn parse(text: &[u8]) -> Result<Command, Refusal> {
         return Err(Refusal::new("54000", message));
     }
     let text = std::str::from_utf8(text).map_err(|_| Refusal::new("22021", "command is not valid UTF-8"))?;
-    let mut tokens = tokens(text).ok_or_else(syntax)?;
+    let mut tokens = tokens(text).ok_or_else(unquoted)?;
     if tokens.last() == Some(&Token::Sign(';')) {
         tokens.pop();
     }
@@ -302,15 +302,18 @@ fn select(rest: &[Token]) -> Result<Command, Refusal> {
 }
 
 fn set(rest: &[Token]) -> Result<Command, Refusal> {
-    let [key, sign, value] = rest else { return Err(syntax()) };
+    let [key, sign, value @ ..] = rest else { return Err(syntax()) };
     let is_to = sign.word().is_some_and(|w| w.eq_ignore_ascii_case("to"));
     if *sign != Token::Sign('=') && !is_to {
         return Err(syntax());
     }
     let key = key.name().ok_or_else(syntax)?.to_owned();
     let value = match value {
-        Token::Text(value) => value.clone(),
-        value => value.name().ok_or_else(syntax)?.to_owned(),
+        [Token::Text(value)] => value.clone(),
+        // As SHOW CONFIG shows parts of a second.
+        [Token::Word(whole), Token::Sign('.'), Token::Word(part)] => format!("{whole}.{part}"),
+        [value] => value.name().ok_or_else(unquoted)?.to_owned(),
+        _ => return Err(unquoted()),
     };
     let named = |name: &str| name.eq_ignore_ascii_case(&key);
     if PARAMETERS.iter().any(|(name, _)| named(name)) || SET_IGNORED.iter().any(|name| named(name)) {
@@ -373,6 +376,11 @@ fn required(rest: &[Token]) -> Result<String, Refusal> {
 fn syntax() -> Refusal {
     // The text is not repeated: it may hold a secret (SET ...), and errors are logged.
     Refusal::new("42601", "invalid command").hint("Use SHOW HELP.")
+}
+
+/// What only quotes make one word.
+fn unquoted() -> Refusal {
+    syntax().hint("Use SHOW HELP. What has more than letters, digits and _ stands in quotes: a name in double ones, a value in single ones.")
 }
 
 // ===== tokens =====
@@ -484,6 +492,7 @@ mod tests {
             ("SET extra_float_digits = 3", Some(Command::SetParameter)),
             ("set query_timeout = 5", set("query_timeout", "5")),
             ("SET Query_Timeout='5';", set("query_timeout", "5")),
+            ("set busy_poll = 0.0005", set("busy_poll", "0.0005")),
             ("set server_reset_query to 'select ''x'''", set("server_reset_query", "select 'x'")),
             ("set server_check_query = ''", set("server_check_query", "")),
             ("pause", act(Action::Pause(None))),
@@ -525,6 +534,9 @@ mod tests {
             ("set a", None),
             ("set a b", None),
             ("set a = b c", None),
+            ("set a = 1.", None),
+            ("set a = 1.2.3", None),
+            ("set a =", None),
             ("select 2", None),
             ("drop table t", None),
             ("show \"pools", None),
@@ -545,6 +557,10 @@ mod tests {
         assert_eq!(sqlstate(b"show \xff"), "22021");
         assert_eq!(sqlstate(&vec![b' '; COMMAND_BYTES_MAX + 1]), "54000");
         assert!(parse(&vec![b' '; COMMAND_BYTES_MAX]).is_ok());
+        for text in ["pause my-db", "set query_timeout = -1", "set admin_users = a,b", "set a = b c"] {
+            let hint = parse(text.as_bytes()).expect_err("refused").hint.expect("a hint");
+            assert!(hint.contains("quotes"), "{text}: {hint}");
+        }
     }
 
     #[test]
