@@ -53,10 +53,11 @@ impl Sink {
     /// Opens `file` to append to, made with mode 0600 if it is not there; `None`: standard error. Blocks on files.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// What the operating system says, and of which file.
     pub fn open(file: Option<&Path>) -> io::Result<Self> {
         let Some(file) = file else { return Ok(Self::Stderr) };
-        OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(file).map(Self::File)
+        let opened = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(file);
+        opened.map(Self::File).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", file.display())))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
