@@ -899,7 +899,9 @@ fn a_drain_ends_at_its_deadline() {
     busy.rows("BEGIN");
     proxy.terminate();
     proxy.wait_end();
-    busy.read_until_closed();
+    assert_eq!(last(&mut busy).sqlstate(), "57P01");
+    proxy.wait_for_log("drained for shutdown_timeout");
+    proxy.wait_for_log("ended clients=0");
 }
 
 /// The client is closed with `sqlstate` and a text that names `setting`, not before `at_least`, and its server is gone

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Proxy;
 use crate::cancel::Signal;
 use crate::files;
-use crate::limits::AUDIT_LAST_LINES;
+use crate::limits::{AUDIT_LAST_LINES, LAST_WORDS};
 use crate::telemetry::events;
 
 /// "No deadline", for a timer that must have one.
@@ -99,6 +99,12 @@ impl Proxy {
             events::draining(self.cx.clients.len());
         }
         self.remind_drained();
+    }
+
+    /// The drain took too long: whoever is left is closed and told so.
+    fn close_clients(&self) {
+        events::drain_cut_short(self.cx.clients.len());
+        self.cx.clients.all().iter().for_each(|client| client.signal(Signal::Kill));
     }
 
     /// No new clients; the process ends when the last one has left.
@@ -216,6 +222,7 @@ impl Running {
                 () = tokio::time::sleep_until(told.until()) => if told.is_over(&proxy) { break },
             }
         }
+        events::ended(proxy.cx.clients.len());
         self.end();
     }
 
@@ -286,6 +293,8 @@ enum Told {
     ToLeave(Instant),
     /// It drains, until then.
     ToDrain(Instant),
+    /// Clients are being closed, whose last words are not waited for longer than this.
+    ToClose(Instant),
 }
 
 impl Told {
@@ -313,17 +322,22 @@ impl Told {
     fn until(&self) -> Instant {
         match self {
             Self::Nothing => Instant::now() + FOREVER,
-            Self::ToLeave(until) | Self::ToDrain(until) => *until,
+            Self::ToLeave(until) | Self::ToDrain(until) | Self::ToClose(until) => *until,
         }
     }
 
     /// Its time has come. True: end now.
     fn is_over(&mut self, proxy: &Proxy) -> bool {
-        if matches!(self, Self::ToLeave(_)) {
-            *self = Self::drain(proxy);
-            return false;
-        }
-        matches!(self, Self::ToDrain(_))
+        *self = match self {
+            Self::Nothing => Self::Nothing,
+            Self::ToLeave(_) => Self::drain(proxy),
+            Self::ToDrain(_) => {
+                proxy.close_clients();
+                Self::ToClose(Instant::now() + LAST_WORDS)
+            }
+            Self::ToClose(_) => return true,
+        };
+        false
     }
 }
 

@@ -264,6 +264,16 @@ pub fn draining(clients: usize) {
     tracing::info!(clients, "draining");
 }
 
+/// `shutdown_timeout` is over, and so many clients still have a transaction open.
+pub fn drain_cut_short(clients: usize) {
+    tracing::warn!(clients, "drained for shutdown_timeout: what is left is closed");
+}
+
+/// The process ends, and so many clients are cut off with it.
+pub fn ended(clients: usize) {
+    tracing::info!(clients, "ended");
+}
+
 /// A key stands in the file and has no effect.
 pub fn has_no_effect(notice: &dyn Display) {
     tracing::warn!("{notice}");
