@@ -80,6 +80,17 @@ fn families(port: u16) -> Vec<Family> {
 }
 
 /// The sum of a family's series that have these labels.
+#[test]
+fn each_metric_stands_in_the_docs() {
+    let docs = include_str!("../docs/operations.md");
+    let (proxy, port) = proxy(Postgres::shared(), "", "");
+    let _client = Raw::login(proxy.port(), "postgres");
+    for family in families(port) {
+        let name = family.name.strip_prefix("pgsluice_").expect("our own");
+        assert!(["`", "{"].iter().any(|end| docs.contains(&format!("`{name}{end}"))), "{name}");
+    }
+}
+
 fn sum(families: &[Family], series: &str, labels: &[(&str, &str)]) -> f64 {
     let has = |sample: &Sample| labels.iter().all(|(name, value)| sample.label(name) == Some(value));
     let samples = families.iter().flat_map(|family| &family.samples);
