@@ -25,7 +25,7 @@ struct Cli {
 enum Command {
     /// Run the proxy
     Serve(Config),
-    /// Check a configuration: print what is effective and what was not understood
+    /// Check a configuration: print what is effective and what has no effect
     Check(Check),
     /// Show it: a PostgreSQL in a temporary directory, pgsluice before it, an unmodified client's INSERTs both ways
     Quickstart(Show),

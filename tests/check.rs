@@ -26,7 +26,7 @@ fn a_good_file_is_printed_as_it_is_effective_and_what_has_no_effect_is_named() {
     assert!(effective.contains("pool_mode = \"statement\"  # default: \"session\"\n"), "{effective}");
     assert!(effective.contains("[databases.\"app\"]\nhost = [\"10.0.0.1\"]\n"), "{effective}");
     let notices = text(&output.stderr);
-    assert!(notices.contains("pgbouncer.ini:5: logfile: not understood: ignored, because"), "{notices}");
+    assert!(notices.contains("pgbouncer.ini:5: logfile: has no effect, because"), "{notices}");
     assert_eq!(notices.lines().count(), 1, "{notices}");
 }
 

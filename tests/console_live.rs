@@ -725,8 +725,7 @@ fn set_changes_one_key_until_the_next_reload() {
     assert_eq!(effective(&mut console, "default_pool_size"), "7");
     let answer = console.query("SET server_fast_close = 1");
     assert_eq!(answer[0].tag, backend::NOTICE_RESPONSE, "{}", outline(&answer));
-    let says =
-        "server_fast_close: not understood: ignored, because a client in session mode keeps its server";
+    let says = "server_fast_close: has no effect, because a client in session mode keeps its server";
     assert!(answer[0].field(b'M').starts_with(says), "{}", outline(&answer));
     assert_eq!(answer[1].command(), "SET", "{}", outline(&answer));
     tell(&mut console, "RELOAD");

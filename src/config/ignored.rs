@@ -62,7 +62,7 @@ pub fn ignored(name: &str) -> Option<String> {
 
 /// The words for one that is ignored `because`.
 pub(super) fn said(because: &str) -> String {
-    format!("not understood: ignored, because {because}")
+    format!("has no effect, because {because}")
 }
 
 /// Every ignored setting: its section as an ini file names it, its name, why.

@@ -773,7 +773,7 @@ mode = shadow
     // Without user, as in PgBouncer.
     let password = ("databases.app.password", Some(5));
     assert_eq!(notices, [("logfile", Some(18)), password, ("peer_id", None)]);
-    assert!(loaded.notices[0].message.contains("ignored, because"));
+    assert!(loaded.notices[0].message.contains("has no effect, because"));
     let peers: Vec<_> =
         settings.peers.iter().map(|(id, p)| (*id, p.host.as_deref(), p.port, p.pool_size)).collect();
     assert_eq!(peers, [(1, Some("other"), 6432, Some(3)), (2, Some("/run/pgbouncer2"), 6433, None)]);
