@@ -341,7 +341,7 @@ impl Error {
             "no server has the database's target_session_attrs (query_wait_timeout)",
         )
         .with_detail(why.to_owned())
-        .with_hint("Promote a server, or name one that fits in host.")
+        .with_hint("Make one of them fit, or name another in host.")
     }
 
     /// The database was paused for `limit`.
