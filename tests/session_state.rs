@@ -244,6 +244,10 @@ fn what_a_function_named_as_a_keyword_does_does_not_leak() {
         ("hash", "CREATE TABLE made AS SELECT hash('x')"),
         ("json_value", "SELECT json_value('x')"),
     ] {
+        // From then on it is SQL's own.
+        if name == "json_value" && server.major() >= 17 {
+            continue;
+        }
         server.psql(
             &database,
             &format!(
