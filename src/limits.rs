@@ -47,6 +47,10 @@ pub const NAME_BYTES_MAX: usize = 63;
 /// Longest Parse that is kept for replay on other server connections (bytes).
 pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
 
+/// Texts of statements that go to a server in front of one text that speaks of them (`EXECUTE name`), in bytes: one of any
+/// length that is kept, or several that come to no more.
+pub const LENT_BYTES_MAX: usize = PREPARED_TEXT_BYTES_MAX;
+
 /// How long a closing session waits for its last ErrorResponse to be taken.
 pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 

@@ -198,6 +198,26 @@ fn names_of_any_length_are_told_apart_as_far_as_directly() {
     assert!(grown < 60 << 20, "grew by {} MB", grown >> 20);
 }
 
+/// A name costs its client next to nothing, and each of them may mean the same long text.
+#[test]
+fn names_of_one_long_text_are_not_lent_all_at_once() {
+    let (_, proxy, database) = one("");
+    let mut raw = Raw::login(proxy.port(), &database);
+    let long = format!("SELECT 1 /*{}*/", "x".repeat(1 << 20));
+    let mut execute = String::new();
+    for n in 0..100 {
+        prepare(&mut raw, &format!("s{n}"), &long);
+        execute.push_str(&format!("EXECUTE s{n};"));
+    }
+    let before = proxy.peak_rss();
+    let answers = raw.query(&execute);
+    let grown = proxy.peak_rss().saturating_sub(before);
+    assert!(grown < 60 << 20, "grew by {} MB", grown >> 20);
+    let failed = answers.iter().find(|m| m.tag == b::ERROR_RESPONSE).map(Message::sqlstate);
+    assert_eq!(failed.as_deref(), Some("26000"));
+    assert_eq!(raw.value("EXECUTE s99").as_deref(), Some("1"));
+}
+
 /// A Close and a Parse of what another client holds too are answered here; who does not listen is not read.
 #[test]
 fn answers_of_ours_do_not_pile_up_for_who_takes_none() {

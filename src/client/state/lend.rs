@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::prepared::put_deallocable;
 use super::{Fault, State, Taken};
+use crate::limits::LENT_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
 use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement, told_apart};
 use crate::server::ServerConn;
@@ -79,7 +80,7 @@ impl State {
         {
             return false;
         }
-        let before = server.pipeline.len();
+        let (before, mut room) = (server.pipeline.len(), LENT_BYTES_MAX);
         for (name, statement) in self.spoken_of(text, is_run) {
             if self.is_doubted(&name) || (is_run && !self.may_lend(&statement)) {
                 continue;
@@ -87,6 +88,9 @@ impl State {
             // Only the name matters to PREPARE and DEALLOCATE: nothing can fail for the text of the statement.
             let (query, types) =
                 if is_run { (&*statement.query, &*statement.types) } else { (&[][..], &[][..]) };
+            // All of them go at once, and any number of names may mean the same long text.
+            let Some(left) = room.checked_sub(query.len() + types.len()) else { continue };
+            room = left;
             // Lent before in this unit, or in one that has failed.
             f::put_target(&mut server.conn.out, f::CLOSE, b'S', &name);
             f::put_parse(&mut server.conn.out, &name, query, types);
