@@ -442,6 +442,41 @@ fn a_unit_that_asks_for_its_parameters_first_is_poured() {
     assert_eq!(through, conversation(&mut Raw::login(pg.port(), &db)));
 }
 
+/// A Describe of seven bytes is answered with all the parameters of its statement: a client that takes no answers is not given
+/// more memory than others.
+#[test]
+fn what_is_described_without_end_is_not_held_for_who_takes_no_answers() {
+    const DESCRIBES: usize = 20_000;
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v text)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut client = learnt(&proxy, &db, "t");
+    let values: Vec<_> = (0..500).map(|n| format!("(${}, ${})", 2 * n + 1, 2 * n + 2)).collect();
+    let sql = format!("INSERT INTO t (id, v) VALUES {}", values.join(", "));
+    let unit = |describes| {
+        let mut out = Vec::new();
+        f::put_parse(&mut out, b"", sql.as_bytes(), &[]);
+        for _ in 0..describes {
+            f::put_target(&mut out, f::DESCRIBE, b'S', b"");
+        }
+        f::put_bind_text(&mut out, b"", &vec![Some(&b"7"[..]); 1000]);
+        f::put_execute(&mut out, b"", 0);
+        f::put_empty(&mut out, f::SYNC);
+        out
+    };
+    for describes in [0, 0, 1, 1, 1] {
+        client.send(&unit(describes));
+        client.read_until_ready();
+    }
+    let before = proxy.peak_rss();
+    client.send(&unit(DESCRIBES));
+    let answers = client.read_until_ready();
+    let grown = proxy.peak_rss().saturating_sub(before);
+    assert!(grown < 40 << 20, "grew by {} MB", grown >> 20);
+    assert_eq!(answers.iter().filter(|m| m.tag == b::PARAMETER_DESCRIPTION).count(), DESCRIBES);
+    assert_eq!(client.value("SELECT count(*) FROM t").as_deref(), Some("3000"));
+}
+
 /// The unnamed portal of a block lives until another one is bound: what describes, runs or closes it behind a run meets what the client's
 /// own last INSERT would have left.
 #[test]

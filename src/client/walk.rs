@@ -480,7 +480,8 @@ impl<'a> Walk<'a> {
                 f::CLOSE if !stretch.open => self.close(body, &mut stretch, scratch)?,
                 _ => false,
             };
-            if !taken {
+            // What is described again and again is answered at greater length than it was asked: the relay waits for its client.
+            if !taken || scratch.answers.len() > HELD_BYTES_MAX {
                 return Ok(Rest::Other);
             }
             self.pos += head.total();
