@@ -26,8 +26,10 @@ impl Default for Reported {
 impl Reported {
     /// What a login was answered.
     pub fn new(values: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Self {
-        let values = values.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
-        let mut reported = Self { values, lexing: Lexing::UNTOLD };
+        let mut reported = Self { values: Vec::new(), lexing: Lexing::UNTOLD };
+        for (name, value) in values {
+            reported.take(&name, &value);
+        }
         reported.read_lexing();
         reported
     }
@@ -131,6 +133,16 @@ mod tests {
             report(&mut reported, b"7", b"1") && value(&reported, b"7") == Some(b"1"),
             "those there go on"
         );
+    }
+
+    #[test]
+    fn nor_is_more_remembered_of_a_login() {
+        let told = |name: String, value: &[u8]| (name.into_bytes(), value.to_vec());
+        let many = (0..2 * REPORTED_MAX).map(|i| told(i.to_string(), b"0"));
+        let long = told("long".into(), &vec![b'x'; REPORTED_VALUE_BYTES_MAX]);
+        let reported = Reported::new([long, told("0".into(), b"1")].into_iter().chain(many));
+        assert_eq!(reported.iter().count(), REPORTED_MAX);
+        assert_eq!((value(&reported, b"long"), value(&reported, b"0")), (None, Some(&b"0"[..])));
     }
 
     #[test]
