@@ -115,6 +115,10 @@ fn in_common<T: Default>(map: &Mutex<HashMap<String, Weak<T>>>, name: &str) -> A
     }
     let new = Arc::<T>::default();
     map.insert(name.to_owned(), Arc::downgrade(&new));
+    // Names that the fallback entry serves are the clients' choice, and without end.
+    if map.len().is_multiple_of(256) {
+        map.retain(|_, held| held.strong_count() > 0);
+    }
     new
 }
 
@@ -292,5 +296,21 @@ impl Pools {
     /// Pools of databases that are no more, without a client or connection, are forgotten.
     pub fn forget_unserved(&self, serves: impl Fn(&str) -> bool) {
         lock(&self.shared.pools).retain(|key, pool| serves(&key.database) || !pool.is_unused());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_nobody_has_any_more_are_forgotten() {
+        let map = Mutex::default();
+        let kept: Arc<AtomicUsize> = in_common(&map, "kept");
+        for n in 0..10_000 {
+            in_common(&map, &n.to_string());
+        }
+        assert!(lock(&map).len() <= 256, "{} names", lock(&map).len());
+        assert!(Arc::ptr_eq(&kept, &in_common(&map, "kept")));
     }
 }
