@@ -190,6 +190,22 @@ fn without_files_nobody_dies_and_nobody_spins() {
     assert!(proxy.alive());
 }
 
+/// Where the system refuses a thread, what would need one waits for one that is there.
+#[test]
+fn threads_for_what_blocks_are_there_from_the_start() {
+    let config = Proxy::config(Postgres::shared(), "workers = 2", "", "");
+    let proxy = Proxy::start(&config);
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", proxy.pid())).expect("its threads");
+        let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "pgsluice-blocks").count()
+    };
+    assert_eq!(threads(), 3, "one of each worker, one of the main thread");
+    proxy.reload(&config);
+    proxy.wait_for_log("configuration reloaded");
+    assert_eq!(threads(), 3);
+}
+
 // ===== cancel requests =====
 
 /// A server that lets everybody in and answers nothing; cancel requests are counted, and held.

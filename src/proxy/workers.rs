@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -19,8 +20,29 @@ pub(super) struct Worker {
     clients: Arc<AtomicUsize>,
 }
 
+/// Threads of one runtime for what blocks: files, names of hosts, keys that take long to derive.
+const BLOCKING_THREADS_MAX: usize = 128;
+
+/// Their name.
+const BLOCKING_THREAD: &str = "pgsluice-blocks";
+
+/// As long as such a thread stays without work.
+const FOR_GOOD: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A runtime, and a first thread for what blocks, which stays: where the system refuses one more, work waits for one that is
+/// there, and a runtime without any would panic.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().on_thread_park(before_sleep).enable_all().build()
+    // A runtime that is refused its first one panics as well.
+    let _ = std::thread::Builder::new().spawn(|| ())?.join();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .on_thread_park(before_sleep)
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_keep_alive(FOR_GOOD)
+        .thread_name(BLOCKING_THREAD)
+        .enable_all()
+        .build()?;
+    runtime.spawn_blocking(|| ());
+    Ok(runtime)
 }
 
 /// As many open files as the system lets us have: each client is one. How many that is.
