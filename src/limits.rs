@@ -27,6 +27,10 @@ pub const SHORT_MESSAGE_BYTES_MAX: usize = 10_000;
 /// One read buffer (bytes). Larger messages stream through it in pieces.
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
 
+/// Most that one TLS record tells a client (bytes): as much as libpq always has room for, and as PostgreSQL's output buffer holds. A program that
+/// waits for the socket itself, as those with an event loop do, would not see what of a longer one OpenSSL still has.
+pub const TLS_RECORD_BYTES_MAX: usize = 8 << 10;
+
 /// A side is not read while this much waits to be written to the other (bytes).
 pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
 

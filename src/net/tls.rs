@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 
 use super::Stream;
 use crate::files;
-use crate::limits::PEM_BYTES_MAX;
+use crate::limits::{PEM_BYTES_MAX, TLS_RECORD_BYTES_MAX};
 use crate::settings::{SslMode, Tls, TlsProtocols};
 use crate::wire::startup::ALPN;
 
@@ -176,6 +176,9 @@ fn versions(tls: &Tls) -> Vec<&'static SupportedProtocolVersion> {
 
 // ===== toward clients =====
 
+/// What rustls counts with a record's content: its head (bytes).
+const RECORD_HEAD_BYTES: usize = 5;
+
 /// TLS toward clients.
 #[derive(Clone, Default)]
 pub struct Acceptor {
@@ -225,6 +228,7 @@ impl Acceptor {
         // A session that is resumed shows its certificate again and nobody checks it: it may have expired since. As in PostgreSQL.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
+        config.max_fragment_size = Some(TLS_RECORD_BYTES_MAX + RECORD_HEAD_BYTES);
         Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), end_point })
     }
 
@@ -863,6 +867,47 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// libpq takes in one record at a time, as far as it has room, and who waits for the socket does not hear of the rest.
+    #[test]
+    fn a_client_has_room_for_each_record() {
+        let ours = Authority::new();
+        for protocols in [TlsProtocols::Tls12, TlsProtocols::Tls13] {
+            let tls = Tls { protocols, ..ours.sign(SslMode::Require, "x", &["localhost"]) };
+            let (acceptor, connector) = (Acceptor::new(&tls).unwrap(), connector(SslMode::Require, None));
+            let told = block_on(async {
+                let (dialed, mut taken) = meet(&acceptor, &connector, "localhost").await.unwrap();
+                taken.write_all(&[b'x'; 40_000]).await.unwrap();
+                taken.flush().await.unwrap();
+                records(dialed, 40_000).await
+            });
+            assert!(told.iter().all(|&bytes| bytes <= TLS_RECORD_BYTES_MAX), "{told:?}");
+            assert_eq!(told.len(), 5, "{told:?}");
+        }
+    }
+
+    /// What each record holds that comes, until they are so many bytes.
+    async fn records(stream: Stream, bytes: usize) -> Vec<usize> {
+        let Stream::Tls(tls) = stream else { unreachable!() };
+        let tokio_rustls::TlsStream::Client(tls) = *tls else { unreachable!() };
+        let (mut tcp, mut tls) = tls.into_inner();
+        let mut told = Vec::new();
+        while told.iter().sum::<usize>() < bytes {
+            let mut record = vec![0; RECORD_HEAD_BYTES];
+            tcp.read_exact(&mut record).await.unwrap();
+            let rest = u16::from_be_bytes([record[3], record[4]]);
+            record.resize(RECORD_HEAD_BYTES + usize::from(rest), 0);
+            tcp.read_exact(&mut record[RECORD_HEAD_BYTES..]).await.unwrap();
+            let mut record = &record[..];
+            while !record.is_empty() {
+                tls.read_tls(&mut record).unwrap();
+            }
+            let held = tls.process_new_packets().unwrap().plaintext_bytes_to_read();
+            io::Read::read_exact(&mut tls.reader(), &mut vec![0; held]).unwrap();
+            told.push(held);
+        }
+        told
     }
 
     /// The values that follow each other in `der`, with their heads.
