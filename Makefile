@@ -31,7 +31,8 @@ test: drivers
 	@export RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))}; cargo test --no-fail-fast
 
 regress: setup
-	@PGSLUICE_REGRESS=$$(tests/setup.sh regress | tail -n1) cargo test --test regress -- --ignored --nocapture
+	@said=$$(tests/setup.sh regress) || { echo "$$said"; exit 1; }; \
+	PGSLUICE_REGRESS=$$(echo "$$said" | tail -n1) cargo test --test regress -- --ignored --nocapture
 
 lint: setup
 	cargo fmt --all --check
