@@ -420,6 +420,32 @@ fn duplicate_and_unknown_names_are_errors_as_direct() {
     }
 }
 
+/// PostgreSQL names the statement, which is called otherwise on the server.
+#[test]
+fn a_bind_of_too_few_values_is_told_by_the_clients_name() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let long = "n".repeat(63);
+    for mode in ["transaction", "session"] {
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
+        let [mut raw, mut direct] = [proxy.port(), server.port()].map(|port| Raw::login(port, &database));
+        for (name, sql) in [
+            ("s", "SELECT $1::int"),
+            ("pgsluice_1", "SELECT $1::text"),
+            ("pgsluice_2", "SELECT $1::bool"),
+            ("", "SELECT $1::numeric"),
+            (&long, "SELECT $1::int8"),
+        ] {
+            let told = [&mut raw, &mut direct].map(|client| {
+                ask(client, |o| put_parse(o, name, sql));
+                let messages = ask(client, |o| put_run(o, name, &[]));
+                outline(&messages)
+            });
+            assert_eq!(told[0], told[1], "{mode}: {name}");
+        }
+    }
+}
+
 #[test]
 fn a_closed_name_can_be_used_again_for_something_else() {
     let (_, proxy, database) = rotating("");

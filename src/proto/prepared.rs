@@ -520,6 +520,13 @@ impl ClientNames {
         self.named.values().find(|s| s.id as u32 == id)
     }
 
+    /// The name of the statement that is `server_name` on servers, as far as it is told from others; `None` if several mean it.
+    pub fn only_name_of(&self, server_name: &[u8]) -> Option<&[u8]> {
+        let mut names = self.named.iter().filter(|(_, s)| s.server_name.as_bytes() == server_name);
+        let (name, _) = names.next()?;
+        names.next().is_none().then_some(name)
+    }
+
     /// The statements that its names mean.
     pub fn ids(&self) -> impl Iterator<Item = u64> {
         self.named.values().map(|s| s.id)

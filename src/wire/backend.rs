@@ -213,6 +213,17 @@ pub fn put_again(out: &mut Vec<u8>, tag: u8, severity: &str, body: &[u8]) {
     });
 }
 
+/// Appends a server's ErrorResponse again, all fields kept, but for this message.
+pub fn put_reworded(out: &mut Vec<u8>, body: &[u8], message: &[u8]) {
+    put(out, ERROR_RESPONSE, |out| {
+        for (kind, text) in ErrorFields::new(body) {
+            out.push(kind);
+            put_cstr(out, if kind == b'M' { message } else { text });
+        }
+        out.push(0);
+    });
+}
+
 /// The body of a server's ErrorResponse, all fields kept, with a hint where it has none.
 pub fn with_hint(body: &[u8], hint: &str) -> Vec<u8> {
     let own = ErrorFields::new(body).field(b'H').is_none().then_some((b'H', hint.as_bytes()));

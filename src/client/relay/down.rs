@@ -118,6 +118,13 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
         if head.tag == b::NOTIFICATION_RESPONSE && answer == Answer::Forward && rest == 0 {
             walk.skip(frame.len());
             state.put_notification(frame, shared, walk.out);
+        } else if head.tag == b::ERROR_RESPONSE
+            && answer == Answer::Forward
+            && rest == 0
+            && let Some(message) = state.reworded(&frame[HEADER_BYTES..])
+        {
+            walk.skip(frame.len());
+            b::put_reworded(walk.out, &frame[HEADER_BYTES..], &message);
         } else {
             state.put_answer(answer, head.tag, frame, rest, walk);
         }

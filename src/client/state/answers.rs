@@ -7,7 +7,7 @@ use super::copy::NOT_DATA;
 use super::{Fault, Reporting, State, UNEXPECTED_IN_COPY};
 use crate::error::Error;
 use crate::proto::pipeline::{Answer, Pipeline};
-use crate::proto::prepared::{Moved, NO_ROWS, ServerNames, Statement, Statements};
+use crate::proto::prepared::{Moved, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement, Statements};
 use crate::server::ServerShared;
 use crate::sql::effects::Effects;
 use crate::wire::{TransactionStatus, backend as b};
@@ -158,6 +158,22 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// The message of an error that names a statement as it is called on the server, with the client's own name for it. PostgreSQL
+    /// names one where a Bind has not as many parameters as it. Where several names mean it, none of them is told.
+    pub fn reworded(&self, error: &[u8]) -> Option<Vec<u8>> {
+        let fields = b::ErrorFields::new(error);
+        if fields.field(b'R') != Some(b"exec_bind_message") {
+            return None;
+        }
+        let message = fields.field(b'M')?;
+        let prefix = SERVER_NAME_PREFIX.as_bytes();
+        let start = memchr::memmem::find(message, prefix)?;
+        let digits = message[start + prefix.len()..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let end = start + prefix.len() + digits;
+        let name = self.names.only_name_of(&message[start..end])?;
+        Some([&message[..start], name, &message[end..]].concat())
     }
 
     /// CommandComplete with this tag was taken in: a catalogue may have changed, or what a name stands for.
