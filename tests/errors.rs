@@ -90,15 +90,15 @@ fn rows() -> Vec<(String, String)> {
 
 /// Before a client is in.
 fn logins(server: &Postgres, db: &str) -> Vec<Told> {
-    let config = Proxy::config(
-        server,
-        "auth_type = \"scram-sha-256\"\nauth_file = \"@DIR@/users\"\nclient_login_timeout = 60",
-        "",
-        "",
-    )
-    .replace("[databases.\"*\"]", &format!("[databases.{db}]"));
-    let users = [("users", "\"postgres\" \"right\"\n")];
-    let proxy = Proxy::start_with(&config, &users);
+    let asking = |auth_type: &str, login_timeout: f32| {
+        let general = format!(
+            "auth_type = \"{auth_type}\"\nauth_file = \"@DIR@/users\"\nclient_login_timeout = {login_timeout}"
+        );
+        let config = Proxy::config(server, &general, "", "");
+        let config = config.replace("[databases.\"*\"]", &format!("[databases.{db}]"));
+        Proxy::start_with(&config, &[("users", "\"postgres\" \"right\"\n")])
+    };
+    let proxy = asking("scram-sha-256", 60.0);
     let as_user = [("user", "postgres"), ("database", db)];
     let with = |key, value| [as_user[0], as_user[1], (key, value)];
     let open = Proxy::to(server, "", "", "");
@@ -121,8 +121,7 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
             o.extend_from_slice(first);
         });
     }));
-    let short =
-        Proxy::start_with(&config.replace("client_login_timeout = 60", "client_login_timeout = 0.5"), &users);
+    let short = asking("scram-sha-256", 0.5);
     let mut slow = Raw::connect(short.port());
     slow.startup(3 << 16, &as_user);
     let mut odd = Raw::login(open.port(), db);
@@ -147,11 +146,7 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
         (Kind::LoginTimeout, told(&mut slow), "client_login_timeout"),
         (
             Kind::UnknownDatabase,
-            {
-                let config = config.replace("scram-sha-256", "trust");
-                let proxy = Proxy::start_with(&config, &users);
-                refused(&proxy, &[("user", "postgres"), ("database", "none")])
-            },
+            refused(&asking("trust", 60.0), &[("user", "postgres"), ("database", "none")]),
             "[databases]",
         ),
     ]

@@ -79,7 +79,6 @@ fn families(port: u16) -> Vec<Family> {
     exposition::read(body)
 }
 
-/// The sum of a family's series that have these labels.
 #[test]
 fn each_metric_stands_in_the_docs() {
     let docs = include_str!("../docs/operations.md");
@@ -91,6 +90,7 @@ fn each_metric_stands_in_the_docs() {
     }
 }
 
+/// The sum of a family's series that have these labels.
 fn sum(families: &[Family], series: &str, labels: &[(&str, &str)]) -> f64 {
     let has = |sample: &Sample| labels.iter().all(|(name, value)| sample.label(name) == Some(value));
     let samples = families.iter().flat_map(|family| &family.samples);

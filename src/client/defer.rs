@@ -502,7 +502,7 @@ async fn fail_block(server: &mut Checkout, ends: bool) -> Result<Vec<u8>, Fault>
 }
 
 /// The message of this body.
-fn error_response(body: Vec<u8>) -> Vec<u8> {
+pub(super) fn error_response(body: Vec<u8>) -> Vec<u8> {
     let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
     frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&body));
     message

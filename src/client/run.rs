@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use super::defer::error_response;
 use super::hold::Hold;
 use super::pour::with_notices;
 use super::session::Session;
@@ -286,9 +287,7 @@ impl Session {
             self.cancels_inside_block();
             return false;
         }
-        let mut message = Vec::with_capacity(error.len() + frame::HEADER_BYTES);
-        frame::put(&mut message, b::ERROR_RESPONSE, |out| out.extend_from_slice(&without_context(error)));
-        self.state.late = Some(Late::next(message));
+        self.state.late = Some(Late::next(error_response(without_context(error))));
         true
     }
 }
@@ -325,13 +324,6 @@ fn is_cut_short(error: &[u8]) -> bool {
 /// The error without the lines that say where in a COPY it came up.
 fn without_context(error: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(error.len());
-    for (kind, value) in ErrorFields::new(error) {
-        if kind != b'W' {
-            body.push(kind);
-            body.extend_from_slice(value);
-            body.push(0);
-        }
-    }
-    body.push(0);
+    b::put_fields(&mut body, ErrorFields::new(error).filter(|(kind, _)| *kind != b'W'));
     body
 }

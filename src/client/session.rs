@@ -728,7 +728,7 @@ impl Session {
     }
 
     fn add_counts(&mut self, now: Instant) {
-        let Counts { queries, client_parses, server_parses, binds, received, sent, xacts, .. } =
+        let Counts { queries, executed: _, client_parses, server_parses, binds, received, sent, xacts } =
             std::mem::take(&mut self.state.counts);
         let (stats, time) = (&self.pool.stats, now.duration_since(self.linked_at).as_micros() as u64);
         let add = |to: &std::sync::atomic::AtomicU64, n: u64| {

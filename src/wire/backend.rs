@@ -180,59 +180,45 @@ pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
 
 /// As [`put_report`], with the name of the routine that PostgreSQL would report it from.
 fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, routine: Option<&str>) {
-    put(out, tag, |out| {
-        let mut field = |kind: u8, text: &str| {
-            out.push(kind);
-            put_cstr(out, text.as_bytes());
-        };
-        field(b'S', report.severity);
-        field(b'V', report.severity);
-        field(b'C', report.sqlstate);
-        field(b'M', report.message);
-        if let Some(detail) = report.detail {
-            field(b'D', detail);
-        }
-        if let Some(hint) = report.hint {
-            field(b'H', hint);
-        }
-        if let Some(routine) = routine {
-            field(b'R', routine);
-        }
-        out.push(0);
-    });
+    let fields = [
+        (b'S', Some(report.severity)),
+        (b'V', Some(report.severity)),
+        (b'C', Some(report.sqlstate)),
+        (b'M', Some(report.message)),
+        (b'D', report.detail),
+        (b'H', report.hint),
+        (b'R', routine),
+    ];
+    let said = fields.into_iter().filter_map(|(kind, text)| Some((kind, text?.as_bytes())));
+    put(out, tag, |out| put_fields(out, said));
+}
+
+/// Appends the body of an ErrorResponse or NoticeResponse: these fields, and the end of them.
+pub fn put_fields<'a>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (u8, &'a [u8])>) {
+    for (kind, text) in fields {
+        out.push(kind);
+        put_cstr(out, text);
+    }
+    out.push(0);
 }
 
 /// Appends what a server reported again, all fields kept, with this severity. FATAL: the connection closes behind it.
 pub fn put_again(out: &mut Vec<u8>, tag: u8, severity: &str, body: &[u8]) {
-    put(out, tag, |out| {
-        for (kind, text) in ErrorFields::new(body) {
-            out.push(kind);
-            put_cstr(out, if matches!(kind, b'S' | b'V') { severity.as_bytes() } else { text });
-        }
-        out.push(0);
-    });
+    let severe = |(kind, text)| (kind, if matches!(kind, b'S' | b'V') { severity.as_bytes() } else { text });
+    put(out, tag, |out| put_fields(out, ErrorFields::new(body).map(severe)));
 }
 
 /// Appends a server's ErrorResponse again, all fields kept, but for this message.
 pub fn put_reworded(out: &mut Vec<u8>, body: &[u8], message: &[u8]) {
-    put(out, ERROR_RESPONSE, |out| {
-        for (kind, text) in ErrorFields::new(body) {
-            out.push(kind);
-            put_cstr(out, if kind == b'M' { message } else { text });
-        }
-        out.push(0);
-    });
+    let reworded = |(kind, text)| (kind, if kind == b'M' { message } else { text });
+    put(out, ERROR_RESPONSE, |out| put_fields(out, ErrorFields::new(body).map(reworded)));
 }
 
 /// The body of a server's ErrorResponse, all fields kept, with a hint where it has none.
 pub fn with_hint(body: &[u8], hint: &str) -> Vec<u8> {
     let own = ErrorFields::new(body).field(b'H').is_none().then_some((b'H', hint.as_bytes()));
     let mut hinted = Vec::with_capacity(body.len() + hint.len() + 2);
-    for (kind, text) in ErrorFields::new(body).chain(own) {
-        hinted.push(kind);
-        put_cstr(&mut hinted, text);
-    }
-    hinted.push(0);
+    put_fields(&mut hinted, ErrorFields::new(body).chain(own));
     hinted
 }
 

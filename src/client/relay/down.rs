@@ -115,17 +115,8 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             // is not what it is taken for, which does not matter to this client.
             shared.close_when_free("its client's name could not be set");
         }
-        if head.tag == b::NOTIFICATION_RESPONSE && answer == Answer::Forward && rest == 0 {
-            walk.skip(frame.len());
-            state.put_notification(frame, shared, walk.out);
-        } else if head.tag == b::ERROR_RESPONSE
-            && answer == Answer::Forward
-            && rest == 0
-            && let Some(message) = state.reworded(&frame[HEADER_BYTES..])
-        {
-            walk.skip(frame.len());
-            b::put_reworded(walk.out, &frame[HEADER_BYTES..], &message);
-        } else {
+        let is_whole = answer == Answer::Forward && rest == 0;
+        if !(is_whole && state.put_translated(head.tag, frame, shared, walk)) {
             state.put_answer(answer, head.tag, frame, rest, walk);
         }
         if head.tag == b::COPY_IN_RESPONSE && pipeline.is_ended_by_fake() {
@@ -262,6 +253,26 @@ impl State {
     /// server's own stands for that one here, and the other way round, should another session of the server's have it.
     pub(super) fn put_notification(&self, frame: &[u8], server: &ServerShared, out: &mut Vec<u8>) {
         b::put_notification(out, frame, server.pid, self.pid);
+    }
+
+    /// What speaks of the client's session or its statements as the server calls them goes out in the client's terms. False: this
+    /// message does not.
+    #[inline]
+    fn put_translated(&self, tag: u8, frame: &[u8], server: &ServerShared, walk: &mut Down<'_>) -> bool {
+        match tag {
+            b::NOTIFICATION_RESPONSE => {
+                walk.skip(frame.len());
+                self.put_notification(frame, server, walk.out);
+            }
+            b::ERROR_RESPONSE => {
+                let body = &frame[HEADER_BYTES..];
+                let Some(message) = self.reworded(body) else { return false };
+                walk.skip(frame.len());
+                b::put_reworded(walk.out, body, &message);
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// What was kept back goes out before this message, or nowhere if it is an error.

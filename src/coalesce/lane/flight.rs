@@ -616,20 +616,17 @@ impl Drop for Flight {
 
 /// A notice as the row's own INSERT would have brought it: without the lines of its context that speak of the COPY, if
 /// `relname` is given.
-fn put_notice(out: &mut Vec<u8>, fields: &ErrorFields<'_>, relname: Option<&str>) {
-    crate::wire::frame::put(out, backend::NOTICE_RESPONSE, |out| {
-        for (kind, value) in fields.clone() {
-            let copy = relname.filter(|_| kind == b'W').and_then(|relname| copy_context(value, relname));
-            let value = match copy {
-                Some(0) => continue,
-                Some(at) => &value[..at - 1],
-                None => value,
-            };
-            out.push(kind);
-            crate::wire::frame::put_cstr(out, value);
+fn put_notice<'a>(out: &mut Vec<u8>, fields: &ErrorFields<'a>, relname: Option<&str>) {
+    let without_copy = |(kind, value): (u8, &'a [u8])| {
+        let copy = relname.filter(|_| kind == b'W').and_then(|relname| copy_context(value, relname));
+        match copy {
+            Some(0) => None,
+            Some(at) => Some((kind, &value[..at - 1])),
+            None => Some((kind, value)),
         }
-        out.push(0);
-    });
+    };
+    let kept = fields.clone().filter_map(without_copy);
+    crate::wire::frame::put(out, backend::NOTICE_RESPONSE, |out| backend::put_fields(out, kept));
 }
 
 #[cfg(test)]
