@@ -267,6 +267,11 @@ impl ClientShared {
         self.stamp().state()
     }
 
+    /// It calls itself so from here on.
+    pub fn rename(&self, name: Box<str>) {
+        *lock(&self.application_name) = name;
+    }
+
     /// Hot path. A transaction begins, in this state.
     pub fn begin(&self, state: ClientState, now: Instant) {
         let stamp = Stamp::new(state, self.millis(now));

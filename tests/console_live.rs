@@ -3,6 +3,7 @@
 
 use std::process::Command;
 use std::thread;
+use std::time::Instant;
 
 use crate::support;
 use pgsluice::wire::{backend, frontend};
@@ -148,6 +149,13 @@ fn clients_are_shown_with_what_the_server_knows_them_by() {
     assert!(find(&mut console, "SHOW CLIENTS", &its).is_some());
     client.rows("BEGIN");
     until(&mut console, "SHOW SERVERS", &its);
+    client.rows("ROLLBACK");
+    for name in ["b", "c"] {
+        client.rows(&format!("SET application_name = {name}"));
+        until(&mut console, "SHOW CLIENTS", &[("database", &*database), ("application_name", name)]);
+    }
+    client.rows("RESET application_name");
+    until(&mut console, "SHOW CLIENTS", &its);
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=pgsluice sslmode=require", proxy.port());
     let mut psql = std::process::Command::new(client_program("psql"));
     let output = psql.args(["-XAt", &dsn, "-c", "SHOW CLIENTS"]).output().expect("psql");
@@ -210,6 +218,37 @@ fn counters_count_what_was_done() {
         (row["xact_count"] != "0" && row["bytes_sent"] != "0").then_some(())
     });
     assert!(seen.is_some());
+}
+
+/// In session mode, and where state keeps a client on its connection, what it did is seen while it is there.
+#[test]
+fn who_keeps_a_connection_is_counted_while_it_does() {
+    let database = Postgres::shared().fresh_database("");
+    for (mode, first) in [("session", "SELECT 1"), ("transaction", "LISTEN a")] {
+        let proxy = proxy(&format!("pool_mode = \"{mode}\""), "");
+        let mut console = console(&proxy);
+        let begun = Instant::now();
+        let mut client = Raw::login(proxy.port(), &database);
+        client.rows(first);
+        until(&mut console, "SHOW STATS", &[("database", &*database), ("total_xact_count", "1")]);
+        let rested = Instant::now();
+        Postgres::shared().psql("postgres", "SELECT pg_sleep(0.2)");
+        let rested = rested.elapsed();
+        for sql in ["BEGIN", "SELECT 2", "COMMIT", "SET application_name = me"] {
+            client.rows(sql);
+        }
+        let counted = [
+            ("total_xact_count", "3"),
+            ("total_query_count", "5"),
+            ("total_server_assignment_count", "1"),
+            ("database", &*database),
+        ];
+        until(&mut console, "SHOW STATS", &counted);
+        let row = find(&mut console, "SHOW STATS", &counted).expect("the database");
+        let time: u128 = row["total_xact_time"].parse().expect("a number");
+        assert!(time <= (begun.elapsed() - rested).as_micros(), "{mode}: {time}");
+        until(&mut console, "SHOW CLIENTS", &[("database", &*database), ("application_name", "me")]);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The hot path: one client, one server connection, until nothing is owed.
 //!
 //! Owns: back-pressure (a side is read only while the other's buffer has room); `up` and `down` walk headers and copy runs.
-//! Never: looks into DataRow or CopyData, allocates for a message, takes a lock, reads the clock, logs.
+//! Never: looks into DataRow or CopyData, allocates for a message, takes a lock, logs; reads the clock, but where a client that keeps
+//! its server begins to rest and to work.
 
 mod down;
 mod up;
@@ -258,7 +259,7 @@ impl Session {
     }
 
     /// Hot path. What others see of this client before it waits.
-    fn show(&self, server: &ServerConn) {
+    fn show(&mut self, server: &ServerConn) {
         let owed = !server.pipeline.is_empty() || self.state.part.up > 0;
         let state = match server.pipeline.status() {
             _ if owed => ClientState::Active,
@@ -267,6 +268,9 @@ impl Session {
         };
         self.me.show(state, self.state.turns, self.state.xact_turns);
         self.me.statements.store(self.state.names.len() as u64, Ordering::Relaxed);
+        if state == ClientState::Idle {
+            self.rest_linked();
+        }
     }
 
     /// Takes in what the client sent, as far as the server's buffer has room.
@@ -321,6 +325,7 @@ impl Session {
                 }
                 Poll::Ready(Ok(0)) => return Ok(Some(End::ClientLeft)),
                 Poll::Ready(Ok(n)) => {
+                    self.work_linked();
                     self.state.counts.received += n as u64;
                     *moved = true;
                 }

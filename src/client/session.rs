@@ -84,8 +84,10 @@ pub struct Session {
     /// Reloads seen, and what governs the pool since the last one.
     pub(super) generation: usize,
     pub(super) settings: Arc<pool::Settings>,
-    /// When the server was linked.
+    /// When the server was linked, or when it began to work again for a client that keeps it.
     pub(super) linked_at: Instant,
+    /// The client keeps its server, and asks nothing of it.
+    pub(super) rests: bool,
     /// The process drains: it ends when no transaction is open.
     pub(super) draining: bool,
     /// Made with its first INSERT.
@@ -441,7 +443,8 @@ impl Session {
     fn linked(&mut self, server: &mut Checkout, now: Instant, asked: Instant) {
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings(false);
-        self.linked_at = now;
+        (self.linked_at, self.rests) = (now, false);
+        self.pool.stats.server_assignment_count.fetch_add(1, Ordering::Relaxed);
         if self.deferred.is_some() {
             self.me.set_state(ClientState::Active, asked);
         } else {
@@ -715,6 +718,7 @@ impl Session {
         }
         self.state.forget_loan();
         self.add_counts(now);
+        self.note_name();
         self.state.ties.hidden = false;
         if std::mem::take(&mut self.state.ties.for_good) {
             server.shared.close_when_free(STATE);
@@ -727,10 +731,34 @@ impl Session {
         }
     }
 
+    /// A client that keeps its server asks nothing of it: what it did is counted, not only when it leaves. What it waits for from
+    /// here on is nobody's work.
+    pub(super) fn rest_linked(&mut self) {
+        if !std::mem::replace(&mut self.rests, true) {
+            self.add_counts(Instant::now());
+            self.note_name();
+        }
+    }
+
+    /// It asks something again.
+    pub(super) fn work_linked(&mut self) {
+        if std::mem::take(&mut self.rests) {
+            self.linked_at = Instant::now();
+        }
+    }
+
+    /// The name that it gave itself is shown.
+    fn note_name(&mut self) {
+        if let Some(name) = self.state.renamed.take() {
+            self.me.rename(name);
+        }
+    }
+
     fn add_counts(&mut self, now: Instant) {
         let Counts { queries, executed: _, client_parses, server_parses, binds, received, sent, xacts } =
             std::mem::take(&mut self.state.counts);
-        let (stats, time) = (&self.pool.stats, now.duration_since(self.linked_at).as_micros() as u64);
+        let worked = if self.rests { Duration::ZERO } else { now.duration_since(self.linked_at) };
+        let (stats, time) = (&self.pool.stats, worked.as_micros() as u64);
         let add = |to: &std::sync::atomic::AtomicU64, n: u64| {
             if n > 0 {
                 to.fetch_add(n, Ordering::Relaxed);
@@ -745,7 +773,6 @@ impl Session {
         add(&stats.xact_count, xacts);
         add(&stats.xact_time, time);
         add(&stats.query_time, time);
-        add(&stats.server_assignment_count, 1);
     }
 
     /// The client left: what it had sent is still done, as the server itself would; then its server is cleaned and goes

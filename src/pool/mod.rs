@@ -162,7 +162,7 @@ impl Settings {
     }
 }
 
-/// Counters of one pool, as SHOW STATS has them. Added to when a server is released.
+/// Counters of one pool, as SHOW STATS has them. Added to when a server is released, or its client, which keeps it, rests.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Transactions.

@@ -140,7 +140,7 @@ pub enum Refusal {
     Taken(Error),
 }
 
-/// Counts of one stretch with a server, added to the pool's when it is released.
+/// Counts of one stretch with a server, added to the pool's at its end.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
     /// Queries and Executes, and Syncs without either.
@@ -240,8 +240,10 @@ pub struct State {
     pub turns: u32,
     /// See `turns`.
     pub xact_turns: u32,
-    /// Since the last release.
+    /// Since they were last added to the pool's.
     pub counts: Counts,
+    /// The `application_name` that it has, where that is new to others.
+    pub renamed: Option<Box<str>>,
     /// Shared by all sessions.
     pub shared: Arc<Shared>,
     /// What it sees under `allow_list = "learn"`.
@@ -506,6 +508,7 @@ impl State {
             turns: 0,
             xact_turns: 0,
             counts: Counts::default(),
+            renamed: None,
             shared: Arc::clone(cx.pools.shared()),
             learner: Arc::clone(&cx.learner),
             audit,

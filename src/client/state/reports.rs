@@ -40,6 +40,7 @@ impl State {
     /// A ParameterStatus that answers the client came.
     pub fn pass_parameter(&mut self, name: &[u8], value: &[u8]) -> Answer {
         if !self.shares_servers() {
+            self.note_renamed(name, value);
             return Answer::Forward;
         }
         if self.is_of_startup(name) {
@@ -50,7 +51,14 @@ impl State {
         }
         // What is told here is not told once more with what was withheld.
         report(&mut self.vars.reported, name, value);
+        self.note_renamed(name, value);
         Answer::Forward
+    }
+
+    fn note_renamed(&mut self, name: &[u8], value: &[u8]) {
+        if name == b"application_name" {
+            self.renamed = Some(String::from_utf8_lossy(value).into());
+        }
     }
 
     /// The startup packet says it, or who one is.
@@ -132,9 +140,11 @@ impl State {
             return;
         }
         if !are_equal(&mut self.vars.reported, reported) {
-            for (name, value) in reported.iter().filter(|(name, value)| !self.vars.reported.has(name, value))
-            {
-                b::put_parameter_status(reply, name, value);
+            for (name, value) in reported.iter() {
+                if !self.vars.reported.has(name, value) {
+                    b::put_parameter_status(reply, name, value);
+                    self.note_renamed(name, value);
+                }
             }
         }
         self.know(reported);
