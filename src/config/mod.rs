@@ -103,11 +103,15 @@ pub fn read(path: &Path) -> Result<Loaded, Vec<Problem>> {
                 ini::parse(&mut draft, &file, &text);
             }
         }
-        _ => draft.problem(
-            &At::file(&file),
-            "",
-            "the extension says no format; name the file .toml (pgsluice's format) or .ini (PgBouncer's)",
-        ),
+        _ => {
+            // What it does not say is not known.
+            draft.broken = true;
+            draft.problem(
+                &At::file(&file),
+                "",
+                "the extension says no format; name the file .toml (pgsluice's format) or .ini (PgBouncer's)",
+            );
+        }
     }
     draft.finish()
 }

@@ -626,6 +626,7 @@ fn files_that_are_none_are_refused() {
         let problems = read_in(&dir, name).expect_err(name);
         assert!(problems[0].message.contains(says), "{problems:#?}");
         assert_eq!(problems[0].line, line, "{problems:#?}");
+        assert_eq!(problems.len(), 1, "nothing follows from it: {problems:#?}");
     }
 }
 
