@@ -256,6 +256,41 @@ fn names_tests_that_exist(page: &str) {
     breaches.none();
 }
 
+/// A link in a page leads to a file that is there, and to a heading of it.
+#[test]
+fn links_lead_to_what_is_there() {
+    let mut breaches = Breaches::default();
+    let mut seen = 0;
+    for page in files("").into_iter().filter(|path| path.ends_with(".md")) {
+        let (dir, _) = page.rsplit_once('/').unwrap_or(("", &page));
+        for (i, line) in read(&page).lines().enumerate() {
+            for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                if link.contains("://") {
+                    continue;
+                }
+                let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+                let file = if file.is_empty() { page.clone() } else { format!("{dir}/{file}") };
+                let text = std::fs::read_to_string(root().join(file.trim_start_matches('/')));
+                let leads = text.is_ok_and(|text| anchor.is_empty() || anchors(&text).any(|of| of == anchor));
+                if !leads {
+                    breaches.add(&page, i + 1, &format!("`{link}` leads nowhere"));
+                }
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen}");
+    breaches.none();
+}
+
+/// What its headings are linked by.
+fn anchors(page: &str) -> impl Iterator<Item = String> + '_ {
+    page.lines().filter(|line| line.starts_with('#')).map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        words.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
+    })
+}
+
 // ===== the rules tested on themselves =====
 
 #[test]
