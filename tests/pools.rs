@@ -176,6 +176,27 @@ fn what_is_said_of_a_user_wins_for_the_reserve_and_the_wait() {
     assert_eq!(shown.expect("the user")[2].as_deref(), Some("1"));
 }
 
+/// Pools are looked after each second, when a line of averages may be written: nobody waits for that.
+#[test]
+fn the_reserve_opens_when_its_time_has_come() {
+    const ROUNDS: usize = 10;
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general =
+        "default_pool_size = 1\nreserve_pool_size = 1\nreserve_pool_timeout = \"1ms\"\nserver_lifetime = 0";
+    let proxy = Proxy::to(server, &format!("{general}\nstats_period = 1\nquery_wait_notify = 0"), "", "");
+    let [mut holder, mut other] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    let looks = || proxy.log().lines().filter(|line| line.contains(" stats ")).count();
+    let before = looks();
+    for _ in 0..ROUNDS {
+        holder.rows("BEGIN");
+        assert_eq!(other.value("SELECT 1").as_deref(), Some("1"));
+        holder.rows("COMMIT");
+    }
+    let passed = looks() - before;
+    assert!(passed + 2 < ROUNDS, "{passed} looks in {ROUNDS} rounds");
+}
+
 #[test]
 fn more_clients_than_max_client_conn_are_refused() {
     let server = Postgres::shared();

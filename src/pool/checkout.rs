@@ -270,8 +270,7 @@ impl Pool {
         let mut handed = Handed { rx: Some(rx), pool: self };
         self.serve_waiters_from_idle(startup);
         self.launch_if_needed();
-        let answer = tokio::time::timeout(left, handed.wait()).await;
-        let Ok(answer) = answer else {
+        let Some(answer) = self.handed_within(&mut handed, left).await else {
             let pool = self.lock();
             let timeout = || CheckoutError::Timeout(limit, self.why_busy(&pool, startup, limit));
             return Err(if pool.paused { CheckoutError::Paused(limit) } else { timeout() });
@@ -292,6 +291,22 @@ impl Pool {
         server.note_last_words();
         self.discard(server, BY_SERVER);
         Ok(None)
+    }
+
+    /// `None`: nothing was handed over in time. Who has waited long enough for the reserve has a connection of it opened.
+    async fn handed_within(
+        self: &Arc<Self>,
+        handed: &mut Handed<'_>,
+        limit: Duration,
+    ) -> Option<Result<Box<ServerConn>, CheckoutError>> {
+        let patience = self.settings.load().reserve_after().filter(|patience| *patience < limit);
+        let first = patience.unwrap_or(limit);
+        if let Ok(answer) = tokio::time::timeout(first, handed.wait()).await {
+            return Some(answer);
+        }
+        patience?;
+        self.launch_if_needed();
+        tokio::time::timeout(limit - first, handed.wait()).await.ok()
     }
 
     /// What is in the way of who has waited so long.

@@ -151,8 +151,13 @@ impl Settings {
 
     /// So many extra ones there may be where somebody has waited so long.
     fn reserve(&self, waited: Duration) -> usize {
-        let helps = !self.reserve_timeout.is_zero() && waited >= self.reserve_timeout;
-        if helps { self.reserve_size } else { 0 }
+        if self.reserve_after().is_some_and(|patience| waited >= patience) { self.reserve_size } else { 0 }
+    }
+
+    /// Somebody has to wait so long for the reserve. `None`: there is none.
+    fn reserve_after(&self) -> Option<Duration> {
+        let helps = self.reserve_size > 0 && !self.reserve_timeout.is_zero();
+        helps.then_some(self.reserve_timeout)
     }
 
     /// Prepared statements on one connection while pgsluice uses it for itself: a flush and a question to the catalogue
