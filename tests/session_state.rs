@@ -721,6 +721,35 @@ fn a_startup_role_that_is_no_more_is_not_done_without() {
     assert_eq!((end.field(b'S'), end.sqlstate()), ("FATAL".into(), "22023".into()), "{}", end.outline());
 }
 
+/// Who becomes somebody of fewer rights is not the more powerful role of its startup packet again.
+#[test]
+fn a_startup_role_does_not_outlive_a_change_of_the_sessions_user() {
+    let (server, proxy, database) = one_connection("");
+    let [strong, weak] = ["strong", "weak"].map(|name| format!("{name}_{database}"));
+    server.psql("postgres", &format!("CREATE ROLE {strong} SUPERUSER; CREATE ROLE {weak} IN ROLE {strong}"));
+    let mut direct =
+        Raw::login_as(server.port(), &[("user", "postgres"), ("role", &strong)], "").expect("a login");
+    let mut a = with(&proxy, &database, &[("role", &strong)]);
+    let mut other = Raw::login(proxy.port(), &database);
+    const LOOK: &str = "SELECT session_user || ' ' || current_user || ' ' || current_setting('is_superuser')";
+    for set in [
+        format!("SET SESSION AUTHORIZATION {weak}"),
+        format!("SET ROLE {strong}"),
+        format!("SELECT set_config('session_authorization', '{weak}', false)"),
+        "SET application_name = 'a'".to_owned(),
+        "RESET SESSION AUTHORIZATION".to_owned(),
+        format!("BEGIN; SET SESSION AUTHORIZATION {weak}; COMMIT"),
+        "DISCARD ALL".to_owned(),
+    ] {
+        direct.rows(&set);
+        a.rows(&set);
+        for _ in 0..2 {
+            assert_eq!(a.value(LOOK), direct.value(LOOK), "{set}");
+            assert_eq!(other.value(LOOK).as_deref(), Some("postgres postgres on"), "{set}");
+        }
+    }
+}
+
 /// A transaction of pgsluice's own waits for nobody's, whatever its client wants of his.
 #[test]
 fn who_defers_transactions_defers_none_but_his() {

@@ -30,7 +30,7 @@ use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
 use crate::pool::{self, Checkout, CountedIn, Pool, within};
 use crate::proto::prepared::Statement;
-use crate::proto::vars::{Whose, moment};
+use crate::proto::vars::{SESSION_AUTHORIZATION, Whose, moment};
 use crate::server::internal::Probe;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
@@ -642,11 +642,15 @@ impl Session {
         }
         let gives_back = std::mem::take(&mut self.state.ties.gives_back);
         let base = Arc::clone(&self.state.vars.base);
-        let is_told = |name: &str| gives_back || found.settings.iter().any(|(told, _)| told == name);
+        let is_told = |name: &str| found.settings.iter().any(|(told, _)| told == name);
         // An empty value and none are the same to the server: what was not given back is empty.
-        let emptied = base.custom_names().filter(|name| !is_told(name)).map(|name| (name, ""));
+        let emptied = base.custom_names().filter(|name| !gives_back && !is_told(name)).map(|name| (name, ""));
+        // SET SESSION AUTHORIZATION takes the role away: that of the startup packet, who may do more, is not the client's again.
+        let taken = base.get("role").is_some() && is_told(SESSION_AUTHORIZATION) && !is_told("role");
+        let roleless = taken.then_some(("role", "none"));
         let vars = &self.cx.pools.shared().vars;
-        let set = vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain(emptied));
+        let told = found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        let set = vars.intern(told.chain(emptied).chain(roleless));
         (server.vars, server.since) = (Arc::clone(&set), since);
         self.state.vars.want = vars.overlay(&self.state.vars.base, &set);
         self.state.vars.since = self.state.vars.want.since(since);
