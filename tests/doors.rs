@@ -573,6 +573,22 @@ fn authentication_that_leads_elsewhere() {
     });
 }
 
+/// No secret would help: that there is none is not what is said.
+#[test]
+fn a_server_that_asks_for_oauth_is_told_of() {
+    block_on(async {
+        for credential in [secret(), Credential::None] {
+            let play = script(|mut liar: Liar| async move {
+                liar.packet().await;
+                liar.authentication(code::SASL, b"OAUTHBEARER\0\0").await;
+                liar.wait().await;
+            });
+            let error = against(play, credential, SslMode::Disable).await.expect_err("no login");
+            assert!(error.to_string().contains("OAUTHBEARER"), "{error}");
+        }
+    });
+}
+
 #[test]
 fn scram_challenges_that_lie() {
     block_on(async {

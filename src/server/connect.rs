@@ -721,10 +721,11 @@ async fn send_password(talk: &mut Talk, password: &str) -> Result<()> {
 
 /// From AuthenticationSASL to AuthenticationSASLFinal.
 async fn sasl(talk: &mut Talk, credential: &Credential, mechanisms: &[u8]) -> Result<()> {
+    // First: no secret answers a mechanism that is not there.
+    let binding = binding(&talk.stream, mechanisms)?;
     if !matches!(credential, Credential::Plain(_) | Credential::Scram(_)) {
         return Err(lacks("SCRAM authentication"));
     }
-    let binding = binding(&talk.stream, mechanisms)?;
     let mut message = Vec::new();
     let mechanism = binding.mechanism();
     let client = scram::Client::new(binding);
@@ -767,11 +768,12 @@ async fn derive(derivation: Derivation) -> Result<ClientKeys> {
 /// Picks the mechanism: with channel binding wherever both sides can.
 fn binding(stream: &Stream, mechanisms: &[u8]) -> Result<Binding> {
     let mut fields = Fields::new(backend::AUTHENTICATION, mechanisms);
-    let (mut scram, mut plus) = (false, false);
+    let (mut scram, mut plus, mut oauth) = (false, false, false);
     loop {
         match fields.cstr("SASL mechanism")? {
             b"" => break,
             name => {
+                oauth |= name == b"OAUTHBEARER";
                 scram |= name == scram::SCRAM_SHA_256.as_bytes();
                 plus |= name == scram::SCRAM_SHA_256_PLUS.as_bytes();
             }
@@ -782,6 +784,9 @@ fn binding(stream: &Stream, mechanisms: &[u8]) -> Result<Binding> {
         (Some(hash), _, true) => Ok(Binding::EndPoint(hash)),
         (Some(_), true, false) => Ok(Binding::NotOffered),
         (None, true, _) => Ok(Binding::Unable),
+        _ if oauth => Err(ConnectError::Auth(
+            "the server asks for an OAuth token (OAUTHBEARER: an oauth line in its pg_hba.conf), which pgsluice does not have".into(),
+        )),
         _ => Err(ConnectError::Auth("the server offers no SASL mechanism that pgsluice has".into())),
     }
 }
