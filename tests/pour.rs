@@ -4,7 +4,7 @@
 use crate::support;
 use pgsluice::limits::HELD_BYTES_MAX;
 use pgsluice::wire::{backend, frame, frontend};
-use support::console::{find, tell, until};
+use support::console::{find, show, tell, until};
 use support::crowd::{self, comparable, put_bind_binary, to_portal};
 use support::pouring::{
     CLIENTS, ROUNDS, crowd_of, errors, number, rows_and_commands, send_insert, tags, until_poured, waiting,
@@ -30,6 +30,22 @@ fn simple_literals_of_many_clients_leave_as_copy() {
     });
     let wrong = pg.psql(&db, "SELECT count(*) FROM t WHERE b <> E'it''s \\\\ \\t' || a OR c > -1 OR NOT d");
     assert_eq!(wrong.trim(), "0");
+}
+
+/// Where nested loops are off our own questions look costly enough to be compiled, which takes longer than a flush may live.
+#[test]
+fn questions_and_flushes_are_not_compiled() {
+    // What is compiled fails, at the first time.
+    let conf = "jit = on\njit_provider = 'plpgsql'\n".into();
+    let pg = &Postgres::start(PgOptions { conf, ..PgOptions::default() });
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    pg.psql("postgres", &format!("ALTER DATABASE {db} SET enable_nestloop = off"));
+    let proxy = Proxy::to(pg, "", "", "");
+    warmed(pg, &proxy, &db, 8);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let flushes = show(&mut console, "SHOW COALESCE_FLUSHES");
+    let failed: Vec<_> = flushes.iter().filter(|flush| flush["outcome"] != "committed").collect();
+    assert!(failed.is_empty(), "{failed:?}");
 }
 
 /// Rounds that must not be poured: more than are needed to learn.

@@ -387,6 +387,8 @@ fn vars_for(form: Form, vars: &VarSet, settings: &Coalesce, pool: &Pool) -> Arc<
         ("statement_timeout", flush_timeout.as_str()),
         // Planning the guard costs more than running it.
         ("plan_cache_mode", "force_generic_plan"),
+        // Compiling it costs more than either, and longer than a flush may live.
+        ("jit", "off"),
     ];
     let shared = &pool.shared().vars;
     match form {

@@ -456,17 +456,20 @@ impl ServerConn {
             refused.extend(take_named(&mut asked, &why).into_iter().cloned());
         };
         let login = self.shared.target.user.clone();
-        let limit =
-            if reply.rows.len() > 1 { reply.rows.remove(0).into_iter().next().flatten() } else { None };
+        let lifted = if reply.rows.len() > 1 { reply.rows.remove(0) } else { Vec::new() };
+        let mut lifted =
+            lifted.into_iter().map(|was| was.map(|was| String::from_utf8_lossy(&was).into_owned()));
         let mut probe =
             Probe::decode(&reply.rows, &login).ok_or_else(|| Lost::new("session probe gave no row"))?;
-        if let Some(limit) = limit {
-            let limit = String::from_utf8_lossy(&limit).into_owned();
+        if let Some(limit) = lifted.next().flatten() {
             probe
                 .settings
                 .iter_mut()
                 .filter(|(n, _)| n == "statement_timeout")
                 .for_each(|s| s.1.clone_from(&limit));
+        }
+        if let Some(jit) = lifted.next().flatten() {
+            probe.put_jit(jit);
         }
         probe.refused = refused;
         if !probe.sees_all {
@@ -516,8 +519,8 @@ impl ServerConn {
         Ok(reply)
     }
 
-    /// The probe, which waits for nobody's transaction, and without the client's own short limit on statements: that row stands
-    /// before the probe's then. `counted`: before both, how many prepared statements are ours.
+    /// The probe, which waits for nobody's transaction, and without the client's own short limit on statements and JIT: the row of what
+    /// these were stands before the probe's. `counted`: before both, how many prepared statements are ours.
     async fn probe_rows(&mut self, names: &[u8], counted: bool, max: usize) -> Result<Reply, Lost> {
         self.conn.prepare_out();
         if counted {
@@ -536,13 +539,22 @@ impl ServerConn {
     }
 }
 
-/// Lifts a statement_timeout of less than a second for the rest of the transaction; the row is what it was. PostgreSQL
-/// shows such values, and no others, in milliseconds.
+/// Lifts a statement_timeout of less than a second for the rest of the transaction, and JIT where the probe would be compiled: a kind of
+/// plan that is switched off is estimated to cost enough for it, which takes seconds. The row is what they were; of `jit`, what the
+/// session itself has set. PostgreSQL shows such timeouts, and no others, in milliseconds.
 fn lift_statement() -> &'static Arc<Statement> {
     static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
     const SQL: &str = "\
-SELECT pg_catalog.current_setting('statement_timeout'), pg_catalog.set_config('statement_timeout', '0', true)
- WHERE pg_catalog.right(pg_catalog.current_setting('statement_timeout'), 2) OPERATOR(pg_catalog.=) 'ms'::pg_catalog.text";
+SELECT CASE WHEN t.short THEN t.timeout END,
+       CASE WHEN t.costly THEN (SELECT CASE WHEN s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text THEN s.setting ELSE '' END
+                                  FROM pg_catalog.pg_settings s WHERE s.name OPERATOR(pg_catalog.=) 'jit'::pg_catalog.text) END,
+       CASE WHEN t.short THEN pg_catalog.set_config('statement_timeout', '0', true) END,
+       CASE WHEN t.costly THEN pg_catalog.set_config('jit', 'off', true) END
+  FROM (SELECT s.timeout, pg_catalog.right(s.timeout, 2) OPERATOR(pg_catalog.=) 'ms'::pg_catalog.text AS short,
+               'off'::pg_catalog.text OPERATOR(pg_catalog.=) ANY (ARRAY[pg_catalog.current_setting('enable_nestloop'),
+                   pg_catalog.current_setting('enable_seqscan'), pg_catalog.current_setting('enable_sort'),
+                   pg_catalog.current_setting('enable_hashagg'), pg_catalog.current_setting('enable_indexscan')]) AS costly
+          FROM (SELECT pg_catalog.current_setting('statement_timeout') AS timeout OFFSET 0) s) t";
     STATEMENT.get_or_init(|| Statement::new(SQL.as_bytes(), &[], Effects::NONE))
 }
 
@@ -578,6 +590,14 @@ impl Probe {
     /// State that can't be carried to another server connection.
     pub fn is_bound(&self) -> bool {
         self.listen || self.advisory_lock || self.temp || self.hold_cursor || self.prepare
+    }
+
+    /// `jit` was off while the probe ran; what the session itself had set, or nothing.
+    fn put_jit(&mut self, own: String) {
+        self.settings.retain(|(name, _)| name != "jit");
+        if !own.is_empty() {
+            self.settings.push(("jit".into(), own));
+        }
     }
 
     fn decode(rows: &Rows, login: &str) -> Option<Self> {

@@ -219,7 +219,8 @@ impl<'a> Asker<'a> {
     /// itself be waiting for a connection: for this one, perhaps.
     pub(super) fn new(pool: &'a Arc<Pool>, vars: &VarSet, class: u64) -> Self {
         let lock_timeout = pool.settings.load().coalesce.lock_timeout.as_millis().to_string();
-        let own = [("lock_timeout", lock_timeout.as_str()), ("statement_timeout", THOUGHT_MAX)];
+        let own =
+            [("lock_timeout", lock_timeout.as_str()), ("statement_timeout", THOUGHT_MAX), ("jit", "off")];
         let vars = pool.shared().vars.intern(vars.iter().chain(own));
         Self { pool, vars, class, server: None }
     }
