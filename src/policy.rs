@@ -69,7 +69,9 @@ impl Rules {
     pub fn merge<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
         let mut all = Policy::default();
         let mut policies = policies.into_iter().peekable();
-        let unless_said = policies.peek().and_then(|first| first.enforce).unwrap_or(Enforce::Reject);
+        let first = policies.peek();
+        let unless_said = first.and_then(|first| first.enforce).unwrap_or(Enforce::Reject);
+        let calls_unless_said = first.and_then(|first| first.function_call).unwrap_or(Switch::Deny);
         let mut enforce = [None; 7];
         for policy in policies {
             let said = Some(policy.enforce.unwrap_or(unless_said));
@@ -77,17 +79,15 @@ impl Rules {
             forbidding.for_each(|(enforce, _)| *enforce = (*enforce).max(said));
             // `None` is below every `Some`, and the variants are in order of strictness.
             all.simple_query = all.simple_query.max(policy.simple_query);
-            all.function_call = all.function_call.max(policy.function_call);
+            all.function_call = all.function_call.max(policy.function_call_beside(calls_unless_said));
             all.sql_prepare = all.sql_prepare.max(policy.sql_prepare);
             all.replication = all.replication.max(policy.replication);
             all.statements = all.statements.max(policy.statements);
             all.allow_list = all.allow_list.max(policy.allow_list);
         }
-        let simple_query = all.simple_query.unwrap_or_default();
-        let as_strict = if simple_query == SimpleQuery::Allow { Switch::Allow } else { Switch::Deny };
         Self {
-            simple_query,
-            function_call: all.function_call.unwrap_or(as_strict),
+            simple_query: all.simple_query.unwrap_or_default(),
+            function_call: all.function_call.unwrap_or_default(),
             sql_prepare: all.sql_prepare.unwrap_or_default(),
             replication: all.replication.unwrap_or_default(),
             statements: all.statements.unwrap_or_default(),

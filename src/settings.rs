@@ -734,6 +734,13 @@ impl Policy {
             self.allow_list == Some(AllowListMode::Report),
         ]
     }
+
+    /// Its rule for FunctionCall messages, or `unless_said` beside a `simple_query` of its own that is stricter than allow: no other
+    /// section takes that back.
+    pub fn function_call_beside(&self, unless_said: Switch) -> Option<Switch> {
+        let restricts = self.simple_query > Some(SimpleQuery::Allow);
+        self.function_call.or(restricts.then_some(unless_said))
+    }
 }
 
 /// The rule for kinds of statements, from open to strict.

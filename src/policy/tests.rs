@@ -297,6 +297,23 @@ fn the_strictest_wins() {
             (Q::Allow, Switch::Allow, Enforce::Reject),
         ),
         ([none(), none(), policy(Some(Q::Control), None, None)], (Q::Control, Switch::Deny, Enforce::Reject)),
+        // What is closed because one section restricts `simple_query` no other opens; what the first says it opens for all.
+        (
+            [policy(Some(Q::Deny), None, None), none(), policy(None, Some(Switch::Allow), None)],
+            (Q::Deny, Switch::Deny, Enforce::Reject),
+        ),
+        (
+            [none(), policy(Some(Q::Single), None, None), policy(Some(Q::Deny), Some(Switch::Allow), None)],
+            (Q::Deny, Switch::Deny, Enforce::Reject),
+        ),
+        (
+            [none(), none(), policy(Some(Q::Deny), Some(Switch::Allow), None)],
+            (Q::Deny, Switch::Allow, Enforce::Reject),
+        ),
+        (
+            [policy(None, Some(Switch::Allow), None), none(), policy(Some(Q::Deny), None, None)],
+            (Q::Deny, Switch::Allow, Enforce::Reject),
+        ),
         (
             [policy(Some(Q::Single), None, None), none(), policy(None, None, Some(Enforce::Report))],
             (Q::Single, Switch::Deny, Enforce::Reject),
