@@ -22,7 +22,7 @@ const KEY: &str = "auth_hba_file";
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Token {
     text: String,
-    /// In quotes: never a keyword.
+    /// It begins with a quote: never a keyword. A quote further on counts for nothing else than what it encloses, as in PostgreSQL.
     quoted: bool,
     /// A comma follows: the next word is of the same list.
     comma: bool,
@@ -91,7 +91,7 @@ fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
                 {
                     match c {
                         '"' if open && chars.peek() == Some(&'"') => text.extend(chars.next()),
-                        '"' => (open, quoted) = (!open, true),
+                        '"' => open = !open,
                         c => text.push(c),
                     }
                 }

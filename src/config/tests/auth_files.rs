@@ -110,6 +110,7 @@ fn each_mistake_in_an_hba_file_is_named() {
         ("host all all 10.0.0.0 255.0.255.0 trust", "is not a mask"),
         ("host all all 10.0.0.0 ffff:: trust", "is not a mask"),
         ("host all +group all trust", "no groups"),
+        ("host all +gr\"ou\"p all reject", "no groups"),
         ("host samerole all all trust", "write other names"),
         ("host \"all\" all all trust", "is not understood as a name"),
         ("host \"sameuser\" all all trust", "is not understood as a name"),
