@@ -490,6 +490,34 @@ fn what_no_text_shows_goes_with_a_reset_behind_each_transaction() {
     }
 }
 
+/// What stands in a function is planned once for a server connection, and read then.
+#[test]
+fn what_was_planned_under_another_clients_settings_goes_with_a_reset() {
+    let server = Postgres::shared();
+    let database = server.fresh_database(
+        "CREATE FUNCTION tenant() RETURNS text IMMUTABLE LANGUAGE plpgsql
+           AS $$BEGIN RETURN current_setting('app.tenant', true); END$$;
+         CREATE FUNCTION asks() RETURNS text STABLE LANGUAGE plpgsql AS 'BEGIN RETURN tenant(); END';
+         CREATE FUNCTION begins() RETURNS text STABLE LANGUAGE plpgsql AS $$
+           BEGIN RETURN (timestamptz '2024-01-01 00:00' AT TIME ZONE 'UTC')::time; END$$",
+    );
+    let general =
+        "default_pool_size = 1\nserver_reset_query = \"DISCARD ALL\"\nserver_reset_query_always = true";
+    let proxy = Proxy::to(server, general, "", "");
+    let (mut a, mut other) = two(&proxy, &database);
+    a.rows("SET app.tenant = 'a'; SET TimeZone = 'Asia/Tokyo'");
+    other.rows("SET app.tenant = 'other'; SET TimeZone = 'UTC'");
+    let asked = [
+        ("SELECT tenant()", "a", "other"),
+        ("SELECT asks()", "a", "other"),
+        ("SELECT begins()", "15:00:00", "00:00:00"),
+    ];
+    for (n, (sql, of_a, of_other)) in asked.iter().cycle().take(6).enumerate() {
+        assert_eq!(value_of(&mut a, &format!("s{n}"), sql), *of_a, "{sql}");
+        assert_eq!(value_of(&mut other, &format!("s{n}"), sql), *of_other, "{sql}");
+    }
+}
+
 /// A client that stays has its own mode until it leaves, and what it leaves behind is for clients of that mode.
 #[test]
 fn a_connection_serves_whom_it_was_made_for_when_the_pool_mode_changes() {
