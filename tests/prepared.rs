@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write as _};
 
 use crate::support;
-use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX};
+use pgsluice::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::console::tell;
 use support::crowd::{comparable, put_bind_binary};
@@ -1494,6 +1494,32 @@ fn what_an_untracked_name_sets_does_not_stay_behind() {
     assert_eq!(tags(&ask(&mut a, |o| put_run(o, "set", &[]))), "2CZ");
     assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
     assert_eq!(a.value("SHOW work_mem").as_deref(), Some("3MB"));
+}
+
+/// What stood in its place would decide which settings others have.
+#[test]
+fn no_message_reaches_what_pgsluice_has_prepared_for_all() {
+    for general in ["max_prepared_statements = 0", ""] {
+        let (_, proxy, database) = one(general);
+        let come = || Raw::login(proxy.port(), &database);
+        let (mut a, mut other) = (come(), come());
+        other.rows("SET work_mem = '3MB'");
+        let sets = "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%set_config($1,$2,false)'";
+        let name = a.value(sets).expect("what sets work_mem");
+        assert_eq!(tags(&ask(&mut a, |o| put_close(o, &name))), "3Z");
+        let trap = "SELECT pg_catalog.set_config($1, $2, true)";
+        ask(&mut a, |o| put_parse(o, &name, trap));
+        if !general.is_empty() {
+            assert_eq!(failure(&mut a, |o| put_parse(o, &name, trap)), "42P05");
+            assert_eq!(failure(&mut a, |o| put_run(o, &name, &["work_mem", "2MB"])), "26000");
+            assert_eq!(failure(&mut a, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes())), "26000");
+            let long = "x".repeat(PREPARED_TEXT_BYTES_MAX);
+            assert_eq!(failure(&mut a, |o| put_parse(o, &name, &format!("{trap} --{long}"))), "42P05");
+        }
+        assert_eq!(other.value("SHOW work_mem").as_deref(), Some("3MB"));
+        assert_eq!(a.value("SHOW work_mem").as_deref(), Some("4MB"));
+        assert_eq!(other.value("SHOW work_mem").as_deref(), Some("3MB"));
+    }
 }
 
 /// PostgreSQL plans a prepared statement anew behind DDL, with the types of its parameters as they were: a value that was

@@ -45,7 +45,7 @@ impl State {
         }
         self.note_portal(bind.portal);
         if !self.tracks(name) {
-            return Ok(self.bind_untracked(server));
+            return Ok(self.bind_untracked(name, server));
         }
         (self.shapes.bound, self.forgetting) = (None, false);
         if self.has_deallocating_portal() {
@@ -88,8 +88,12 @@ impl State {
     }
 
     /// Names pass untouched.
-    fn bind_untracked(&mut self, server: &mut ServerConn) -> Taken {
+    fn bind_untracked(&mut self, name: &[u8], server: &mut ServerConn) -> Taken {
         self.counts.binds += 1;
+        if self.is_of_the_pool(name) {
+            self.refuse(Kind::Bind, Error::unknown_statement(name), server);
+            return Taken::Drop;
+        }
         self.note_bind();
         if self.shares_servers() {
             // Prepared in another transaction, perhaps: what it does is not known.

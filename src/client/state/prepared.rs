@@ -11,7 +11,7 @@ use crate::client::session::unnamed_statement;
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX};
 use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements};
+use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements, told_apart};
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::Effects;
@@ -58,6 +58,13 @@ impl State {
         }
         self.counts.client_parses += 1;
         self.make_way(parse.query, server);
+        if self.is_of_the_pool(parse.name) {
+            return Ok(self.refuse_parse(
+                false,
+                Refusal::Ours(Error::duplicate_statement(parse.name)),
+                server,
+            ));
+        }
         if !self.tracks(parse.name) {
             self.counts.server_parses += 1;
             server.names_passed |= self.shares_servers();
@@ -76,6 +83,12 @@ impl State {
         } else {
             self.parse_named(&parse, server, reply)
         }
+    }
+
+    /// Names pass untouched, and this one may be that of what pgsluice asks and sets itself, for all clients of the server connection:
+    /// nobody takes its place, or takes it away.
+    pub(super) fn is_of_the_pool(&self, name: &[u8]) -> bool {
+        self.shares_servers() && !self.tracks(name) && name.starts_with(SERVER_NAME_PREFIX.as_bytes())
     }
 
     /// What a name means hangs on an earlier unit that is not answered yet: the message that speaks of it waits. On the server
@@ -363,8 +376,12 @@ impl State {
         (bytes, body): (usize, &[u8]),
         server: &mut ServerConn,
     ) -> Result<Taken, Fault> {
-        self.counts.client_parses += 1;
         let unnamed = body.first() == Some(&0);
+        // Whose name it is must be seen.
+        if !unnamed && self.shares_servers() && body.len() < SERVER_NAME_PREFIX.len() {
+            return Ok(Taken::NeedMore);
+        }
+        self.counts.client_parses += 1;
         if let Some(error) = self.rule_long_text(bytes) {
             self.refuse_parse(unnamed, Refusal::Ours(error), server);
             return Ok(Taken::Drop);
@@ -373,6 +390,12 @@ impl State {
             self.refuse(Kind::Parse, Error::prepared_text(PREPARED_TEXT_BYTES_MAX), server);
             return Ok(Taken::Drop);
         }
+        if self.is_of_the_pool(body) {
+            let name = body.split(|byte| *byte == 0).next().unwrap_or_default();
+            self.refuse(Kind::Parse, Error::duplicate_statement(told_apart(name)), server);
+            return Ok(Taken::Drop);
+        }
+        server.names_passed |= self.shares_servers() && !unnamed;
         self.note_in_flight(Effects::UNKNOWN);
         self.note_made(true);
         self.counts.server_parses += 1;
@@ -516,6 +539,8 @@ impl State {
             } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
                 return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
             }
+        } else if kind == b'S' && self.is_of_the_pool(name) {
+            return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
         }
         let bound = if kind == b'P' && name.is_empty() { self.shapes.bound.take() } else { None };
         server.pipeline.push_about(Kind::Describe, Action::Forward, bound.as_ref().map_or(0, |s| s.id));
@@ -561,7 +586,7 @@ impl State {
         if kind == b'S' && self.is_lent(name) && !server.pipeline.in_copy_in() {
             return Ok(self.close_lent(name, server));
         }
-        if kind == b'S' && self.tracks(name) {
+        if kind == b'S' && (self.tracks(name) || self.is_of_the_pool(name)) {
             let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
             if !name.is_empty() && (ours || self.names.lookup(name).is_some()) {
                 self.names.close(name);
