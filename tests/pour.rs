@@ -35,9 +35,7 @@ fn simple_literals_of_many_clients_leave_as_copy() {
 /// Where nested loops are off our own questions look costly enough to be compiled, which takes longer than a flush may live.
 #[test]
 fn questions_and_flushes_are_not_compiled() {
-    // What is compiled fails, at the first time.
-    let conf = "jit = on\njit_provider = 'plpgsql'\n".into();
-    let pg = &Postgres::start(PgOptions { conf, ..PgOptions::default() });
+    let pg = &Postgres::start(PgOptions::without_compiler());
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
     pg.psql("postgres", &format!("ALTER DATABASE {db} SET enable_nestloop = off"));
     let proxy = Proxy::to(pg, "", "", "");

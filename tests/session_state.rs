@@ -221,35 +221,32 @@ fn settings_of_functions_and_blocks_stay_with_the_client() {
 /// Where nested loops are off all plans of ours look costly enough to be compiled, which takes seconds.
 #[test]
 fn what_a_session_has_set_is_asked_without_jit() {
-    // What is compiled fails, at the first time.
-    let conf = "jit = on\njit_provider = 'plpgsql'\n".into();
-    let server = Postgres::start(PgOptions { conf, ..PgOptions::default() });
+    let server = Postgres::start(PgOptions::without_compiler());
     let database = server.fresh_database("");
     let compiled = "SET enable_nestloop = off; SELECT count(*) FROM pg_am a, pg_am b";
     assert!(server.try_psql(&database, compiled).is_err());
     server.psql("postgres", &format!("ALTER DATABASE {database} SET enable_nestloop = off"));
     let proxy = Proxy::to(&server, "default_pool_size = 1", "", "");
     let (mut a, mut other) = two(&proxy, &database);
+    let mut without = with(&proxy, &database, &[("options", "-c jit=off")]);
     let show = "SELECT current_setting('jit') || ' ' || current_setting('work_mem')";
-    for (set, seen) in [
+    let of_a = [
         ("SELECT set_config('work_mem', '3MB', false)", "on 3MB"),
         ("SELECT set_config('jit', 'off', false)", "off 3MB"),
         ("SELECT set_config('work_mem', '5MB', false)", "off 5MB"),
         ("SELECT set_config('jit', 'on', false)", "on 5MB"),
-    ] {
-        a.rows(set);
-        assert_eq!(other.value(show).as_deref(), Some("on 4MB"));
-        assert_eq!(a.value(show).as_deref(), Some(seen));
-    }
-    let mut a = with(&proxy, &database, &[("options", "-c jit=off")]);
-    for (set, seen) in [
+    ];
+    let of_without = [
         ("SELECT set_config('work_mem', '3MB', false)", "off 3MB"),
         ("SELECT set_config('jit', 'on', false)", "on 3MB"),
         ("SET jit TO DEFAULT", "off 3MB"),
-    ] {
-        a.rows(set);
-        assert_eq!(other.value(show).as_deref(), Some("on 4MB"));
-        assert_eq!(a.value(show).as_deref(), Some(seen));
+    ];
+    for (client, asked) in [(&mut a, &of_a[..]), (&mut without, &of_without)] {
+        for (set, seen) in asked {
+            client.rows(set);
+            assert_eq!(other.value(show).as_deref(), Some("on 4MB"));
+            assert_eq!(client.value(show).as_deref(), Some(*seen));
+        }
     }
 }
 

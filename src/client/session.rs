@@ -84,10 +84,8 @@ pub struct Session {
     /// Reloads seen, and what governs the pool since the last one.
     pub(super) generation: usize,
     pub(super) settings: Arc<pool::Settings>,
-    /// When the server was linked, or when it began to work again for a client that keeps it.
-    pub(super) linked_at: Instant,
-    /// The client keeps its server, and asks nothing of it.
-    pub(super) rests: bool,
+    /// Since when a server works for it. `None`: it has none, or keeps one and asks nothing of it.
+    pub(super) works_since: Option<Instant>,
     /// The process drains: it ends when no transaction is open.
     pub(super) draining: bool,
     /// Made with its first INSERT.
@@ -443,7 +441,7 @@ impl Session {
     fn linked(&mut self, server: &mut Checkout, now: Instant, asked: Instant) {
         // Whoever waited for it is judged by the rules of today.
         self.take_new_settings(false);
-        (self.linked_at, self.rests) = (now, false);
+        self.works_since = Some(now);
         self.pool.stats.server_assignment_count.fetch_add(1, Ordering::Relaxed);
         if self.deferred.is_some() {
             self.me.set_state(ClientState::Active, asked);
@@ -722,7 +720,6 @@ impl Session {
         }
         self.state.forget_loan();
         self.add_counts(now);
-        self.note_name();
         self.state.ties.hidden = false;
         if std::mem::take(&mut self.state.ties.for_good) {
             server.shared.close_when_free(STATE);
@@ -738,30 +735,24 @@ impl Session {
     /// A client that keeps its server asks nothing of it: what it did is counted, not only when it leaves. What it waits for from
     /// here on is nobody's work.
     pub(super) fn rest_linked(&mut self) {
-        if !std::mem::replace(&mut self.rests, true) {
+        if self.works_since.is_some() {
             self.add_counts(Instant::now());
-            self.note_name();
         }
     }
 
     /// It asks something again.
     pub(super) fn work_linked(&mut self) {
-        if std::mem::take(&mut self.rests) {
-            self.linked_at = Instant::now();
-        }
+        self.works_since.get_or_insert_with(Instant::now);
     }
 
-    /// The name that it gave itself is shown.
-    fn note_name(&mut self) {
+    /// Its server works for it no longer: what it did is counted, and the name that it gave itself shown.
+    fn add_counts(&mut self, now: Instant) {
         if let Some(name) = self.state.renamed.take() {
             self.me.rename(name);
         }
-    }
-
-    fn add_counts(&mut self, now: Instant) {
         let Counts { queries, executed: _, client_parses, server_parses, binds, received, sent, xacts } =
             std::mem::take(&mut self.state.counts);
-        let worked = if self.rests { Duration::ZERO } else { now.duration_since(self.linked_at) };
+        let worked = self.works_since.take().map_or(Duration::ZERO, |since| now.duration_since(since));
         let (stats, time) = (&self.pool.stats, worked.as_micros() as u64);
         let add = |to: &std::sync::atomic::AtomicU64, n: u64| {
             if n > 0 {

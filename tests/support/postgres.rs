@@ -29,6 +29,13 @@ pub struct PgOptions {
     pub tls: Option<Certs>,
 }
 
+impl PgOptions {
+    /// What the server's JIT would compile fails, at the first time.
+    pub fn without_compiler() -> Self {
+        Self { conf: "jit = on\njit_provider = 'plpgsql'\n".into(), ..Self::default() }
+    }
+}
+
 /// A running PostgreSQL. Superuser `postgres`, database `postgres`, on 127.0.0.1 and a Unix socket.
 pub struct Postgres {
     server: Guarded,
