@@ -1,13 +1,16 @@
 //! S1, S2, S5, S8: streams of INSERTs from pgbench, which does not know pgsluice, beside what the seeds did by hand.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use pgsluice::wire::{frame, frontend};
+
 use crate::common::middle;
 use crate::lab::{ASYNC, Lab, Load, Ran, SYNC, TEN_INTS, Until};
-use crate::support::{Postgres, client_program};
+use crate::support::{Postgres, Raw, client_program};
 
 /// Commands a packet, and what the seed measured (commands per second).
 const SEED_1: [(usize, u32); 8] = [
@@ -79,11 +82,15 @@ pub fn native_copy(lab: &Lab) -> String {
     };
     let same_rows = Until::Transactions(rows / 64 / 8);
     let seconds = Until::Seconds(lab.effort(4, 2));
-    let ways: [(&str, &dyn Fn() -> f64); 5] = [
+    let short = |clients: u64, each: u64| short_copies(lab, clients, each, rows);
+    let ways: [(&str, &dyn Fn() -> f64); 8] = [
         ("COPY FROM STDIN, one client, direct", &|| {
             lab.empty(SYNC, "batch");
             copy(&lab.postgres, SYNC, "batch", &data, rows)
         }),
+        ("COPY of 512 rows after COPY, one client, direct", &|| short(1, 512)),
+        ("COPY of 256 rows after COPY, 2 clients, direct", &|| short(2, 256)),
+        ("COPY of 64 rows after COPY, 8 clients, direct", &|| short(8, 64)),
         ("8 clients, pipelines of 64 INSERTs, prepared", &|| {
             clients(&pipeline, "prepared", 8, 64, same_rows)
         }),
@@ -102,6 +109,9 @@ pub fn native_copy(lab: &Lab) -> String {
     let mut out = format!(
         "Rows per second into a table of ten integers, {rows} rows by COPY and by the pipelines; `synchronous_commit = on`.\n\
          The share is the median of those inside one repetition. The seed, 2012: 717101 rows/s by COPY, 9.2 times the INSERTs.\n\n\
+         Eight clients that wait for the answer to 64 rows have 512 under way, and each of these waits for a commit. COPYs\n\
+         with as many rows under way, each COPY its own transaction, say what a server gives such clients at most: there is\n\
+         nothing between them and it, and they have nothing to do but to send the same bytes again.\n\n\
          | way | rows/s | share of COPY |\n|---|--:|--:|\n"
     );
     for ((name, _), mine) in ways.iter().zip(&rates) {
@@ -124,6 +134,40 @@ fn copy(postgres: &Postgres, database: &str, table: &str, data: &str, rows: u64)
     drop(stdin);
     assert!(child.wait().expect("psql").success(), "COPY failed");
     rows as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// Rows per second of COPYs of `each` rows from clients that send one when the one before is committed.
+fn short_copies(lab: &Lab, clients: u64, each: u64, rows: u64) -> f64 {
+    lab.empty(SYNC, "batch");
+    let mut packet = Vec::new();
+    frontend::put_query(&mut packet, b"COPY batch FROM STDIN");
+    let line = "1\t2\t3\t4\t5\t6\t7\t8\t9\t10\n";
+    frame::put(&mut packet, frontend::COPY_DATA, |out| out.extend(line.repeat(each as usize).bytes()));
+    frontend::put_empty(&mut packet, frontend::COPY_DONE);
+    let times = rows / clients / each;
+    let logged_in = (0..clients).map(|_| Raw::login(lab.postgres.port(), SYNC).into_stream());
+    let mut streams: Vec<_> = logged_in.collect();
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for stream in &mut streams {
+            scope.spawn(|| (0..times).for_each(|_| answered(stream, &packet)));
+        }
+    });
+    let seconds = begin.elapsed().as_secs_f64();
+    let found = lab.sql(SYNC, "SELECT count(*) FROM batch");
+    assert!(found.trim() == (times * clients * each).to_string(), "{found} rows in the table");
+    (times * clients * each) as f64 / seconds
+}
+
+/// Sends a packet and reads until the server is ready, idle.
+fn answered(stream: &mut TcpStream, packet: &[u8]) {
+    stream.write_all(packet).expect("send");
+    let (mut buf, mut len) = ([0; 1024], 0);
+    while !buf[..len].ends_with(b"Z\0\0\0\x05I") {
+        let read = stream.read(&mut buf[len..]).expect("an answer");
+        assert!(read > 0, "the connection closed, or the answer is too long");
+        len += read;
+    }
 }
 
 /// S5: one INSERT into each of twelve tables.
