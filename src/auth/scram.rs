@@ -17,7 +17,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
+use stringprep::tables;
 use subtle::ConstantTimeEq;
+use unicode_normalization::UnicodeNormalization;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::limits::{SASL_ATTRIBUTE_BYTES_MAX, SCRAM_ITERATIONS_MAX};
@@ -119,13 +121,40 @@ fn salted_password(password: &[u8], salt: &[u8], iterations: u32) -> Key {
     sum
 }
 
-/// SASLprep; a password that has no prepared form (not UTF-8, prohibited characters) counts as it is,
-/// as in PostgreSQL.
+/// SASLprep as PostgreSQL has it: what is prohibited is looked for before the password is normalized, not behind it. One that has
+/// no prepared form (prohibited characters, nothing left) counts as it is.
 fn prepared(password: &str) -> Zeroizing<String> {
-    Zeroizing::new(match stringprep::saslprep(password) {
-        Ok(prepared) => prepared.into_owned(),
-        Err(_) => password.to_owned(),
-    })
+    if password.is_ascii() {
+        return Zeroizing::new(password.to_owned());
+    }
+    let space = |c| if tables::non_ascii_space_character(c) { ' ' } else { c };
+    let mapped = password.chars().map(space).filter(|c| !tables::commonly_mapped_to_nothing(*c));
+    let mapped = Zeroizing::new(mapped.collect::<String>());
+    if mapped.is_empty() || mapped.chars().any(is_prohibited) || mixes_directions(&mapped) {
+        return Zeroizing::new(password.to_owned());
+    }
+    Zeroizing::new(mapped.nfkc().collect())
+}
+
+/// By the tables of RFC 4013 (sections 2.3 and 2.5).
+fn is_prohibited(c: char) -> bool {
+    tables::non_ascii_space_character(c)
+        || tables::ascii_control_character(c)
+        || tables::non_ascii_control_character(c)
+        || tables::private_use(c)
+        || tables::non_character_code_point(c)
+        || tables::inappropriate_for_plain_text(c)
+        || tables::inappropriate_for_canonical_representation(c)
+        || tables::change_display_properties_or_deprecated(c)
+        || tables::tagging_character(c)
+        || tables::unassigned_code_point(c)
+}
+
+/// Text from right to left begins and ends with such, and holds nothing from left to right (RFC 3454, section 6).
+fn mixes_directions(text: &str) -> bool {
+    let ends = [text.chars().next(), text.chars().next_back()];
+    text.chars().any(tables::bidi_r_or_al)
+        && (text.chars().any(tables::bidi_l) || !ends.into_iter().flatten().all(tables::bidi_r_or_al))
 }
 
 /// Text of 24 printable characters that nobody can guess.
@@ -683,6 +712,55 @@ mod tests {
         assert!(exchange(Binding::Unable, None, "\u{2168}", "IX").is_ok());
         // Prohibited characters: taken as they are.
         assert!(exchange(Binding::Unable, None, "a\u{7}b", "a\u{7}b").is_ok());
+    }
+
+    /// Verifiers of PostgreSQL 15's own.
+    #[test]
+    fn what_is_prohibited_is_looked_for_where_postgresql_looks() {
+        for (password, verifier) in [
+            // A ligature becomes its letters; a space of no width, a space.
+            (
+                "\u{fb01}x",
+                "4096:ep1RbuDx6YCzaY+GIWdU0g==$j0o3ohvnItOoX6bbUpAgsN6M5DpyStikMPgyU5GnD2c=:WMbpd4p1ipExXTYezJTn30yd72jhTHLgRLiut3zSwUw=",
+            ),
+            (
+                "a\u{200b}b",
+                "4096:pSRdHCOIKfDd7UnrRbVsxQ==$+QcETUtMpUfv+IBV6GdiNO5MEBE8WMcj+oUBgnYewS4=:/D/93o/lQA7LC1Mlr0LsLMACiNfotfB+KvAlfJKK+dk=",
+            ),
+            // Both directions.
+            (
+                "a\u{5d0}",
+                "4096:Mj/etmi+JamyOqCs/Bghzg==$+HOoSnX3dNBUVQOfBwiNyAo7hs214koLsO2N88IH9GY=:B4U3/cv/qH6KedLaTSPL3pfWs0HVOrUx3J1tGJqYu2M=",
+            ),
+            // Unassigned, and of the direction that is forbidden there, until they are normalized.
+            (
+                "ab\u{1f110}",
+                "4096:9UCUpJPYENF1s3sF1oEbNQ==$P2BSGN8TxXIE3koweGwrBwhwPEno/4tD96wWU0GvgCs=:ScV5HX6TAfVVtq34luwsQJmuGkJGYqw9T1rdKnugbnw=",
+            ),
+            (
+                "\u{5d0}\u{2135}",
+                "4096:J5g0Y5Hc9BjQaIyx2f4Cqw==$PqJNwCqpAVQD6dbKjW+PyOKPwr2HGv6+2RPOF+bdt/U=:cNXZvqu9v8+yRnAwOhiqeecUfivLyhkuEMtnkRgGev4=",
+            ),
+            // Two directions only when they are normalized, and a tone mark that is deprecated until then.
+            (
+                "\u{2135}a",
+                "4096:4ht1VZ/oePVDwpHLrYU+tA==$RB4y7z1RSi4IecFLkziV5uDEPLFrOboZtiTJO+JlSj8=:KybQ0zaEGd7dkCMAWOMdIffjmmjfFAT9+VojoLW2HTU=",
+            ),
+            (
+                "a\u{340}",
+                "4096:GvobmcT3+2xdk9EEM7LMfA==$riQCA6JZh1DFwL1f5gUkd4t1hWmYoH1BLNODF8o9ozQ=:tRJqR9yPfZUrOXYTFXA2mLYd2MuZMFOuKxEVVlp+v1Q=",
+            ),
+            // Nothing is left of it.
+            (
+                "\u{ad}",
+                "4096:4b3pSrX6hxd73zDexAnj7w==$raiS83zdq9FAp8ZxELBEVz4hqdwccFPFnjLzy5Tj7qI=:nKsJQ51auZDtNNkv12pHhRfhIRbOBLRYUVNzpN3EP6Y=",
+            ),
+        ] {
+            let verifier = Verifier::parse(&format!("SCRAM-SHA-256${verifier}")).unwrap();
+            assert!(verifier.verify_password(password), "{}", password.escape_unicode());
+        }
+        // Nor is it the empty password.
+        assert_eq!(exchange(Binding::Unable, None, "\u{ad}", "").unwrap_err(), ScramError::WrongSecret);
     }
 
     #[test]
