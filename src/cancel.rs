@@ -534,10 +534,9 @@ impl Registry {
         let Some(client) = self.find(pid, key, peers) else { return peers.pass_on(pid, key, limit).await };
         match client.linked_for_cancel() {
             Linked::Server(server) => {
-                let ServerShared { target, address, pid, key, .. } = &*server;
                 let request = async {
                     let _permit = self.on_their_way.acquire().await;
-                    crate::server::connect::cancel(target, address, *pid, key, limit).await
+                    server.cancel(limit).await
                 };
                 // Whether it arrived or not, it is on its way no longer.
                 let _ = match limit {

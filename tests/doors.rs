@@ -286,16 +286,29 @@ fn hosts_are_tried_in_order_and_a_socket_directory_is_a_host() {
 
 #[test]
 fn cancel_reaches_the_server_in_clear_and_over_tls() {
+    // The server's key is of another kind.
+    let without_a_cipher = Tls {
+        protocols: TlsProtocols::Tls12,
+        ciphers: vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
+        ..server_tls(SslMode::Prefer, false)
+    };
     block_on(async {
-        for sslmode in [SslMode::Disable, SslMode::VerifyFull] {
-            let target = target("t_scram", secret(), &server_tls(sslmode, true));
+        for (user, tls, encrypted) in [
+            ("t_scram", server_tls(SslMode::Disable, true), false),
+            ("t_scram", server_tls(SslMode::VerifyFull, true), true),
+            ("t_tls", server_tls(SslMode::Allow, false), true),
+            ("t_scram", without_a_cipher, false),
+        ] {
+            let target = target(user, secret(), &tls);
             let mut login = log_in(&target).await.unwrap();
+            assert_eq!(login.stream.is_tls(), encrypted, "{tls:?}");
             let (pid, key, address) = (login.pid, login.key.clone(), login.address.clone());
             let query = ask(&mut login, "SELECT pg_sleep(600)");
             // One request may come before the statement does; that is the protocol's own race.
             let cancel = async {
                 loop {
-                    connect::cancel(&target, &address, pid, &key, PATIENCE).await.unwrap();
+                    let request = connect::cancel(&target, &address, encrypted, (pid, &key), PATIENCE);
+                    request.await.unwrap();
                     tokio::task::yield_now().await;
                 }
             };
@@ -303,7 +316,7 @@ fn cancel_reaches_the_server_in_clear_and_over_tls() {
                 answer = query => answer,
                 () = cancel => unreachable!("ends with the statement"),
             };
-            assert_eq!(sqlstate, "57014", "{sslmode:?}");
+            assert_eq!(sqlstate, "57014", "{tls:?}");
         }
     });
 }

@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 
 use super::{Inner, Pool, registry::current_worker};
 use crate::proto::vars::{VarSet, Whose};
+use crate::server::ServerConn;
 use crate::server::connect::ConnectError;
 use crate::server::internal::{Lost, Refused};
-use crate::server::{ServerConn, ServerShared};
 
 /// Why a connection was closed that turned out dead.
 const BY_SERVER: &str = "closed by the server";
@@ -113,8 +113,7 @@ impl Checkout {
     pub fn cancel(&self, limit: Duration) {
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            let ServerShared { target, address, pid, key, .. } = &*shared;
-            let _ = crate::server::connect::cancel(target, address, *pid, key, limit).await;
+            let _ = shared.cancel(limit).await;
         });
     }
 

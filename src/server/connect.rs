@@ -250,8 +250,8 @@ pub async fn connect(target: &Target, timeout: Duration) -> Result<Login> {
     Box::pin(within(deadline, connect_any(target, deadline))).await
 }
 
-/// Sends a CancelRequest to where `login` went, over TLS if the target's connections use it, and waits
-/// until the server closes: it has dealt with the request then.
+/// Sends a CancelRequest to where `login` went, over TLS if the connection it is for is `encrypted`, whatever sslmode would choose
+/// today, and waits until the server closes: it has dealt with the request then.
 ///
 /// Cancel safety: dropping the future may leave the request sent or unsent.
 ///
@@ -260,12 +260,13 @@ pub async fn connect(target: &Target, timeout: Duration) -> Result<Login> {
 pub async fn cancel(
     target: &Target,
     address: &Address,
-    pid: i32,
-    key: &[u8],
+    encrypted: bool,
+    (pid, key): (i32, &[u8]),
     timeout: Duration,
 ) -> Result<()> {
+    let sslmode = if encrypted { SslMode::Require } else { SslMode::Disable };
     Box::pin(within(deadline(timeout), async {
-        let stream = open(&target.tls, &target.keepalive, address, target.tls.sslmode()).await?;
+        let stream = open(&target.tls, &target.keepalive, address, sslmode).await?;
         request_cancel(stream, pid, key).await
     }))
     .await

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use self::reported::{Reported, are_equal, report};
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
@@ -75,6 +75,17 @@ impl ServerShared {
     /// See [`ServerShared::note_end`].
     pub fn end(&self) -> Option<&str> {
         self.end.get().map(|why| &**why)
+    }
+
+    /// Sends it a cancel request, encrypted if it is itself, and waits until the server has dealt with that.
+    ///
+    /// Cancel safety: dropping the future may leave the request sent or unsent.
+    ///
+    /// # Errors
+    /// As [`connect::cancel`].
+    pub async fn cancel(&self, limit: Duration) -> Result<(), connect::ConnectError> {
+        let encrypted = self.tls.is_some();
+        connect::cancel(&self.target, &self.address, encrypted, (self.pid, &self.key), limit).await
     }
 
     /// The server reported a new value of `name`.
