@@ -329,9 +329,9 @@ impl Error {
         Self::new(Kind::ServerUnreachable, "cannot log in to the server").with_detail(why.to_owned())
     }
 
-    /// `auth_query` could not be asked, and why.
-    pub fn lookup_unreachable(why: &str) -> Self {
-        Self::new(Kind::ServerUnreachable, "auth_query could not be asked").with_detail(why.to_owned())
+    /// `auth_query` could not be asked. Why, where the server's address is in it, is not for a stranger.
+    pub fn lookup_unreachable() -> Self {
+        Self::new(Kind::ServerUnreachable, "auth_query could not be asked")
     }
 
     /// No server as target_session_attrs wants it within query_wait_timeout, and what the hosts are.

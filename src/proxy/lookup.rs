@@ -211,7 +211,7 @@ impl Proxy {
             true => format!("database \"{database}\" was paused longer than client_login_timeout"),
             false => "no answer within client_login_timeout".to_owned(),
         };
-        match asked.unwrap_or_else(|_| Err(Failed::Unreachable(late()))) {
+        match asked.unwrap_or_else(|_| Err(Failed::Late(late()))) {
             Ok(rows) => {
                 let found = found_in(&rows, &user);
                 if let Err(why) = &found {
@@ -219,7 +219,8 @@ impl Proxy {
                 }
                 Ok(found.unwrap_or(Found::Failed))
             }
-            Err(Failed::Unreachable(why)) => Err(Error::lookup_unreachable(&why)),
+            Err(Failed::Unreachable(why)) => Err(Error::lookup_unreachable().with_log(why)),
+            Err(Failed::Late(why)) => Err(Error::lookup_unreachable().with_detail(why)),
             Err(Failed::Refused(why)) => {
                 events::lookup_failed(&database, &why);
                 Ok(Found::Failed)
@@ -279,6 +280,7 @@ async fn connection<'a>(
 /// Why there are no rows.
 enum Failed {
     Unreachable(String),
+    Late(String),
     Refused(String),
 }
 
