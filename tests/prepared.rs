@@ -1177,6 +1177,52 @@ fn a_plan_whose_result_changed_is_refused_as_direct_and_heals_with_a_new_parse()
     }
 }
 
+/// What two clients are answered, the first of which has another table by that name for a while.
+fn one_of_two_has_another_table(port: u16, database: &str, sql: &str, around: &[[&str; 2]]) -> Vec<String> {
+    let (mut one, mut other) = (Raw::login(port, database), Raw::login(port, database));
+    let mut seen = Vec::new();
+    let mut see = |messages: &[Message]| seen.push(comparable(messages));
+    for raw in [&mut one, &mut other] {
+        prepare(raw, "s", sql);
+        ask(raw, |o| f::put_target(o, f::DESCRIBE, b'S', b"s"));
+        (0..3).for_each(|_| see(&ask(raw, |o| put_run(o, "s", &[]))));
+    }
+    for [before, after] in around {
+        before.split("; ").for_each(|text| drop(one.query(text)));
+        (0..2).for_each(|_| see(&ask(&mut one, |o| (0..2).for_each(|_| put_run(o, "s", &[])))));
+        // Who holds a lock is not waited for.
+        let meanwhile = if before.contains("ALTER") { 0 } else { 3 };
+        (0..meanwhile).for_each(|_| see(&ask(&mut other, |o| put_run(o, "s", &[]))));
+        after.split("; ").for_each(|text| drop(one.query(text)));
+        for raw in [&mut one, &mut other] {
+            (0..3).for_each(|_| see(&ask(raw, |o| put_run(o, "s", &[]))));
+        }
+    }
+    seen
+}
+
+#[test]
+fn another_table_of_one_client_fails_the_statements_of_no_other() {
+    let around = [
+        ["CREATE TEMP TABLE t (b text)", "DROP TABLE pg_temp.t"],
+        ["BEGIN; SET LOCAL search_path = other", "ROLLBACK"],
+        ["SET search_path = other", "RESET search_path"],
+        ["BEGIN; ALTER TABLE public.u ADD b int", "ROLLBACK"],
+    ];
+    for sql in ["SELECT * FROM t", "SELECT * FROM u", "INSERT INTO t VALUES (2) RETURNING *"] {
+        let (server, proxy, database) = rotating("");
+        server.psql(
+            &database,
+            "CREATE TABLE t AS SELECT 1 AS a; CREATE TABLE u AS SELECT 1 AS a; CREATE SCHEMA other; CREATE TABLE other.t (b text)",
+        );
+        let expected = one_of_two_has_another_table(server.port(), &database, sql, &around);
+        server.psql(&database, "TRUNCATE t; INSERT INTO t VALUES (1)");
+        let seen = one_of_two_has_another_table(proxy.port(), &database, sql, &around);
+        assert!(expected.iter().any(|one| one.contains("0A000")), "{expected:?}");
+        assert_eq!(seen, expected, "{sql}");
+    }
+}
+
 /// The types of a statement's parameters, as the server says them.
 fn types(raw: &mut Raw, name: &str) -> Vec<u8> {
     let messages = ask(raw, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes()));

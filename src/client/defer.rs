@@ -448,7 +448,7 @@ impl Session {
                 b::PARAMETER_DESCRIPTION => {
                     self.state.recv_params(*statement, Some(body), Answer::Skip, &mut server.names);
                 }
-                _ => self.state.recv_shape(*statement, Some(body), Answer::Skip),
+                _ => self.state.recv_shape(*statement, Some(body), Answer::Skip, &mut server.names),
             }
         }
     }

@@ -138,12 +138,12 @@ impl Together {
 
     /// Do the rows look as whoever prepared `statement` was told, if anybody was?
     pub fn is_as_told(&self, statement: &Statement) -> bool {
-        !statement.is_stale() && statement.shape.get().is_none_or(|told| *told == self.shape)
+        statement.shape.get().is_none_or(|told| *told == self.shape)
     }
 
     /// As [`Together::is_as_told`]; from here on somebody was.
     pub fn tell(&self, statement: &Statement) -> bool {
-        !statement.is_stale() && *statement.shape.get_or_init(|| self.shape) == self.shape
+        *statement.shape.get_or_init(|| self.shape) == self.shape
     }
 }
 

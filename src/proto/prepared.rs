@@ -222,8 +222,8 @@ impl Statement {
         self.params.get().is_some_and(|told| *told != self.types)
     }
 
-    /// The text no longer means what it meant when it was described: its rows look different now. Who prepared it
-    /// before gets PostgreSQL's error for that; who prepares the same text from here on gets another statement.
+    /// Somewhere its rows did not look as they were described: a table was changed, or a session has another one by that name. Who
+    /// prepares the same text from here on gets another statement; who has it is told PostgreSQL's error where that is so still.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }
@@ -669,11 +669,21 @@ impl ClientNames {
     }
 }
 
+/// What is known of a statement that a server connection holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// It was parsed.
+    Parsed,
+    /// Its parameters were compared with what was told of it, and are the same.
+    AsTold,
+    /// Its rows were, and are not; or nobody knows.
+    Otherwise,
+}
+
 /// What one server connection holds, oldest use first.
 #[derive(Debug, Default)]
 pub struct ServerNames {
-    /// With true, where its parameters were compared with what was told of it, and are the same.
-    held: HashMap<u64, bool, ahash::RandomState>,
+    held: HashMap<u64, Held, ahash::RandomState>,
     order: VecDeque<u64>,
     /// Which Parse made the unnamed statement that is there now, or which Close left none; see `unnamed_parsed`.
     pub unnamed: Option<u64>,
@@ -688,12 +698,22 @@ impl ServerNames {
 
     /// The statement is there, and its parameters were compared with what was told of it.
     pub fn holds_as_told(&self, id: u64) -> bool {
-        self.held.get(&id) == Some(&true)
+        self.held.get(&id) == Some(&Held::AsTold)
+    }
+
+    /// The statement is there, and its rows do not look as was told: it has to be parsed again before it is used.
+    pub fn holds_otherwise(&self, id: u64) -> bool {
+        self.held.get(&id) == Some(&Held::Otherwise)
     }
 
     /// They were found to be the same.
     pub fn is_as_told(&mut self, id: u64) {
-        self.held.entry(id).and_modify(|as_told| *as_told = true);
+        self.held.entry(id).and_modify(|held| *held = Held::AsTold);
+    }
+
+    /// Its rows look different here.
+    pub fn is_otherwise(&mut self, id: u64) {
+        self.held.entry(id).and_modify(|held| *held = Held::Otherwise);
     }
 
     /// Number of statements held.
@@ -716,15 +736,15 @@ impl ServerNames {
         {
             closed.extend(self.order.remove(at).filter(|oldest| self.held.remove(oldest).is_some()));
         }
-        if self.held.insert(id, false).is_none() {
+        if self.held.insert(id, Held::Parsed).is_none() {
             self.order.push_back(id);
         }
         closed
     }
 
-    /// It was not closed after all: the next one to go.
+    /// It was not closed after all: the next one to go. It may have been closed for what it is.
     fn put_back(&mut self, id: u64) {
-        if self.held.insert(id, false).is_none() {
+        if self.held.insert(id, Held::Otherwise).is_none() {
             self.order.push_front(id);
         }
     }

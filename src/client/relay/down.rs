@@ -236,7 +236,7 @@ impl State {
                 self.recv_params(asked, (rest == 0).then_some(body), answer, names);
             }
             b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
-                self.recv_shape(asked, (rest == 0).then_some(body), answer);
+                self.recv_shape(asked, (rest == 0).then_some(body), answer, names);
             }
             b::COMMAND_COMPLETE => {
                 if self.ties.taint.intersects(MOVES_NAMES) {

@@ -95,7 +95,7 @@ impl State {
     }
 
     /// RowDescription or NoData (`body` is empty) was taken in for a statement. `None`: it is too long to be looked at.
-    pub fn recv_shape(&mut self, id: u32, body: Option<&[u8]>, answer: Answer) {
+    pub fn recv_shape(&mut self, id: u32, body: Option<&[u8]>, answer: Answer, names: &mut ServerNames) {
         // Those before it were struck by an error.
         let Some(at) = self.shapes.described.iter().position(|s| s.id as u32 == id) else { return };
         let Some(statement) = self.shapes.described.drain(..=at).next_back() else { return };
@@ -109,7 +109,10 @@ impl State {
             return;
         }
         statement.make_stale();
-        if answer == Answer::Forward {
+        names.is_otherwise(statement.id);
+        if answer != Answer::Forward {
+            self.shapes.otherwise = Some(statement.id);
+        } else {
             // This client was told just now how the rows look.
             if let Some(new) = self.declared(&statement, &statement.types) {
                 new.shape.get_or_init(|| shape);
@@ -149,7 +152,8 @@ impl State {
             server.refused_to_write();
         }
         if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
-            // Who prepares the same text again gets a new statement; what has no name of ours goes with the connection.
+            // Who prepares the same text again gets a new statement, and the server says of the others'; what has no name of ours goes
+            // with the connection.
             match self.names.find(asked) {
                 Some(statement) => statement.make_stale(),
                 None => {

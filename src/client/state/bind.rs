@@ -147,15 +147,16 @@ impl State {
             self.refuse_bytes(Kind::Bind, server);
             return Taken::Drop;
         };
+        let was_asked = self.shapes.otherwise.take() == Some(statement.id);
         // It may be another one now.
         if let Some(taken) = self.judged_again(Kind::Bind, bind.name, &statement, server) {
             return taken;
         }
-        if self.asks_for_description(&statement, server) {
+        if !was_asked && self.asks_for_description(&statement, server) {
             return Taken::Later;
         }
         self.counts.binds += 1;
-        if statement.is_stale() && server.pipeline.status() != TransactionStatus::Failed {
+        if was_asked && server.pipeline.status() != TransactionStatus::Failed {
             self.refuse(Kind::Bind, Error::stale_plan(), server);
             return Taken::Drop;
         }

@@ -398,6 +398,8 @@ pub struct Shapes {
     pub described: VecDeque<Arc<Statement>>,
     /// The statement of the unnamed portal, when its description is not known yet.
     pub bound: Option<Arc<Statement>>,
+    /// The statement (its id) that was asked about for the message at hand, and whose rows look different here.
+    pub otherwise: Option<u64>,
     /// The unnamed statement (its id) whose parameters' types the client was told.
     pub unnamed_told: Option<u64>,
     /// Statements with names of which it was.

@@ -437,13 +437,19 @@ impl State {
         server: &mut ServerConn,
     ) -> bool {
         let returns_rows = || statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
+        let is_otherwise = server.names.holds_otherwise(statement.id);
         let is_known = if statement.was_told_open() {
             server.names.holds_as_told(statement.id)
         } else {
-            !returns_rows() || server.names.holds(statement.id)
+            !is_otherwise && (!returns_rows() || server.names.holds(statement.id))
         };
-        if is_known || statement.is_stale() || server.pipeline.status() == TransactionStatus::Failed {
+        if is_known || server.pipeline.status() == TransactionStatus::Failed {
             return false;
+        }
+        if is_otherwise {
+            // It may have been parsed in a session with another table by that name, or in a block that was rolled back.
+            server.names.forget(statement.id);
+            server.put_close(statement.id, &mut self.names, Action::Skip);
         }
         self.ensure_for_client(statement, server);
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
@@ -508,7 +514,8 @@ impl State {
                 if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
                     return Ok(taken);
                 }
-                let is_compared = !name.is_empty() && statement.was_told_open();
+                let was_asked = self.shapes.otherwise.take() == Some(statement.id);
+                let is_compared = !name.is_empty() && !was_asked && statement.was_told_open();
                 if is_compared && self.asks_for_description(&statement, server) {
                     return Ok(Taken::Later);
                 }
