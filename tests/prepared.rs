@@ -1223,6 +1223,27 @@ fn another_table_of_one_client_fails_the_statements_of_no_other() {
     }
 }
 
+/// What one client's `search_path` leads to settles no parameter of another's, who prepared the same text and was told nothing of it.
+#[test]
+fn a_search_path_of_one_client_types_the_parameters_of_no_other() {
+    let (server, proxy, database) = rotating("");
+    server.psql(&database, "CREATE TABLE t (b text); CREATE SCHEMA other; CREATE TABLE other.t (b int)");
+    let (mut one, mut other) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+    for raw in [&mut one, &mut other] {
+        prepare(raw, "s", "INSERT INTO t VALUES ($1)");
+    }
+    one.rows("SET search_path = other");
+    (0..6).for_each(|_| drop(ask(&mut one, |o| put_run(o, "s", &["5"]))));
+    // Where a COPY would go is asked for beside that.
+    let known = || Raw::login(proxy.port(), "pgsluice").rows("SHOW COALESCE_TABLES");
+    let other_is_known = || known().iter().flatten().flatten().any(|value| value == "other.t").then_some(());
+    poll(PATIENCE, other_is_known).unwrap_or_else(|| panic!("{:?}", known()));
+    for _ in 0..6 {
+        assert_eq!(tags(&ask(&mut other, |o| put_run(o, "s", &["007"]))), "2CZ");
+    }
+    assert_eq!(server.psql(&database, "SELECT count(*) FROM t WHERE b = '007'").trim(), "6");
+}
+
 /// The types of a statement's parameters, as the server says them.
 fn types(raw: &mut Raw, name: &str) -> Vec<u8> {
     let messages = ask(raw, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes()));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::limits::NAME_BYTES_MAX;
+use crate::proto::vars::VarSet;
 use crate::sql::block::Word;
 use crate::sql::effects::{Effects, is_read_plainly};
 use crate::sql::insert::{Lifted, NotPourable, Tail, lift, quick_reject};
@@ -119,6 +120,11 @@ fn types_of_one_row(types: &[u8], rows: usize, params: usize) -> Option<&[u8]> {
     same.then_some(if rows == 1 { types } else { first })
 }
 
+/// What a text with a name is parsed under, as far as it matters to what the text means.
+pub fn settings_of_texts(vars: &VarSet, std_strings: bool) -> u64 {
+    vars.answer_class ^ u64::from(std_strings)
+}
+
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Statement {
@@ -158,6 +164,16 @@ impl Statement {
     pub fn reads_settings(&self) -> bool {
         let mut quotes = memchr::memchr2_iter(b'\'', b'$', &self.query);
         quotes.any(|at| self.query[at] == b'\'' || !self.query.get(at + 1).is_some_and(u8::is_ascii_digit))
+    }
+
+    /// A parameter stands in its text, perhaps, whose type was not declared: the table that `search_path` leads to settles it.
+    pub fn leaves_types_open(&self) -> bool {
+        memchr::memchr_iter(b'$', &self.query).any(|at| {
+            let digits = self.query[at + 1..].iter().take_while(|byte| byte.is_ascii_digit());
+            let number = digits.fold(0, |n: usize, digit| n.saturating_mul(10) + usize::from(digit - b'0'));
+            let declared = number.checked_sub(1).and_then(|index| self.types.chunks_exact(4).nth(index));
+            number > 0 && declared.is_none_or(|oid| oid == [0; 4])
+        })
     }
 
     fn build(

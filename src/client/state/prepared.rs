@@ -11,7 +11,9 @@ use crate::client::session::unnamed_statement;
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, PREPARED_NAMES_MAX, PREPARED_TEXT_BYTES_MAX};
 use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::{NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements, told_apart};
+use crate::proto::prepared::{
+    NO_ROWS, SERVER_NAME_PREFIX, Statement, Statements, settings_of_texts, told_apart,
+};
 use crate::server::ServerConn;
 use crate::sql::block::{may_end, returns_nothing};
 use crate::sql::effects::Effects;
@@ -306,7 +308,7 @@ impl State {
     }
 
     fn settings_of_texts(&self) -> u64 {
-        self.vars.want.answer_class ^ u64::from(self.std_strings())
+        settings_of_texts(&self.vars.want, self.std_strings())
     }
 
     /// What only its transaction knows no class can name: a class of its own. 0: there is nothing.
@@ -333,7 +335,12 @@ impl State {
         let Some(&before) = statement.settings.get().filter(|before| **before != now) else {
             return statement;
         };
-        if server.names.holds(statement.id) || !statement.reads_settings() {
+        if server.names.holds(statement.id) {
+            return statement;
+        }
+        // One for each transaction that has settings of its own would be too many for what types alone are.
+        let is_open = || statement.leaves_types_open() && !self.is_apart(&statement.query);
+        if !statement.reads_settings() && !is_open() {
             return statement;
         }
         let Statement { query, types, class, .. } = &*statement;

@@ -8,7 +8,7 @@ use crate::coalesce::catalog::{self, Reason};
 use crate::coalesce::plan::{self, Context, InsertPlan};
 use crate::coalesce::tables::{Seen, Tables};
 use crate::pool::{Checkout, Pool};
-use crate::proto::prepared::Statement;
+use crate::proto::prepared::{Statement, settings_of_texts};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::internal::{Lost, Reply};
 use crate::sql::cast::OtherType;
@@ -172,7 +172,7 @@ impl Question {
             }
             Self::Literals(..) => (plan::plan_literals(table, target, context)?, None, None),
             Self::Prepared(statement) => {
-                let reply = asker.describe(statement, statement.is_shared()).await?;
+                let reply = asker.describe(statement, asker.may_keep(statement)).await?;
                 let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
                 let types = types.unwrap_or_default().to_vec();
                 if statement.params.get().is_some_and(|told| **told != *types) {
@@ -211,6 +211,8 @@ pub(super) struct Asker<'a> {
     vars: Arc<VarSet>,
     /// What sessions agree on that are told the same.
     class: u64,
+    /// The settings that a named statement would be parsed under.
+    texts: u64,
     server: Option<Checkout>,
 }
 
@@ -221,8 +223,15 @@ impl<'a> Asker<'a> {
         let lock_timeout = pool.settings.load().coalesce.lock_timeout.as_millis().to_string();
         let own =
             [("lock_timeout", lock_timeout.as_str()), ("statement_timeout", THOUGHT_MAX), ("jit", "off")];
+        let texts = settings_of_texts(vars, true);
         let vars = pool.shared().vars.intern(vars.iter().chain(own));
-        Self { pool, vars, class, server: None }
+        Self { pool, vars, class, texts, server: None }
+    }
+
+    /// May it be prepared here for its clients? Parsed under other settings than theirs it would mean something else to them: types of
+    /// its parameters, which table a name is.
+    fn may_keep(&self, statement: &Statement) -> bool {
+        statement.is_shared() && statement.settings.get().is_none_or(|own| *own == self.texts)
     }
 
     fn max(&self) -> usize {
