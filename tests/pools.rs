@@ -116,6 +116,19 @@ fn who_waits_too_long_is_told_which_setting_governs_it() {
     }
 }
 
+/// `server_connect_timeout` has not given it up yet.
+#[test]
+fn who_waits_too_long_for_a_server_that_does_not_answer_is_told_so() {
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let entry = format!("port = {port}\npool_size = 1");
+    let proxy =
+        Proxy::to(Postgres::shared(), "query_wait_timeout = 1\nserver_connect_timeout = 600", &entry, "");
+    let error = login_error(&proxy, "postgres", "any");
+    assert_eq!(error.sqlstate(), "08001", "{}", error.outline());
+    assert!(error.field(b'D').contains("server_connect_timeout"), "{}", error.outline());
+}
+
 #[test]
 fn who_waits_too_long_is_told_which_limit_is_reached() {
     let server = Postgres::shared();

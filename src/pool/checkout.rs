@@ -310,7 +310,9 @@ impl Pool {
 
     /// What is in the way of who has waited so long.
     fn why_busy(&self, inner: &Inner, startup: Option<&Arc<VarSet>>, waited: Duration) -> Busy {
-        match inner.queue.why(startup) {
+        // While there is none that could become free, it is the server that keeps everybody waiting.
+        let unanswered = || inner.queue.unanswered().filter(|_| inner.total == 0).map(Arc::new);
+        match inner.queue.why(startup).or_else(unanswered) {
             Some(error) => Busy::Unreachable(error),
             None => self.full_by(inner, waited).map_or(Busy::Other, Busy::Full),
         }

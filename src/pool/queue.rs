@@ -145,6 +145,12 @@ impl Queue {
         own.or_else(|| self.trouble.why.clone())
     }
 
+    /// The login that has been under way longest, in place of why one failed.
+    pub(super) fn unanswered(&self) -> Option<ConnectError> {
+        let began = self.logins.iter().map(|login| login.began).min()?;
+        Some(ConnectError::Unanswered(began.elapsed()))
+    }
+
     /// Somebody waits for a connection that is for this.
     pub(super) fn waits_for(&self, startup: Option<&Arc<VarSet>>) -> bool {
         self.mate(startup).is_some()

@@ -152,6 +152,8 @@ pub enum ConnectError {
     Greeting(String),
     /// The deadline passed.
     Timeout,
+    /// It has not yet; so long is the login under way.
+    Unanswered(Duration),
 }
 
 impl ConnectError {
@@ -184,7 +186,8 @@ impl ConnectError {
             },
             Self::Auth(_) => Concerns::Asked,
             Self::Network(_) | Self::Tls(_) | Self::Unfit { .. } => Concerns::Server,
-            Self::Lost(_) | Self::Protocol(_) | Self::Greeting(_) | Self::Timeout => Concerns::Unknown,
+            Self::Lost(_) | Self::Protocol(_) | Self::Greeting(_) => Concerns::Unknown,
+            Self::Timeout | Self::Unanswered(_) => Concerns::Unknown,
         }
     }
 }
@@ -206,6 +209,11 @@ impl fmt::Display for ConnectError {
             Self::Timeout => {
                 f.write_str("the server did not complete the login in time (server_connect_timeout)")
             }
+            Self::Unanswered(time) => write!(
+                f,
+                "the server has not completed a login that began {:.1} s ago (server_connect_timeout)",
+                time.as_secs_f64()
+            ),
         }
     }
 }
@@ -404,7 +412,10 @@ fn tries_next(error: &ConnectError) -> bool {
         | ConnectError::Unfit { .. }
         | ConnectError::Timeout => true,
         ConnectError::Server(_) => error.sqlstate() == Some(b"57P03"),
-        ConnectError::Protocol(_) | ConnectError::Auth(_) | ConnectError::Greeting(_) => false,
+        ConnectError::Protocol(_)
+        | ConnectError::Auth(_)
+        | ConnectError::Greeting(_)
+        | ConnectError::Unanswered(_) => false,
     }
 }
 
