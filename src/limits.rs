@@ -121,6 +121,12 @@ pub const AUDIT_QUEUE_EVENTS: usize = 4096;
 /// How long the end of the process waits for the audit's last lines.
 pub const AUDIT_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// Lines of the log that wait for a journal that hangs (some 150 bytes each); what comes on top is counted as lost.
+pub const LOG_QUEUE_BYTES: usize = 1024 * 1024;
+
+/// How long the end of the process waits for the log's last lines.
+pub const LOG_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Connections over HTTP at a time; for one more the oldest is closed.
 pub const HTTP_CONNECTIONS_MAX: usize = 16;
 

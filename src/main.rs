@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use pgsluice::config::{self, Problem};
+use pgsluice::limits::LOG_LAST_LINES;
 use pgsluice::quickstart::{self, Options};
 use pgsluice::review::{self, Sender};
 use pgsluice::settings::Settings;
@@ -104,17 +105,19 @@ fn serve(path: &Path) -> bool {
         Err(problems) => return refuse(&problems),
     };
     let general = &loaded.settings.general;
-    telemetry::init(general.log_format, &general.log_level);
+    if let Err(error) = telemetry::init(general.log_format, &general.log_level) {
+        eprintln!("pgsluice: no thread for the log: {error}");
+        return false;
+    }
     for notice in &loaded.notices {
         tracing::warn!("{notice}");
     }
-    match proxy::serve(loaded.settings, path.to_owned()) {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::error!("{error}");
-            false
-        }
+    let served = proxy::serve(loaded.settings, path.to_owned());
+    if let Err(error) = &served {
+        tracing::error!("{error}");
     }
+    telemetry::flush(LOG_LAST_LINES);
+    served.is_ok()
 }
 
 /// Prints the effective settings on standard output, and what has no effect on standard error.

@@ -114,6 +114,21 @@ fn a_log_that_takes_nothing_keeps_nobody_out() {
     }
 }
 
+/// More than the pipe holds, in lines for each statement.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let server = Postgres::shared();
+    let general = "log_level = \"trace\"";
+    let mut proxy = Proxy::start_with_a_stalled_log(&Proxy::config(server, general, "", ""));
+    for _ in 0..400 {
+        let mut client = Raw::login(proxy.port(), "postgres");
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+        client.terminate();
+    }
+    proxy.terminate();
+    assert!(proxy.wait_end().success());
+}
+
 #[test]
 fn what_stops_the_start_is_logged_in_the_form_that_was_asked_for() {
     // Somebody else has the port: the start fails whatever else the machine can do.

@@ -153,6 +153,11 @@ pub fn session_ended(who: Who<'_>, why: &str) {
     );
 }
 
+/// So many lines of the log found no place: what takes them was too slow.
+pub fn log_lines_lost(lines: u64) {
+    tracing::warn!(lines, "lines of the log were lost: standard error is not read");
+}
+
 /// Audit events can't be written any more; said once, until one can.
 pub fn audit_failed(why: &dyn Display) {
     tracing::error!(error = %OneLine(why), "audit events can't be written (audit_file)");

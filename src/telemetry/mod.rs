@@ -5,29 +5,39 @@ pub mod events;
 pub mod exposition;
 pub mod histogram;
 pub mod html;
+mod log;
 pub mod request;
 pub mod time;
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
 
+use self::log::Lines;
 use crate::settings::LogFormat;
 
 /// What the log lets through, once it has begun.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
+/// Its thread.
+static LINES: OnceLock<Lines> = OnceLock::new();
+
 /// Starts the structured log on standard error; call it once, before any room logs.
 ///
 /// `level` is `log_level`: error, warn, info, debug or trace; any other word is info. A second call, or one
 /// in a process that has a subscriber already, changes nothing.
-pub fn init(format: LogFormat, level: &str) {
+///
+/// # Errors
+/// Its thread can't be started.
+pub fn init(format: LogFormat, level: &str) -> std::io::Result<()> {
+    let lines = Lines::start(std::io::stderr())?;
     let (level, handle) = reload::Layer::new(filter(level));
     // A line that a full disk or a closed pipe did not take is lost. The library would tell standard error so, and panic there.
-    let log = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false).with_target(false);
+    let log = fmt::layer().with_writer(lines.clone()).log_internal_errors(false).with_target(false);
     let log_above = tracing_subscriber::registry().with(level);
     let begun = match format {
         LogFormat::Text => {
@@ -39,6 +49,15 @@ pub fn init(format: LogFormat, level: &str) {
     // Otherwise the embedding process has its own log, which is as good.
     if begun.is_ok() {
         let _ = LEVEL.set(handle);
+        let _ = LINES.set(lines);
+    }
+    Ok(())
+}
+
+/// Waits until every line so far was written or lost, at most for `limit`. Blocks.
+pub fn flush(limit: Duration) {
+    if let Some(lines) = LINES.get() {
+        lines.flush(limit);
     }
 }
 

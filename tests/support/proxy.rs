@@ -60,6 +60,15 @@ impl Proxy {
         Self::start_below(&below, config, &[])
     }
 
+    /// As [`Self::start`], with a log into a pipe that stays open and is not read.
+    pub fn start_with_a_stalled_log(config: &str) -> Self {
+        let script = r#"mkfifo "$1" && exec 3<>"$1" && rm "$1" && shift && exec "$@" 2>&3"#;
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let fifo = dir.path().join("fifo").display().to_string();
+        let below = ["/bin/sh", "-c", script, "stalled", &fifo].map(str::to_owned);
+        Self::start_below(&below, config, &[])
+    }
+
     /// `below` runs the proxy as its own last act.
     fn start_below(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let mut tries = 0;

@@ -1,0 +1,139 @@
+//! The log's thread: whoever logs never waits for what takes its lines.
+//!
+//! Owns: the lines that wait, and the count of those that found no place. Never: what a line says.
+//!
+//! Standard error may be a pipe that nobody reads: a journal that hangs, a terminal that was stopped. What does not fit into the
+//! queue is lost and counted, and said once there is room again.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::events;
+use crate::limits::LOG_QUEUE_BYTES;
+
+enum Order {
+    Write(Box<[u8]>),
+    /// Everything before this was dealt with.
+    Tell(SyncSender<()>),
+}
+
+/// Where lines are left for the thread.
+#[derive(Debug, Clone)]
+pub(super) struct Lines {
+    queue: Sender<Order>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes of the lines that wait.
+    waiting: AtomicUsize,
+    /// Lines that found no place, and that no line has told of yet.
+    lost: AtomicU64,
+}
+
+impl Lines {
+    /// Starts the thread that writes to `sink`.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<Self> {
+        let (queue, orders) = channel();
+        let shared = Arc::new(Shared::default());
+        let lines = Self { queue, shared: Arc::clone(&shared) };
+        std::thread::Builder::new().name("pgsluice-log".into()).spawn(move || run(sink, &orders, &shared))?;
+        Ok(lines)
+    }
+
+    /// Waits until every line so far was dealt with, at most for `limit`; false if it was not. Blocks.
+    pub(super) fn flush(&self, limit: Duration) -> bool {
+        let (told, heard) = sync_channel(1);
+        self.queue.send(Order::Tell(told)).is_ok() && heard.recv_timeout(limit).is_ok()
+    }
+}
+
+fn run(mut sink: impl Write, orders: &Receiver<Order>, shared: &Shared) {
+    while let Ok(order) = orders.recv() {
+        match order {
+            Order::Write(line) => {
+                // What a full disk or a closed pipe does not take is lost.
+                let _ = sink.write_all(&line);
+                shared.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+                let lost = shared.lost.swap(0, Ordering::Relaxed);
+                if lost > 0 {
+                    events::log_lines_lost(lost);
+                }
+            }
+            Order::Tell(told) => {
+                let _ = told.send(());
+            }
+        }
+    }
+}
+
+impl Write for &Lines {
+    /// One line, whole: the library writes each event at once.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let Shared { waiting, lost } = &*self.shared;
+        if waiting.fetch_add(line.len(), Ordering::Relaxed) > LOG_QUEUE_BYTES
+            || self.queue.send(Order::Write(line.into())).is_err()
+        {
+            waiting.fetch_sub(line.len(), Ordering::Relaxed);
+            lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a line for each turn that it is given.
+    struct Gate(Receiver<()>);
+
+    impl Write for Gate {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_logs_never_waits_and_what_is_lost_is_counted() {
+        let (open, gate) = channel();
+        let lines = Lines::start(Gate(gate)).unwrap();
+        let line = [b'x'; 1024];
+        let fit = LOG_QUEUE_BYTES / line.len() + 1;
+        for _ in 0..fit + 3 {
+            (&lines).write_all(&line).unwrap();
+        }
+        assert_eq!(lines.shared.lost.load(Ordering::Relaxed), 3);
+        assert!(!lines.flush(Duration::from_millis(1)));
+        drop(open);
+        assert!(lines.flush(Duration::from_secs(600)));
+        assert_eq!(lines.shared.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(lines.shared.lost.load(Ordering::Relaxed), 0);
+    }
+}
