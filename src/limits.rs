@@ -13,6 +13,16 @@ pub const PROXY_HEADER_BYTES_MAX: usize = 2048;
 /// Longest message accepted from a client before it has logged in (bytes): PostgreSQL's `PG_MAX_AUTH_TOKEN_LENGTH`.
 pub const AUTH_MESSAGE_BYTES_MAX: usize = 65_535;
 
+/// Longest message taken from a directory (bytes). The answers to a bind, and to a search that asks for no attributes, hold a name
+/// and a remark.
+pub const LDAP_MESSAGE_BYTES_MAX: usize = 32 << 10;
+
+/// How deep a search filter may be nested.
+pub const LDAP_FILTER_DEPTH_MAX: usize = 32;
+
+/// Longest that a directory is waited for, all servers tried and all of its answers counted.
+pub const LDAP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Longest message of the small kinds that must be whole to be understood (ReadyForQuery,
 /// ParameterStatus, names in Bind, Describe, Close ...), in bytes.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 1 << 20;

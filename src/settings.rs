@@ -30,6 +30,8 @@ pub struct Settings {
     pub hba: Vec<HbaRule>,
     /// Maps of `auth_ident_file`: what each of their lines allows.
     pub ident: BTreeMap<String, Vec<Mapping>>,
+    /// `auth_ldap_options`, understood; used when `auth_type = "ldap"`.
+    pub ldap: Option<Arc<Ldap>>,
     /// `[peers.ID]`, those with our own id too.
     pub peers: BTreeMap<u16, Peer>,
     /// `[policy]`, the global one.
@@ -189,6 +191,8 @@ pub struct General {
     pub auth_hba_file: Option<PathBuf>,
     /// The path of the file with name maps.
     pub auth_ident_file: Option<PathBuf>,
+    /// The directory's options as they were written; they may hold a password.
+    pub auth_ldap_options: Option<Secret>,
     /// Who asks the server for secrets of users that are not in auth_file; `None`: nobody does.
     pub auth_user: Option<String>,
     /// What is asked.
@@ -326,6 +330,7 @@ impl Default for General {
             auth_file: None,
             auth_hba_file: None,
             auth_ident_file: None,
+            auth_ldap_options: None,
             auth_user: None,
             auth_query: AUTH_QUERY.into(),
             auth_dbname: None,
@@ -566,6 +571,8 @@ pub enum AuthType {
     Cert,
     /// The operating system's word for who is at the other end of a Unix socket.
     Peer,
+    /// The password in clear, which a directory is asked about.
+    Ldap,
     /// By the rules of `auth_hba_file`.
     Hba,
 }
@@ -615,6 +622,68 @@ pub struct HbaRule {
     pub method: Option<AuthType>,
     /// `map=`, for `cert` and `peer`: who may be whom; `None`: each only itself.
     pub map: Option<String>,
+    /// The directory, for `ldap`; `None` for the others.
+    pub ldap: Option<Arc<Ldap>>,
+}
+
+/// A directory that knows the users' passwords (LDAP), in PostgreSQL's options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ldap {
+    /// Names or addresses, tried in this order; at least one.
+    pub servers: Vec<String>,
+    /// Their port.
+    pub port: u16,
+    /// Whether and when TLS begins.
+    pub encryption: LdapEncryption,
+    /// Who the user is in the directory.
+    pub name: LdapName,
+}
+
+/// How the way to a directory is encrypted. With TLS its certificate is checked against the machine's authorities, its name too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LdapEncryption {
+    /// Not at all: passwords cross the network in clear.
+    Clear,
+    /// `ldaptls=1`: by the extended operation StartTLS.
+    StartTls,
+    /// `ldapscheme=ldaps`: from the first byte.
+    Tls,
+}
+
+/// How a user's name becomes that of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LdapName {
+    /// `ldapprefix`, the user, `ldapsuffix`.
+    Made {
+        /// What stands before the user.
+        prefix: String,
+        /// What stands behind it.
+        suffix: String,
+    },
+    /// It is looked for; there must be one such entry.
+    Searched {
+        /// `ldapbasedn`
+        base: String,
+        /// How deep.
+        scope: LdapScope,
+        /// `ldapsearchfilter`, or what `ldapsearchattribute` means; `$username` stands for the user.
+        filter: String,
+        /// `ldapbinddn`, who looks; empty: nobody in particular.
+        bind_dn: String,
+        /// `ldapbindpasswd`
+        bind_password: Secret,
+    },
+}
+
+/// How deep below its base a search goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LdapScope {
+    /// The base itself.
+    Base,
+    /// What is right below it.
+    One,
+    /// All below it, and itself.
+    Sub,
 }
 
 /// One line of a map in `auth_ident_file`.

@@ -947,6 +947,7 @@ fn hba_rules_choose_the_method() {
     block_on(async {
         let rule = |line, transport, user: &str, method| HbaRule {
             map: None,
+            ldap: None,
             line,
             transport,
             databases: vec!["app".into()],

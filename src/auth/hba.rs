@@ -85,6 +85,7 @@ mod tests {
             address: address.map(|(ip, prefix)| (ip.parse().unwrap(), prefix)),
             method: Some(AuthType::Trust),
             map: None,
+            ldap: None,
         }
     }
 

@@ -14,6 +14,7 @@
 //! the verdict at its end is fixed.
 
 pub mod hba;
+pub mod ldap;
 pub mod md5;
 pub mod scram;
 
@@ -150,7 +151,7 @@ impl Account<'_> {
     /// The exchange for `method`; `None` if the method asks for no password.
     pub fn exchange(&self, method: AuthType) -> Option<Exchange> {
         match (method, self.secret.as_ref()) {
-            (AuthType::Plain, _) => Some(Exchange::Cleartext),
+            (AuthType::Plain | AuthType::Ldap, _) => Some(Exchange::Cleartext),
             (AuthType::Md5, Secret::Scram(_)) | (AuthType::ScramSha256, _) => Some(Exchange::Scram),
             (AuthType::Md5, _) => Some(Exchange::Md5),
             (AuthType::Trust | AuthType::Cert | AuthType::Peer | AuthType::Hba, _) => None,

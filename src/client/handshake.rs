@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
+use super::ldap;
 use crate::auth::hba::{self, Asker};
 use crate::auth::scram::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
 use crate::auth::{Account, Auth, Credential, Exchange, Found};
@@ -31,7 +32,7 @@ use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
 use crate::pool::PoolKey;
-use crate::settings::{AuthType, General, Mapping, Secret, Settings};
+use crate::settings::{AuthType, General, Ldap, Mapping, Secret, Settings};
 use crate::telemetry::audit::Source;
 use crate::wire::backend::{self, Report, put_report};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -514,11 +515,11 @@ impl Unauthenticated {
 
     /// `auth_type`, or that of the HBA rule for this self.
     pub fn method(&self, settings: &Settings) -> Result<AuthType, Error> {
-        self.method_and_map(settings).map(|(method, _)| method)
+        self.rule(settings).map(|rule| rule.method)
     }
 
-    fn method_and_map<'s>(&self, settings: &'s Settings) -> Result<Rule<'s>, Error> {
-        method_and_map(settings, &self.startup, self.peer, self.line.stream().is_ok_and(Stream::is_tls))
+    fn rule<'s>(&self, settings: &'s Settings) -> Result<Rule<'s>, Error> {
+        rule(settings, &self.startup, self.peer, self.line.stream().is_ok_and(Stream::is_tls))
     }
 
     /// Has the client prove who it is, by `auth_type`, and sends AuthenticationOk. `found` is what the server said of a
@@ -563,15 +564,22 @@ impl Authenticated {
     }
 
     fn judged_by<'s>(&self, settings: &'s Settings) -> Option<(Rule<'s>, Option<&'s Secret>, bool)> {
-        let rule = method_and_map(settings, &self.startup, self.peer, self.stream.is_tls()).ok()?;
+        let rule = rule(settings, &self.startup, self.peer, self.stream.is_tls()).ok()?;
         Some((rule, settings.userlist.get(&self.startup.user), lists_users(settings)))
     }
 }
 
-/// A method and its map of names.
-type Rule<'s> = (AuthType, Option<&'s [Mapping]>);
+/// How a client is to prove who it is.
+#[derive(PartialEq)]
+struct Rule<'s> {
+    method: AuthType,
+    /// Who may be whom.
+    map: Option<&'s [Mapping]>,
+    /// Where `ldap` asks.
+    ldap: Option<&'s Ldap>,
+}
 
-fn method_and_map<'s>(
+fn rule<'s>(
     settings: &'s Settings,
     Startup { database, user, replication, .. }: &Startup,
     peer: Peer,
@@ -579,7 +587,7 @@ fn method_and_map<'s>(
 ) -> Result<Rule<'s>, Error> {
     let method = settings.general.auth_type;
     if method != AuthType::Hba {
-        return Ok((method, None));
+        return Ok(Rule { method, map: None, ldap: settings.ldap.as_deref() });
     }
     let asker = Asker { ip: peer.ip(), tls, database, user, replication: *replication };
     let who = || {
@@ -593,9 +601,11 @@ fn method_and_map<'s>(
         Some(rule) => rule
             .method
             .filter(|method| *method != AuthType::Hba)
-            // A map that is not there lets nobody in.
-            .map(|method| {
-                (method, rule.map.as_ref().map(|map| settings.ident.get(map).map_or(&[][..], Vec::as_slice)))
+            .map(|method| Rule {
+                method,
+                // A map that is not there lets nobody in.
+                map: rule.map.as_ref().map(|map| settings.ident.get(map).map_or(&[][..], Vec::as_slice)),
+                ldap: rule.ldap.as_deref(),
             })
             .ok_or_else(|| refused(format!("auth_hba_file rejects connection for {}", who())))
             .map_err(|error| error.with_log(format!("auth_hba_file line {}", rule.line))),
@@ -628,7 +638,7 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential)> {
-        let (method, map) = client.method_and_map(self.settings)?;
+        let Rule { method, map, ldap } = client.rule(self.settings)?;
         let user = client.startup.user.clone();
         let account = self.auth.account_of(self.settings, &user, &self.found);
         let mut out = Vec::new();
@@ -641,6 +651,7 @@ impl Judge<'_> {
                 self.admit(&user, &account)?;
                 account.credential()
             }
+            Some(_) if method == AuthType::Ldap => by_directory(client, ldap, &mut out).await?,
             Some(Exchange::Cleartext) => cleartext(client, &account, &mut out).await?,
             Some(Exchange::Md5) => md5(client, &account, &mut out).await?,
             Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,
@@ -774,15 +785,43 @@ fn said(password: &[u8]) -> Result<&[u8], Error> {
     if password.is_empty() { Err(Error::new(Kind::InvalidPassword, what)) } else { Ok(password) }
 }
 
+/// Asks for the password in clear. The message that holds it, as it came.
+async fn ask_password(client: &mut Unauthenticated, out: &mut Vec<u8>) -> Outcome<Zeroizing<Vec<u8>>> {
+    startup::put_authentication(out, code::CLEARTEXT_PASSWORD, &[]);
+    client.line.write(out).await?;
+    out.clear();
+    client.line.answer().await
+}
+
+/// `ldap`: whoever the directory knows by this password. Neither auth_file nor auth_query is looked at.
+async fn by_directory(
+    client: &mut Unauthenticated,
+    ldap: Option<&Ldap>,
+    out: &mut Vec<u8>,
+) -> Outcome<Credential> {
+    let answer = ask_password(client, out).await?;
+    let password = said(startup::password(&answer).map_err(Error::from)?)?;
+    let user = &client.startup.user;
+    let proven = match (ldap, std::str::from_utf8(password)) {
+        (Some(ldap), Ok(text)) => {
+            client.line.in_time(async { Ok(ldap::prove(ldap, user, text).await) }).await?
+        }
+        (None, _) => Err("no directory is named".to_owned()),
+        (_, Err(_)) => Err("the password is not UTF-8".to_owned()),
+    };
+    proven.map_err(|why| {
+        let what = format!("LDAP authentication failed for user \"{user}\"");
+        Error::new(Kind::InvalidAuthorization, what).with_log(why)
+    })?;
+    Ok(Credential::plain(String::from_utf8_lossy(password)))
+}
+
 async fn cleartext(
     client: &mut Unauthenticated,
     account: &Account<'_>,
     out: &mut Vec<u8>,
 ) -> Outcome<Credential> {
-    startup::put_authentication(out, code::CLEARTEXT_PASSWORD, &[]);
-    client.line.write(out).await?;
-    out.clear();
-    let answer = client.line.answer().await?;
+    let answer = ask_password(client, out).await?;
     let password = said(startup::password(&answer).map_err(Error::from)?)?;
     // What is not UTF-8 is no password of auth_file, which is UTF-8; it must fail as late as others.
     let text = Zeroizing::new(String::from_utf8_lossy(password).into_owned());

@@ -17,6 +17,7 @@ mod defer;
 pub mod handshake;
 mod hold;
 mod judge;
+mod ldap;
 pub mod login;
 mod pour;
 pub mod relay;

@@ -185,6 +185,9 @@ fn auth(draft: &mut Draft) {
         AuthType::Peer if !has_socket => {
             draft.object("auth_type", "\"peer\" is for Unix sockets only; set unix_socket_dir");
         }
+        AuthType::Ldap if general.auth_ldap_options.is_none() => {
+            draft.object("auth_type", "\"ldap\" needs a directory; set auth_ldap_options to its options");
+        }
         AuthType::Hba if !has_hba => {
             draft.object("auth_type", "\"hba\" needs rules; set auth_hba_file to a file with them");
         }

@@ -1,15 +1,16 @@
 //! `auth_hba_file`: who may come in from where, and how, as in PostgreSQL's `pg_hba.conf`.
 //!
 //! Understood: local, host, hostssl, hostnossl; databases and users as `all`, lists and `@file`, databases as
-//! `sameuser`; addresses as `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert, peer;
-//! for the last two `map=NAME`. And `auth_ident_file`, where the maps are. Anything else is an error: a rule that is not understood must not be skipped.
+//! `sameuser`; addresses as `all`, IPv4 and IPv6 with a length or a mask; methods trust, reject, md5, password, scram-sha-256, cert, peer, ldap;
+//! for cert and peer `map=NAME`, for ldap its directory. And `auth_ident_file`, where the maps are. Anything else is an error: a rule that is not understood must not be skipped.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::value::shorten;
-use super::{At, CONFIG_BYTES_MAX, Draft};
+use super::{At, CONFIG_BYTES_MAX, Draft, ldap};
 use crate::limits::NAME_BYTES_MAX;
 use crate::settings::{AuthType, HbaRule, HbaTransport, Mapping};
 
@@ -20,12 +21,12 @@ const KEY: &str = "auth_hba_file";
 
 /// A word of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Token {
-    text: String,
+pub(super) struct Token {
+    pub(super) text: String,
     /// It begins with a quote: never a keyword. A quote further on counts for nothing else than what it encloses, as in PostgreSQL.
     quoted: bool,
     /// A comma follows: the next word is of the same list.
-    comma: bool,
+    pub(super) comma: bool,
 }
 
 impl Token {
@@ -67,7 +68,7 @@ fn lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
+pub(super) fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
@@ -141,8 +142,10 @@ fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Hba
     if method == Some(AuthType::Peer) && transport != HbaTransport::Local {
         return Err("method peer is for Unix sockets; make the rule a local rule".into());
     }
-    let map = options(rest, method)?;
-    Ok(HbaRule { line, transport, databases, users, address, method, map })
+    let is_ldap = method == Some(AuthType::Ldap);
+    let ldap = if is_ldap { Some(Arc::new(ldap::of_options(rest)?)) } else { None };
+    let map = if is_ldap { None } else { options(rest, method)? };
+    Ok(HbaRule { line, transport, databases, users, address, method, map, ldap })
 }
 
 /// What stands behind the method: a map's name, or nothing.
@@ -223,10 +226,11 @@ fn method(word: &Token) -> Result<Option<AuthType>, String> {
         "scram-sha-256" => AuthType::ScramSha256,
         "cert" => AuthType::Cert,
         "peer" => AuthType::Peer,
+        "ldap" => AuthType::Ldap,
         other => {
             let other = shorten(other);
             return Err(format!(
-                "found method \"{other}\"; expected trust, reject, md5, password, scram-sha-256, cert or peer"
+                "found method \"{other}\"; expected trust, reject, md5, password, scram-sha-256, cert, peer or ldap"
             ));
         }
     }))

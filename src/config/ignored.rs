@@ -15,7 +15,6 @@ const GENERAL: &[(&str, &str)] = &[
     ("service_name", "it names a service that pgsluice does not register"),
     ("conffile", "RELOAD reads the file that was given at start"),
     ("track_extra_parameters", "every session setting is carried from server to server"),
-    ("auth_ldap_options", "LDAP is not an authentication method here"),
     ("logfile", LOGGING),
     ("syslog", LOGGING),
     ("syslog_ident", LOGGING),

@@ -11,6 +11,7 @@ mod hba;
 mod ignored;
 mod ini;
 mod keys;
+mod ldap;
 mod lenient;
 mod set;
 mod table;
@@ -32,7 +33,7 @@ pub use keys::{Key, Section, Shown, keys, needs_restart, shown};
 pub use set::{SetError, set};
 pub use userlist::secret;
 
-use crate::settings::{AllowList, AllowListMode, Database, FileState, Policy, Settings, SimpleQuery};
+use crate::settings::{AllowList, AllowListMode, Database, FileState, Policy, Secret, Settings, SimpleQuery};
 use crate::{files, learn};
 use keys::Entry;
 use value::Raw;
@@ -353,6 +354,7 @@ impl Draft {
         self.read_auth_file();
         self.read_hba_file();
         self.read_ident_file();
+        self.read_ldap_options();
         self.read_allow_lists();
         if !self.broken {
             check::check(&mut self);
@@ -388,6 +390,14 @@ impl Draft {
         let Some(file) = self.settings.general.auth_hba_file.clone() else { return };
         if let Some(text) = self.text(&file, CONFIG_BYTES_MAX, "auth_hba_file") {
             self.settings.hba = hba::parse(self, &file, &text);
+        }
+    }
+
+    fn read_ldap_options(&mut self) {
+        let Some(Secret::Plain(text)) = &self.settings.general.auth_ldap_options else { return };
+        match ldap::parse(text) {
+            Ok(ldap) => self.settings.ldap = Some(Arc::new(ldap)),
+            Err(message) => self.object("auth_ldap_options", message),
         }
     }
 

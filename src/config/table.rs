@@ -5,8 +5,8 @@
 use super::ciphers::{CIPHERS, TLS13_CIPHERS};
 use super::keys::Entry;
 use super::value::{
-    Bytes, Count, File, FileMode, Flag, Kind, List, Maybe, Networks, Password, Protocols, Rule, Socket,
-    Statement, TIMEOUT, Text, Time,
+    Bytes, Count, File, FileMode, Flag, Kind, LdapOptions, List, Maybe, Networks, Password, Protocols, Rule,
+    Socket, Statement, TIMEOUT, Text, Time,
 };
 use super::words::{Level, one_of};
 use crate::limits;
@@ -150,6 +150,8 @@ table! {
         "rules by database, user and address, used with auth_type = \"hba\"";
     AUTH, RELOAD, auth_ident_file = auth_ident_file: Maybe(File),
         "maps for map= in auth_hba_file: which certificate or operating-system user may be which user";
+    AUTH, RELOAD, auth_ldap_options = auth_ldap_options: Maybe(LdapOptions),
+        "the directory for auth_type = \"ldap\"; a rule of auth_hba_file has its own";
     AUTH, RELOAD, auth_user = auth_user: Maybe(Text),
         "who asks the server for the secrets of users that are not in auth_file; without it nobody does";
     AUTH, RELOAD, auth_query = auth_query: Statement,

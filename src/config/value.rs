@@ -503,6 +503,29 @@ impl Kind for Password {
     }
 }
 
+/// What stands behind `ldap` in a rule of `auth_hba_file`. A password in it is never shown.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LdapOptions;
+
+impl Kind for LdapOptions {
+    type Value = Secret;
+    fn takes(&self) -> String {
+        "a directory's options as in pg_hba.conf, such as \"ldapurl=ldaps://ldap.example.org/dc=example?uid?sub\"".into()
+    }
+    fn read(&self, raw: &Raw, dir: &Path) -> Option<Secret> {
+        Text.read(raw, dir).map(Secret::Plain)
+    }
+    fn show(&self, value: &Secret) -> String {
+        match value {
+            Secret::Plain(text) => super::ldap::without_password(text),
+            other => super::userlist::kind(other).to_owned(),
+        }
+    }
+    fn toml(&self, _: &Secret) -> Option<String> {
+        None
+    }
+}
+
 /// Versions of TLS, in PgBouncer's words: each adds its versions, or takes them away behind a `!`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Protocols;

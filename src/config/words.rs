@@ -79,6 +79,7 @@ impl Word for AuthType {
         ("scram-sha-256", Self::ScramSha256),
         ("cert", Self::Cert),
         ("peer", Self::Peer),
+        ("ldap", Self::Ldap),
         ("hba", Self::Hba),
     ];
 }

@@ -335,6 +335,19 @@ impl Connector {
         Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), digest })
     }
 
+    /// TLS toward a directory: its certificate is checked against the machine's authorities, its name too, and no protocol is
+    /// named, because LDAP has no name for it. Reads the authorities; blocks for that.
+    ///
+    /// # Errors
+    /// The machine has none.
+    pub fn to_directories() -> Result<Self, TlsError> {
+        let mut connector = Self::new(&Tls { sslmode: SslMode::VerifyFull, ..Tls::default() })?;
+        if let Some(config) = &mut connector.config {
+            Arc::make_mut(config).alpn_protocols.clear();
+        }
+        Ok(connector)
+    }
+
     /// Did the files hold something else for `other`, whatever their names?
     pub fn read_others(&self, other: &Self) -> bool {
         self.digest != other.digest

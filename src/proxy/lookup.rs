@@ -21,7 +21,7 @@ use crate::pool::{self, Busy, Checkout, CheckoutError, Pool, PoolKey, Pools};
 use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
 use crate::server::internal::{Reply, Rows};
-use crate::settings::{PoolMode, Settings};
+use crate::settings::{AuthType, PoolMode, Settings};
 use crate::sql::effects::Effects;
 use crate::telemetry::events;
 use crate::wire::backend::ErrorFields;
@@ -191,8 +191,9 @@ impl Proxy {
         client: &Unauthenticated,
     ) -> Result<Found, Error> {
         let startup = client.startup();
-        // Whom the rules keep out anyway, nobody is asked about.
-        if settings.userlist.contains_key(&startup.user) || client.method(settings).is_err() {
+        // Nobody is asked about whom the rules keep out anyway, nor about whom a directory knows.
+        let by_secret = client.method(settings).is_ok_and(|method| method != AuthType::Ldap);
+        if settings.userlist.contains_key(&startup.user) || !by_secret {
             return Ok(Found::NotAsked);
         }
         let Some(lookup) = Lookup::of(settings, &self.cx.server_tls.load(), startup) else {

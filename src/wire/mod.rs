@@ -10,6 +10,7 @@ pub mod backend;
 pub mod copy;
 pub mod frame;
 pub mod frontend;
+pub mod ldap;
 pub mod proxy;
 pub mod startup;
 

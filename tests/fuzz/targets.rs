@@ -14,12 +14,14 @@ use pgsluice::cancel::onward;
 use pgsluice::coalesce::catalog;
 use pgsluice::coalesce::plan::{Context, plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
-use pgsluice::limits::{PROXY_HEADER_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX};
+use pgsluice::limits::{
+    LDAP_MESSAGE_BYTES_MAX, PROXY_HEADER_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX,
+};
 use pgsluice::net::tls::common_name;
 use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
 use pgsluice::server::names;
-use pgsluice::settings::{Policy, Settings, SimpleQuery, Statements};
+use pgsluice::settings::{LdapScope, Policy, Settings, SimpleQuery, Statements};
 use pgsluice::sql::again::Memo;
 use pgsluice::sql::cast::Cast;
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject, without_cast};
@@ -30,7 +32,7 @@ use pgsluice::wire::TransactionStatus;
 use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend::{self, Bind, Parse};
 use pgsluice::wire::startup::{self, Startup, StartupPacket};
-use pgsluice::wire::{backend, copy, frame, proxy};
+use pgsluice::wire::{backend, copy, frame, ldap, proxy};
 
 /// A target: its name, which is also its corpus' directory, and what it does.
 pub(crate) type Target = (&'static str, fn(&[u8]));
@@ -52,6 +54,7 @@ pub(crate) const ALL: &[Target] = &[
     ("certificate", certificate),
     ("http", http_request),
     ("proxy", proxy_header),
+    ("ldap", directory),
     ("cancel", cancel_request),
     ("hosts", hosts_file),
 ];
@@ -536,6 +539,22 @@ pub(crate) fn http_request(data: &[u8]) {
     }
     if let Ok(Some(asked)) = whole {
         assert!(asked.path.starts_with('/') && asked.path.bytes().all(|b| b.is_ascii_graphic()));
+    }
+}
+
+/// What a directory answers, and a search filter of the configuration.
+pub(crate) fn directory(data: &[u8]) {
+    let mut rest = data;
+    while let Ok(Some(came)) = ldap::answer(rest) {
+        assert!(came.bytes <= rest.len() && came.bytes <= LDAP_MESSAGE_BYTES_MAX + 6);
+        rest = &rest[came.bytes..];
+    }
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Ok(filter) = ldap::Filter::parse(text)
+    {
+        assert!(text.starts_with('(') && text.ends_with(')'));
+        // A request is no answer.
+        assert!(ldap::answer(&ldap::search(1, "", LdapScope::Sub, &filter)).is_err());
     }
 }
 

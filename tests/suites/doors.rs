@@ -8,6 +8,8 @@ mod doors;
 mod floods;
 #[path = "../hba.rs"]
 mod hba;
+#[path = "../ldap.rs"]
+mod ldap;
 #[path = "../logins.rs"]
 mod logins;
 #[path = "../proxied.rs"]

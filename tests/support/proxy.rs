@@ -49,6 +49,12 @@ impl Proxy {
         proxy
     }
 
+    /// As [`Self::start_with`], on a machine that trusts this authority.
+    pub fn start_trusting(authority: &Path, config: &str, files: &[(&str, &str)]) -> Self {
+        let below = ["env".to_owned(), format!("SSL_CERT_FILE={}", authority.display())];
+        Self::start_below(&below, config, files)
+    }
+
     /// As [`Self::start`], with at most `files` open files.
     pub fn start_with_few_files(files: usize, config: &str) -> Self {
         Self::start_below(&["prlimit".into(), format!("--nofile={files}:{files}")], config, &[])
