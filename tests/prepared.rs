@@ -1244,6 +1244,35 @@ fn a_search_path_of_one_client_types_the_parameters_of_no_other() {
     assert_eq!(server.psql(&database, "SELECT count(*) FROM t WHERE b = '007'").trim(), "6");
 }
 
+#[test]
+fn a_table_of_one_transaction_types_the_parameters_of_no_other() {
+    let (server, proxy, database) = one("[coalesce]\nmode = \"off\"");
+    server.psql(&database, "CREATE TABLE t (b text); CREATE SCHEMA other; CREATE TABLE other.t (b int)");
+    let (mut one, mut other) = (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+    for raw in [&mut one, &mut other] {
+        prepare(raw, "s", "INSERT INTO t VALUES ($1)");
+    }
+    for way in [
+        "SET LOCAL search_path = other",
+        "CREATE TEMP TABLE t (b int) ON COMMIT DROP",
+        "ALTER TABLE t ALTER b TYPE int USING 0",
+    ] {
+        // The next connection does not have the statement.
+        support::console::tell(&mut Raw::login(proxy.port(), "pgsluice"), "RECONNECT");
+        one.rows("BEGIN");
+        one.rows(way);
+        for _ in 0..2 {
+            assert_eq!(tags(&ask(&mut one, |o| put_run(o, "s", &["5"]))), "2CZ", "{way}");
+        }
+        one.rows("ROLLBACK");
+        for _ in 0..2 {
+            assert_eq!(tags(&ask(&mut other, |o| put_run(o, "s", &["007"]))), "2CZ", "{way}");
+        }
+        let stored = server.psql(&database, "SELECT b FROM t; TRUNCATE t");
+        assert_eq!(stored.split_whitespace().collect::<Vec<_>>(), ["007", "007"], "{way}");
+    }
+}
+
 /// The types of a statement's parameters, as the server says them.
 fn types(raw: &mut Raw, name: &str) -> Vec<u8> {
     let messages = ask(raw, |o| f::put_target(o, f::DESCRIBE, b'S', name.as_bytes()));

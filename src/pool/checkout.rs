@@ -64,6 +64,7 @@ impl Checkout {
     pub fn release(mut self, now: Instant) {
         if let Some(mut server) = self.server.take() {
             server.heard = Vec::new();
+            server.names.part();
             let shared = &server.shared;
             if shared.cancels.load(Ordering::Acquire) > 0 || shared.role_doubted.load(Ordering::Relaxed) {
                 tokio::spawn(settle(server, Arc::clone(&self.pool)));

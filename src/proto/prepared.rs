@@ -690,6 +690,10 @@ impl ClientNames {
 enum Held {
     /// It was parsed.
     Parsed,
+    /// It was, where a name may mean what it means to nobody else: the types of its parameters may be another table's.
+    InDoubt,
+    /// The same, and whom that may have been right for has left: it is closed before it is used again.
+    Left,
     /// Its parameters were compared with what was told of it, and are the same.
     AsTold,
     /// Its rows were, and are not; or nobody knows.
@@ -700,6 +704,8 @@ enum Held {
 #[derive(Debug, Default)]
 pub struct ServerNames {
     held: HashMap<u64, Held, ahash::RandomState>,
+    /// One of them is in doubt.
+    doubts: bool,
     order: VecDeque<u64>,
     /// Which Parse made the unnamed statement that is there now, or which Close left none; see `unnamed_parsed`.
     pub unnamed: Option<u64>,
@@ -709,7 +715,20 @@ pub struct ServerNames {
 impl ServerNames {
     /// The statement is there.
     pub fn holds(&self, id: u64) -> bool {
-        self.held.contains_key(&id)
+        self.held.get(&id).is_some_and(|held| *held != Held::Left)
+    }
+
+    /// What was parsed just now was parsed in doubt.
+    pub fn doubt(&mut self, id: u64) {
+        self.held.entry(id).and_modify(|held| *held = Held::InDoubt);
+        self.doubts = true;
+    }
+
+    /// The client that had the connection leaves it to others.
+    pub fn part(&mut self) {
+        if std::mem::take(&mut self.doubts) {
+            self.held.values_mut().filter(|held| **held == Held::InDoubt).for_each(|held| *held = Held::Left);
+        }
     }
 
     /// The statement is there, and its parameters were compared with what was told of it.
@@ -745,8 +764,11 @@ impl ServerNames {
     /// A Parse was sent. Returns the statements to close first, so that there are no more than `max`: several, where that was
     /// lowered.
     pub fn add(&mut self, id: u64, max: usize) -> Vec<u64> {
-        let beyond = (self.held.len() + usize::from(!self.holds(id))).saturating_sub(max);
+        let before = self.held.get(&id);
+        let beyond = (self.held.len() + usize::from(before.is_none())).saturating_sub(max);
         let mut closed = Vec::new();
+        closed.extend(before.filter(|held| **held == Held::Left).map(|_| id));
+        let beyond = beyond + closed.len();
         while closed.len() < beyond
             && let Some(at) = self.order.iter().position(|held| *held != id)
         {

@@ -470,7 +470,16 @@ impl State {
         if !server.names.holds(statement.id) {
             self.counts.server_parses += 1;
             server.ensure(statement, &mut self.names, self.bounds.max_prepared, Action::Skip);
+            if self.may_name_another_table() && statement.leaves_types_open() {
+                server.names.doubt(statement.id);
+            }
         }
+    }
+
+    /// As in a block with SET LOCAL or DDL, which may be rolled back, or beside a temporary table: what is parsed here is not
+    /// what it is to others, or will be.
+    fn may_name_another_table(&self) -> bool {
+        self.meaning.open || self.ties.pinned
     }
 
     /// The server's unnamed statement becomes this client's, or none if the client has none.
