@@ -23,7 +23,7 @@ use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
 use crate::net::stream::Peer;
 use crate::pool::PoolKey;
 use crate::server::{ServerShared, next_id};
-use crate::telemetry::events::Who;
+use crate::telemetry::events::{self, Who};
 use crate::wire::CancelKey;
 
 /// What a client does now. The console counts these.
@@ -538,12 +538,20 @@ impl Registry {
                     let _permit = self.on_their_way.acquire().await;
                     server.cancel(limit).await
                 };
-                // Whether it arrived or not, it is on its way no longer.
-                let _ = match limit {
+                let sent = match limit {
                     Duration::ZERO => Ok(request.await),
                     limit => tokio::time::timeout(limit, request).await,
                 };
+                // Whether it arrived or not, it is on its way no longer.
                 server.cancels.fetch_sub(1, Ordering::AcqRel);
+                let failed = |why: &dyn std::fmt::Display| {
+                    events::cancel_failed(&client.asked.database, &client.asked.user, why);
+                };
+                match sent {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => failed(&error),
+                    Err(late) => failed(&late),
+                }
             }
             Linked::Enough => {}
             Linked::None => client.signal(Signal::Cancel),

@@ -1,7 +1,7 @@
 //! Cancel requests: the client's own statement and nothing else.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,6 +47,30 @@ fn a_statement_is_cancelled_in_every_mode() {
             assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
         }
     }
+}
+
+#[test]
+fn the_log_tells_of_a_cancel_request_that_the_server_does_not_take() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    // It takes one connection, and no other.
+    let door = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = door.local_addr().expect("address").port();
+    let to = server.port();
+    std::thread::spawn(move || {
+        let (client, _) = door.accept().expect("accept");
+        drop(door);
+        support::relay::both_ways(client, TcpStream::connect(("127.0.0.1", to)).expect("connect"));
+    });
+    let proxy = Proxy::to(server, "", &format!("port = {port}"), "[coalesce]\nmode = \"off\"");
+    let mut raw = Raw::login(proxy.port(), &database);
+    send_query(&mut raw, "SELECT pg_sleep(600)");
+    sleeps(server, &database);
+    raw.cancel(proxy.port());
+    let line = proxy.wait_for_log("cancel request not sent to the server");
+    assert!(line.contains("Connection refused") && line.contains(&database), "{line}");
+    let ended = "SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = ";
+    server.psql("postgres", &format!("{ended}'{database}'"));
 }
 
 #[test]

@@ -86,6 +86,11 @@ pub fn server_not_reset(database: &str, user: &str) {
     );
 }
 
+/// A cancel request did not reach the server: what it was for goes on there.
+pub fn cancel_failed(database: &str, user: &str, why: &dyn Display) {
+    tracing::warn!(database, user, error = %OneLine(why), "cancel request not sent to the server");
+}
+
 /// A cancel request could not be passed on to a peer; so many could not up to now.
 pub fn peer_not_reached(peer_id: u16, why: &dyn Display, times: u64) {
     tracing::warn!(peer_id, error = %OneLine(why), times, "cancel request not passed on");
