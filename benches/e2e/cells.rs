@@ -148,10 +148,15 @@ pub struct Cell {
 impl Cell {
     /// How many times as often as others it runs.
     pub fn times(&self) -> usize {
+        if self.is_of_itself() { TIMES_WITH_ITSELF } else { 1 }
+    }
+
+    /// It compares pgsluice with nothing else.
+    pub fn is_of_itself(&self) -> bool {
         let itself = |t: &Target| {
             matches!(t, Target::Pgsluice | Target::PgsluiceOff | Target::Single | Target::Control)
         };
-        if self.targets.iter().all(itself) { TIMES_WITH_ITSELF } else { 1 }
+        self.targets.iter().all(itself)
     }
 }
 
