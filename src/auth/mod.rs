@@ -128,6 +128,8 @@ pub struct Account<'a> {
 pub enum Exchange {
     /// AuthenticationCleartextPassword
     Cleartext,
+    /// The same, and a directory says whether it is right.
+    Directory,
     /// AuthenticationMD5Password
     Md5,
     /// AuthenticationSASL
@@ -151,7 +153,8 @@ impl Account<'_> {
     /// The exchange for `method`; `None` if the method asks for no password.
     pub fn exchange(&self, method: AuthType) -> Option<Exchange> {
         match (method, self.secret.as_ref()) {
-            (AuthType::Plain | AuthType::Ldap, _) => Some(Exchange::Cleartext),
+            (AuthType::Plain, _) => Some(Exchange::Cleartext),
+            (AuthType::Ldap, _) => Some(Exchange::Directory),
             (AuthType::Md5, Secret::Scram(_)) | (AuthType::ScramSha256, _) => Some(Exchange::Scram),
             (AuthType::Md5, _) => Some(Exchange::Md5),
             (AuthType::Trust | AuthType::Cert | AuthType::Peer | AuthType::Hba, _) => None,

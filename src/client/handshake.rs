@@ -651,7 +651,7 @@ impl Judge<'_> {
                 self.admit(&user, &account)?;
                 account.credential()
             }
-            Some(_) if method == AuthType::Ldap => by_directory(client, ldap, &mut out).await?,
+            Some(Exchange::Directory) => by_directory(client, ldap, &mut out).await?,
             Some(Exchange::Cleartext) => cleartext(client, &account, &mut out).await?,
             Some(Exchange::Md5) => md5(client, &account, &mut out).await?,
             Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,

@@ -6,7 +6,7 @@ use super::hba::{Token, tokens};
 use super::value::shorten;
 use crate::auth::ldap::USERNAME;
 use crate::settings::{Ldap, LdapEncryption, LdapName, LdapScope, Secret};
-use crate::wire::ldap::Filter;
+use crate::wire::ldap::{Filter, unescaped};
 
 /// Ports of `ldap` and `ldaps`.
 const PORTS: (u16, u16) = (389, 636);
@@ -216,18 +216,7 @@ fn port(text: &str) -> Result<u16, String> {
 
 /// `text` without its `%XX`; `None`: one that is none, or what is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                (digit(rest.next())? << 4 | digit(rest.next())?) as u8
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+    String::from_utf8(unescaped(text, b'%')?).ok().filter(|text| !text.contains('\0'))
 }
 
 #[cfg(test)]

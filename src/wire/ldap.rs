@@ -385,7 +385,8 @@ impl<'a> Reader<'a> {
     /// The pieces of a value between its `*`; at least one.
     fn value(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let end = self.rest().find(['(', ')']).unwrap_or(self.rest().len());
-        let pieces = self.rest()[..end].split('*').map(unescaped).collect::<Option<_>>();
+        let pieces =
+            self.rest()[..end].split('*').map(|piece| unescaped(piece, b'\\')).collect::<Option<_>>();
         let pieces = pieces.ok_or_else(|| self.wrong("has a \\ without the two digits of a byte"))?;
         self.at += end;
         Ok(pieces)
@@ -430,14 +431,14 @@ fn substring(attribute: &str, pieces: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// `\XX` is a byte.
-fn unescaped(text: &str) -> Option<Vec<u8>> {
+/// The bytes of `text`, in which `escape` and two hex digits are a byte; `None`: the digits are missing.
+pub fn unescaped(text: &str, escape: u8) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
         let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
         bytes.push(match byte {
-            b'\\' => (digit(rest.next())? << 4 | digit(rest.next())?) as u8,
+            byte if byte == escape => (digit(rest.next())? << 4 | digit(rest.next())?) as u8,
             byte => byte,
         });
     }
