@@ -201,7 +201,9 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
         names_temp: false,
         may_name_backend: false,
     };
-    walk.run();
+    if walk.run().is_none() {
+        walk.found |= Effects::UNKNOWN;
+    }
     walk.end_statement();
     if walk.names_temp && names_pg_temp(text) {
         walk.found |= Effects::TEMP;
@@ -370,6 +372,12 @@ static IN_WORD: [bool; 256] = {
     table
 };
 
+/// The first byte from `at` on that is not one of these, or the end.
+#[inline]
+fn past(text: &[u8], at: usize, is: impl Fn(u8) -> bool) -> usize {
+    text[at..].iter().position(|&b| !is(b)).map_or(text.len(), |n| at + n)
+}
+
 /// What the last token was.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -476,33 +484,31 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn run(&mut self) {
+    /// `None`: a string, a name or a comment does not end.
+    fn run(&mut self) -> Option<()> {
         let text = self.text;
         let mut at = 0;
         while let Some(&byte) = text.get(at) {
-            let next = match CLASSES[byte as usize] {
-                Class::Space => Some(at + 1),
+            at = match CLASSES[byte as usize] {
+                Class::Space => at + 1,
                 Class::Word => {
-                    let mut end = at + 1;
-                    while end < text.len() && IN_WORD[text[end] as usize] {
-                        end += 1;
-                    }
+                    let end = past(text, at, |b| IN_WORD[b as usize]);
                     if end - at == 1 && matches!(text.get(end), Some(b'\'' | b'&')) {
-                        self.prefixed(at)
+                        self.prefixed(at)?
                     } else {
                         self.word(at, end);
-                        Some(end)
+                        end
                     }
                 }
                 Class::Digit => {
                     self.other();
-                    Some(at + text[at..].iter().take_while(|byte| byte.is_ascii_digit()).count())
+                    past(text, at, |b| CLASSES[b as usize] == Class::Digit)
                 }
-                Class::Quote => self.string(at, Quoting::plain(self.std_strings)),
-                Class::DoubleQuote => self.quoted(at),
-                Class::Dollar => self.dollar(at),
-                Class::Minus if text.get(at + 1) == Some(&b'-') => Some(scan::line_end(text, at)),
-                Class::Slash if text.get(at + 1) == Some(&b'*') => scan::comment_end(text, at),
+                Class::Quote => self.string(at, Quoting::plain(self.std_strings))?,
+                Class::DoubleQuote => self.quoted(at)?,
+                Class::Dollar => self.dollar(at)?,
+                Class::Minus if text.get(at + 1) == Some(&b'-') => scan::line_end(text, at),
+                Class::Slash if text.get(at + 1) == Some(&b'*') => scan::comment_end(text, at)?,
                 Class::Open => {
                     if self.last.is_name() {
                         self.only_opened |= self.says_only();
@@ -511,14 +517,14 @@ impl<'a> Walk<'a> {
                     }
                     self.depth = self.depth.saturating_add(1);
                     self.other();
-                    Some(at + 1)
+                    at + 1
                 }
                 Class::Close => {
                     self.before = self.last;
                     self.last = Mark::CLOSE;
                     self.dotted = false;
                     self.depth = self.depth.saturating_sub(1);
-                    Some(at + 1)
+                    at + 1
                 }
                 Class::Dot => {
                     // `a . b` and `a."b"` are read as `a.b`, which does not stand there.
@@ -530,25 +536,19 @@ impl<'a> Walk<'a> {
                     } else {
                         self.other();
                     }
-                    Some(at + 1)
+                    at + 1
                 }
                 Class::Semicolon => {
                     self.end_statement();
-                    Some(at + 1)
+                    at + 1
                 }
                 Class::Minus | Class::Slash | Class::Other => {
                     self.other();
-                    Some(at + 1)
+                    at + 1
                 }
             };
-            match next {
-                Some(next) => at = next,
-                None => {
-                    self.found |= Effects::UNKNOWN;
-                    return;
-                }
-            }
         }
+        Some(())
     }
 
     fn is_inside_word(&self, at: usize) -> bool {
@@ -598,9 +598,7 @@ impl<'a> Walk<'a> {
         }
         self.name(Mark { what: What::Quoted, start: open, end });
         let bytes = self.bytes(self.last);
-        if is_pg_temp(bytes) {
-            self.found |= Effects::TEMP;
-        }
+        self.may_name_backend |= backend::may_begin(bytes);
         self.name_of_catalog(bytes);
         if self.lead == Lead::Set && !is_plain_setting(bytes) {
             self.found |= Effects::UNKNOWN;
@@ -644,35 +642,41 @@ impl<'a> Walk<'a> {
         self.dotted = false;
         self.last = mark;
         self.words = self.words.saturating_add(1);
-        self.may_name_backend |=
-            mark.what == What::Quoted || backend::may_begin(&self.text[mark.start..mark.end]);
     }
 
     #[inline]
     fn word(&mut self, start: usize, end: usize) {
         self.name(Mark { what: What::Word, start, end });
+        let word = &self.text[start..end];
+        self.may_name_backend |= backend::may_begin(word);
         match self.lead {
-            Lead::None => self.begin(start, end),
-            Lead::Select | Lead::Insert | Lead::Plain => self.word_of_query(start, end),
-            _ => self.word_of_other(start, end),
+            Lead::None => self.begin(word),
+            Lead::Select | Lead::Insert | Lead::Plain => self.word_of_query(word),
+            _ => self.word_of_other(word, end),
         }
     }
 
     /// The words that matter in every statement: `pg_temp...` and `INTO TEMP`.
     #[inline]
-    fn word_of_query(&mut self, start: usize, end: usize) {
-        match self.text[start] | 0x20 {
-            b'p' if is_pg_temp(&self.text[start..end]) => self.found |= Effects::TEMP,
-            b'p' => self.name_of_catalog(&self.text[start..end]),
-            b't' if self.lead == Lead::Select && self.says_temp(start, end) => self.found |= Effects::TEMP,
-            b'j' | b'm' => self.joins |= matches!(key(&self.text[start..end]), word::JOIN | word::MERGE),
+    fn word_of_query(&mut self, word: &[u8]) {
+        match (word[0] | 0x20, word.len()) {
+            (b'p', 7..) => self.name_of_catalog(word),
+            (b't', 4 | 9) if self.lead == Lead::Select && self.says_temp(word) => self.found |= Effects::TEMP,
+            (b'j', 4) => self.joins |= key(word) == word::JOIN,
+            (b'm', 5) => self.joins |= key(word) == word::MERGE,
             _ => {}
         }
     }
 
     /// Names that do something where they are not called, too: `f(x)` can be written `(x).f`, and an UPDATE of `pg_settings`
-    /// is a call of `set_config`.
+    /// is a call of `set_config`. And what is temporary.
     fn name_of_catalog(&mut self, name: &[u8]) {
+        if !matches!(name, [b'p' | b'P', b'g' | b'G', b'_', ..]) {
+            return;
+        }
+        if is_pg_temp(name) {
+            self.found |= Effects::TEMP;
+        }
         if is_session_lock(name) {
             self.found |= Effects::ADVISORY_LOCK;
         }
@@ -685,8 +689,8 @@ impl<'a> Walk<'a> {
     }
 
     /// TEMP or TEMPORARY where it is a keyword of CREATE or INTO.
-    fn says_temp(&self, start: usize, end: usize) -> bool {
-        matches!(key(&self.text[start..end]), word::TEMP | word::TEMPORARY)
+    fn says_temp(&self, word: &[u8]) -> bool {
+        matches!(key(word), word::TEMP | word::TEMPORARY)
             && matches!(
                 self.key_before(),
                 word::INTO | word::CREATE | word::REPLACE | word::LOCAL | word::GLOBAL
@@ -715,9 +719,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn word_of_other(&mut self, start: usize, end: usize) {
-        self.word_of_query(start, end);
-        let this = key(&self.text[start..end]);
+    fn word_of_other(&mut self, word: &[u8], end: usize) {
+        self.word_of_query(word);
+        let this = key(word);
         match (self.lead, this) {
             (Lead::Create | Lead::Explain, word::EXECUTE) => {
                 self.found |= Effects::EXECUTE | Effects::UNKNOWN
@@ -725,7 +729,7 @@ impl<'a> Walk<'a> {
             (Lead::Create, word::INDEX | word::UNIQUE | word::STATISTICS) if self.words == 2 => {
                 self.on_relation = true;
             }
-            (Lead::Create | Lead::Explain, _) if self.says_temp(start, end) => self.found |= Effects::TEMP,
+            (Lead::Create | Lead::Explain, _) if self.says_temp(word) => self.found |= Effects::TEMP,
             (Lead::Create | Lead::Definition, word::EXTENSION) if self.words <= 4 => {
                 self.found |= Effects::UNKNOWN;
             }
@@ -735,7 +739,7 @@ impl<'a> Walk<'a> {
             (Lead::Set, word::LOCAL | word::TRANSACTION | word::CONSTRAINTS) if self.words == 2 => {
                 // `local.x` and `transaction.x` are settings; a comment next is not looked behind.
                 if matches!(self.peek(end), Some(b) if IN_WORD[b as usize] || b == b'"') {
-                    let local = key(&self.text[start..end]) == word::LOCAL;
+                    let local = this == word::LOCAL;
                     self.pending = if local { Effects::LOCAL } else { Effects::NONE };
                 }
             }
@@ -758,8 +762,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The first word of a statement.
-    fn begin(&mut self, start: usize, end: usize) {
-        let first = key(&self.text[start..end]);
+    fn begin(&mut self, word: &[u8]) {
+        let first = key(word);
         let (lead, effects) = lead(first);
         self.joins = first == word::MERGE;
         self.lead = lead;

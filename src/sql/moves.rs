@@ -149,8 +149,14 @@ fn names_a_maker(text: &[u8]) -> bool {
         text.get(start..end).is_some_and(|found| found.eq_ignore_ascii_case(word))
             && !text.get(end).is_some_and(goes_on)
     };
-    // Both have a `t`.
-    memchr::memchr2_iter(b't', b'T', text).any(|at| is(at, 2, b"into") || is(at, 4, b"create"))
+    // Both have a `t`, and what stands before it tells most others.
+    memchr::memchr2_iter(b't', b'T', text).any(|at| {
+        match at.checked_sub(1).map(|before| text[before] | 0x20) {
+            Some(b'n') => is(at, 2, b"into"),
+            Some(b'a') => is(at, 4, b"create"),
+            _ => false,
+        }
+    })
 }
 
 /// A token's kind and its bytes.
