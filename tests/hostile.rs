@@ -152,14 +152,19 @@ fn liar_of(answers: Vec<Vec<Vec<u8>>>) -> u16 {
 
 /// As [`liar_of`]; it tells when all writes of an answer are done.
 fn telling_liar_of(answers: Vec<Vec<Vec<u8>>>) -> (u16, mpsc::Receiver<()>) {
+    greeting_liar_of(Vec::new(), answers)
+}
+
+/// As [`telling_liar_of`]; with its first ReadyForQuery, in one write, it says `behind`.
+fn greeting_liar_of(behind: Vec<u8>, answers: Vec<Vec<Vec<u8>>>) -> (u16, mpsc::Receiver<()>) {
     let (done, written) = mpsc::channel();
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let answers = Arc::new(answers);
+    let said = Arc::new((behind, answers));
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let (answers, done) = (Arc::clone(&answers), done.clone());
-            thread::spawn(move || serve(stream, &answers, &done));
+            let (said, done) = (Arc::clone(&said), done.clone());
+            thread::spawn(move || serve(stream, &said.0, &said.1, &done));
         }
     });
     (port, written)
@@ -171,7 +176,12 @@ fn number(query: &[u8]) -> usize {
     text.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(usize::MAX)
 }
 
-fn serve(mut stream: TcpStream, answers: &[Vec<Vec<u8>>], done: &mpsc::Sender<()>) -> Option<()> {
+fn serve(
+    mut stream: TcpStream,
+    behind: &[u8],
+    answers: &[Vec<Vec<u8>>],
+    done: &mpsc::Sender<()>,
+) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut length = [0; 4];
     loop {
@@ -192,6 +202,7 @@ fn serve(mut stream: TcpStream, answers: &[Vec<Vec<u8>>], done: &mpsc::Sender<()
     }
     b::put_backend_key_data(&mut out, 1, &[0; 4]);
     b::put_ready_for_query(&mut out, TransactionStatus::Idle);
+    out.extend_from_slice(behind);
     stream.write_all(&out).ok()?;
     let mut seen = Vec::new();
     let mut chunk = [0; 4096];
@@ -390,6 +401,21 @@ fn what_a_server_says_unasked_reaches_no_other_client() {
         assert_eq!(tags(&heard), "TDCZ", "{tag} {case}: {}", outline(&heard));
     }
     assert!(proxy.alive());
+}
+
+/// A setting that changes as the login ends, a notice of a library: they are as good as those that come a moment later.
+#[test]
+fn what_a_server_says_with_its_first_ready_for_query_is_taken_in() {
+    let setting = honest(b::PARAMETER_STATUS, b"in_hot_standby\0off\0");
+    let notice = honest(b::NOTICE_RESPONSE, b"SNOTICE\0C00000\0Mwelcome\0\0");
+    for behind in [setting.clone(), notice.clone(), [setting, notice].concat()] {
+        let mut proxy = in_front_of(greeting_liar_of(behind, vec![vec![good()]]).0);
+        let mut raw = Raw::login(proxy.port(), "any");
+        raw.send(&honest(f::QUERY, b"SELECT 1\0"));
+        let heard = heard_but_settings(&mut raw);
+        assert_eq!(tags(&heard), "TDCZ", "{}", outline(&heard));
+        assert!(proxy.alive());
+    }
 }
 
 #[test]

@@ -111,6 +111,16 @@ pub struct Violation {
     pub owed: Option<Kind>,
 }
 
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tag = self.tag.escape_ascii();
+        match self.owed {
+            Some(owed) => write!(f, "unexpected message \"{tag}\" in the answer to {owed:?}"),
+            None => write!(f, "unexpected message \"{tag}\": nothing was asked"),
+        }
+    }
+}
+
 /// What else happened besides the answer: the relay settles prepared names with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {

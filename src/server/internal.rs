@@ -332,7 +332,7 @@ impl ServerConn {
             match head.tag {
                 b::READY_FOR_QUERY => {
                     let status = b::ready_for_query(body).map_err(|e| e.to_string())?;
-                    self.pipeline.recv_ready(status).map_err(|v| format!("unexpected message {v:?}"))?;
+                    self.pipeline.recv_ready(status).map_err(|violation| violation.to_string())?;
                 }
                 b::PARAMETER_STATUS => {
                     let (name, value) = b::parameter_status(body).map_err(|e| e.to_string())?;
@@ -378,8 +378,7 @@ impl ServerConn {
                         });
                         reply.param_description = Some(body.to_vec());
                     }
-                    let (_, settled) =
-                        self.pipeline.recv(tag).map_err(|v| format!("unexpected message {v:?}"))?;
+                    let (_, settled) = self.pipeline.recv(tag).map_err(|violation| violation.to_string())?;
                     match settled {
                         Settled::No => {}
                         Settled::Done => self.own_names.settle(),

@@ -185,7 +185,7 @@ impl ServerConn {
             role_doubted: AtomicBool::new(false),
             statements: AtomicUsize::new(0),
         };
-        Self {
+        let mut new = Self {
             conn: Conn::new(login.stream, &login.rest),
             pipeline: Pipeline::default(),
             names: ServerNames::default(),
@@ -207,7 +207,10 @@ impl ServerConn {
             broken: false,
             streaming: 0,
             unheard: None,
-        }
+        };
+        // What it may not say stays unread: nobody gets such a connection.
+        let _ = new.take_unasked();
+        new
     }
 
     /// Did it log in for this, the settings of one client or (`None`) for who shares it? What a connection was for is what

@@ -181,9 +181,7 @@ fn forward_unless_own(pipeline: &Pipeline) -> Answer {
 }
 
 fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T, Fault> {
-    received.map_err(|v| {
-        Fault::ServerViolation(format!("unexpected message {:?}, owed {:?}", char::from(v.tag), v.owed))
-    })
+    received.map_err(|violation| Fault::ServerViolation(violation.to_string()))
 }
 
 impl State {
@@ -191,9 +189,8 @@ impl State {
     fn pass_ready(&mut self, frame: &[u8], pipeline: &mut Pipeline) -> Result<Answer, Fault> {
         let status =
             b::ready_for_query(&frame[HEADER_BYTES..]).map_err(|e| Fault::ServerViolation(e.to_string()))?;
-        let answer = pipeline
-            .recv_ready(status)
-            .map_err(|v| Fault::ServerViolation(format!("unexpected ReadyForQuery, owed {:?}", v.owed)))?;
+        let answer =
+            pipeline.recv_ready(status).map_err(|violation| Fault::ServerViolation(violation.to_string()))?;
         self.recv_ready(status, answer);
         if self.mode == PoolMode::Statement && status != TransactionStatus::Idle {
             return Err(Fault::Client(Error::statement_mode()));
