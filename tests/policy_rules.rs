@@ -494,7 +494,7 @@ fn what_took_no_place_makes_nothing_judged() {
             ""
         );
         reload(&proxy, &config("read_only"));
-        for text in ["FETCH ALL FROM p", "MOVE ALL IN p"] {
+        for text in ["FETCH ALL FROM p", "MOVE ALL IN p", "SELECT cursor_to_xml('p', 1, true, true, '')"] {
             raw.rows("SAVEPOINT s");
             assert_eq!(raw.error(text).sqlstate(), "42501", "{mode}");
             raw.rows("ROLLBACK TO s");

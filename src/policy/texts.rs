@@ -122,7 +122,7 @@ impl From<Verdict> for Judged {
 pub struct Unseen {
     /// EXECUTE: prepared by somebody else, or before them.
     pub statements: bool,
-    /// FETCH and MOVE: bound or declared before them, in the transaction that is open.
+    /// FETCH, MOVE and `cursor_to_xml()`: bound or declared before them, in the transaction that is open.
     pub portals: bool,
 }
 
@@ -150,7 +150,9 @@ pub fn judge_text(
     };
     let mut verdict =
         refuse(rules, statements).map_or(Verdict::Pass, |rejection| rules.broken(rejection.of(text)));
-    if statements.iter().any(|found| runs_unseen(found, unseen)) {
+    // Looked for only while there may be such a portal.
+    let runs_portals = || unseen.portals && verbs::runs_portals(text);
+    if statements.iter().any(|found| runs_unseen(found, unseen)) || runs_portals() {
         verdict = verdict.or(rules.cannot_read(unseen_statement(rules).of(text)));
     }
     match rules.allow_list {

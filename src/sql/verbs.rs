@@ -65,7 +65,7 @@ pub struct Found {
     pub prepares: bool,
     /// The prepared statement that it runs (SQL's EXECUTE, also in EXPLAIN and CREATE TABLE AS).
     pub executes: Option<String>,
-    /// It runs what a cursor or a portal holds (FETCH, MOVE).
+    /// It runs what a cursor or a portal holds (FETCH, MOVE); see also [`runs_portals`].
     pub fetches: bool,
 }
 
@@ -534,20 +534,34 @@ fn named(part: &Part<'_>) -> Result<Named, Unparsed> {
 
 /// Does a call in it do what a literal says: a setting, a table, or SQL?
 fn is_told_by_literals(node: &NodeEnum) -> bool {
-    let mut found = FindTold(false);
-    walk::walk(node, &mut found).is_err() || found.0
+    holds_name(node, |word| word == "set_config" || RUNNERS.contains(&word) || TOLD.contains(&word))
 }
 
-struct FindTold(bool);
+/// Does a call in it run what a cursor or a portal holds, as FETCH does? A text that cannot be read may.
+pub fn runs_portals(text: &[u8]) -> bool {
+    let Ok(tree) = readable(text).and_then(|text| meaning::tree(&text)) else { return true };
+    let runs = |node| holds_name(node, |word| word == "cursor_to_xml");
+    tree.stmts.iter().any(|raw| node_of(raw).is_none_or(runs))
+}
 
-impl walk::Look for FindTold {
+/// A name like this stands somewhere in a tree; one that cannot be walked may hold any.
+fn holds_name(node: &NodeEnum, is: impl Fn(&str) -> bool) -> bool {
+    let mut find = FindName { is, found: false };
+    walk::walk(node, &mut find).is_err() || find.found
+}
+
+struct FindName<F> {
+    is: F,
+    found: bool,
+}
+
+impl<F: Fn(&str) -> bool> walk::Look for FindName<F> {
     fn node(&mut self, _: &[Step]) {}
 
     fn end(&mut self, _: &[Step]) {}
 
     fn word(&mut self, path: &[Step], word: &str) {
-        let name = matches!(path, [.., Step::Name("String"), Step::Name("sval")]);
-        self.0 |= name && (word == "set_config" || RUNNERS.contains(&word) || TOLD.contains(&word));
+        self.found |= matches!(path, [.., Step::Name("String"), Step::Name("sval")]) && (self.is)(word);
     }
 }
 

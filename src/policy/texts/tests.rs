@@ -144,6 +144,10 @@ fn execute_runs_only_what_was_judged() {
         ("FETCH ALL FROM c", true, "text/unseen"),
         ("MOVE 1 IN c", true, "text/unseen"),
         ("FETCH ALL FROM c", false, "pass"),
+        ("SELECT cursor_to_xml('c', 1, true, true, '')", true, "text/unseen"),
+        ("INSERT INTO t SELECT pg_catalog.\"cursor_to_xml\"($1, 1, true, true, '')", true, "text/unseen"),
+        ("SELECT cursor_to_xml('c', 1, true, true, '')", false, "pass"),
+        ("INSERT INTO t VALUES (1)", true, "pass"),
         ("EXECUTE pgsluice_17", false, "text/unseen"),
         ("EXPLAIN ANALYZE EXECUTE \"pgsluice_17\"(1)", false, "text/unseen"),
     ] {
