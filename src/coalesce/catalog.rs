@@ -72,6 +72,17 @@ impl Table {
         native && !self.partitioned
     }
 
+    /// Memory that it takes (bytes), about.
+    pub fn bytes(&self) -> usize {
+        let texts =
+            |c: &Column| c.name.len() + c.quoted.len() + c.base_name.len() + size_of_val(&*c.sequences);
+        size_of::<Self>()
+            + size_of_val(&*self.columns)
+            + self.columns.iter().map(texts).sum::<usize>()
+            + size_of_val(&*self.functions)
+            + size_of_val(&*self.references)
+    }
+
     /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|c| c.name == name)

@@ -20,6 +20,9 @@ const CLIENTS_NAMED: usize = 64;
 /// their lane has gone.
 const STATS_MAX: usize = 10_000;
 
+/// Memory for their names and column lists (bytes).
+const STATS_BYTES_MAX: usize = 32 << 20;
+
 /// What is counted together: lanes that differ only in session settings, or in what the table was before a DDL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StatsKey {
@@ -33,6 +36,14 @@ pub struct StatsKey {
     pub columns: String,
     /// text or binary.
     pub format: String,
+}
+
+impl StatsKey {
+    /// Memory for it (bytes), where it is looked up by and in its counters.
+    fn bytes(&self) -> usize {
+        let Self { database, user, table, columns, format } = self;
+        2 * [database, user, table, columns, format].into_iter().map(String::len).sum::<usize>()
+    }
 }
 
 /// Counters of one table in the flushes of a [`LaneStats`].
@@ -248,10 +259,17 @@ pub struct Seen {
     pub guilty: Option<u64>,
 }
 
+/// The counters that are kept, and the bytes of their keys.
+#[derive(Debug, Default)]
+struct Counted {
+    by_key: BTreeMap<StatsKey, Arc<LaneStats>>,
+    bytes: usize,
+}
+
 /// All counters, and the ring.
 #[derive(Debug, Default)]
 pub struct Evidence {
-    stats: Mutex<BTreeMap<StatsKey, Arc<LaneStats>>>,
+    stats: Mutex<Counted>,
     flushes: Mutex<VecDeque<Flush>>,
     numbers: AtomicU64,
 }
@@ -264,7 +282,7 @@ impl Evidence {
     /// The counters of `key`, which has these tables; the same ones as long as the process runs.
     pub fn stats<'a>(&self, key: StatsKey, tables: impl Iterator<Item = &'a str>) -> Arc<LaneStats> {
         let mut all = lock(&self.stats);
-        if let Some(known) = all.get(&key) {
+        if let Some(known) = all.by_key.get(&key) {
             return Arc::clone(known);
         }
         let mut names: Vec<&str> = tables.collect();
@@ -272,16 +290,19 @@ impl Evidence {
         names.dedup();
         let table = |name: &str| TableStats { name: name.to_owned(), ..TableStats::default() };
         let tables = names.into_iter().map(table).collect();
-        let new = Arc::new(LaneStats { key, number: all.len(), tables, ..LaneStats::default() });
-        if all.len() < STATS_MAX {
-            all.insert(new.key.clone(), Arc::clone(&new));
+        let number = all.by_key.len();
+        let new = Arc::new(LaneStats { key, number, tables, ..LaneStats::default() });
+        let bytes = all.bytes + new.key.bytes();
+        if number < STATS_MAX && bytes <= STATS_BYTES_MAX {
+            all.bytes = bytes;
+            all.by_key.insert(new.key.clone(), Arc::clone(&new));
         }
         new
     }
 
     /// All of them, by key.
     pub fn all(&self) -> Vec<Arc<LaneStats>> {
-        lock(&self.stats).values().cloned().collect()
+        lock(&self.stats).by_key.values().cloned().collect()
     }
 
     /// Remembers a COPY that ended; `clients` are those of its units, in order. Its number is given here.
@@ -369,5 +390,16 @@ mod tests {
             stats(&n.to_string());
         }
         assert_eq!(evidence.all().len(), STATS_MAX);
+    }
+
+    #[test]
+    fn column_lists_are_bounded_in_bytes() {
+        const LONG: usize = 16 << 10;
+        let evidence = Evidence::default();
+        let key = |n: usize| StatsKey { columns: format!("{n:0LONG$}"), ..StatsKey::default() };
+        for n in 0..STATS_BYTES_MAX / LONG {
+            assert_eq!(evidence.stats(key(n), std::iter::empty()).key, key(n));
+        }
+        assert_eq!(evidence.all().len(), STATS_BYTES_MAX / (2 * LONG));
     }
 }

@@ -174,6 +174,27 @@ impl InsertPlan {
             && (self.references.contains(&other.root) || other.references.contains(&self.root))
     }
 
+    /// Memory that it takes (bytes), about.
+    pub fn bytes(&self) -> usize {
+        let texts = [
+            &self.target,
+            &self.relname,
+            &self.name_as_written,
+            &self.types,
+            &self.functions,
+            &self.names,
+            &self.fingerprint,
+            &self.copy_text_sql,
+            &self.sequences,
+            &self.most,
+        ];
+        let literal = |item: &ItemRule| if let ItemRule::Fixed { text, .. } = item { text.len() } else { 0 };
+        texts.into_iter().chain(&self.copy_binary_sql).map(String::len).sum::<usize>()
+            + self.values.as_ref().map_or(0, |values| values.into.len() + size_of_val(&*values.types))
+            + size_of_val(&*self.items)
+            + self.items.iter().map(literal).sum::<usize>()
+    }
+
     /// The table as the configuration names it: `schema.table`, without quotes.
     pub fn configured_name(&self) -> String {
         let mut quoted = String::new();

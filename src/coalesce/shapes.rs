@@ -9,7 +9,7 @@ mod closed;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use arc_swap::ArcSwap;
 use super::evidence::Evidence;
 use super::lane::{Berths, Lane, Leg};
 use super::plan::InsertPlan;
-use super::tables::{Seen, Tables};
+use super::tables::Tables;
 use crate::pool::Pool;
 use crate::proto::prepared::{NO_ROWS, Statement};
 use crate::proto::vars::VarSet;
@@ -34,11 +34,24 @@ pub use closed::Closed;
 /// Shapes remembered in all; beyond it the oldest goes that did not come by since it was last looked at.
 const SHAPES_MAX: usize = 10_000;
 
+/// Memory for them and for what is known of them (bytes), about: that of tables of usual width is some 18 kB each.
+const SHAPES_BYTES_MAX: usize = 192 << 20;
+
+/// What a shape costs beside its texts (bytes), about.
+const SHAPE_BYTES: usize = 512;
+
+/// And a lane beside its: counters, and INSERTs of a few rows.
+const LANE_BYTES: usize = 8 << 10;
+
 /// As many are looked at for one that can go.
 const LOOKS_MAX: usize = 32;
 
-/// After so many have gone, lanes that nothing leads to any more go as well.
+/// After so many have gone, or so many bytes, lanes that nothing leads to any more go as well.
 const SHAPES_A_SWEEP: usize = 256;
+const BYTES_A_SWEEP: usize = SHAPES_BYTES_MAX / 8;
+
+/// With more lanes than this none keeps its buffers between two flushes. Programs have few.
+const LANES_WITH_BUFFERS: usize = 256;
 
 /// Longest shape or statement text that is looked at (bytes).
 pub const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -104,8 +117,8 @@ pub struct Ready {
     /// Inside a transaction block it is answered at once.
     pub deferred: bool,
     way: Way,
-    /// What it was planned for.
-    table: Arc<Seen>,
+    /// Of the table that it was planned for: see [`Seen::wrong`](super::tables::Seen::wrong).
+    wrong: Arc<AtomicBool>,
 }
 
 /// How the rows leave.
@@ -196,6 +209,20 @@ impl Ready {
         }
     }
 
+    /// Memory that it takes, with its lanes, which others may share (bytes), about.
+    fn bytes(&self) -> usize {
+        let lane = |lane: &Arc<Lane>| {
+            let sql: usize = lane.legs.iter().map(|leg| leg.statement.query.len()).sum();
+            // Its counters have the columns, twice.
+            LANE_BYTES + sql + 2 * self.plan.copy_text_sql.len()
+        };
+        let lanes: usize = match &self.way {
+            Way::Copy { text, binary } => text.iter().chain(binary).map(lane).sum(),
+            Way::Pipelined(together) => lane(&together.lane) + together.statement.query.len(),
+        };
+        self.plan.bytes() + self.param_description.as_ref().map_or(0, Vec::len) + lanes
+    }
+
     /// Does it lead to lanes of this pool?
     fn is_of(&self, pool: &Arc<Pool>) -> bool {
         self.any_lane().is_some_and(|lane| Arc::ptr_eq(&lane.pool, pool))
@@ -266,9 +293,16 @@ pub struct Shape {
     known: ArcSwap<Known>,
     said: Mutex<Said>,
     seen: AtomicU64,
+    /// Counted of it; 0: it is remembered no longer.
+    bytes: AtomicUsize,
 }
 
 impl Shape {
+    /// Without what is known of it.
+    fn own_bytes(&self) -> usize {
+        SHAPE_BYTES + self.text.len() + self.types.len()
+    }
+
     fn is(&self, pool: usize, class: u64, key: (Kind, &[u8], &[u8])) -> bool {
         self.pool == pool && self.class == class && (self.kind, &*self.text, &*self.types) == key
     }
@@ -312,7 +346,7 @@ impl Shape {
     /// The table changed: ask again.
     pub(super) fn forget(&self) {
         if let Known::Yes(ready) = &*self.known.swap(Arc::new(Known::Nothing)) {
-            ready.table.forget();
+            ready.wrong.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -444,11 +478,14 @@ struct Shapes {
     by_hash: HashMap<u64, Vec<Placed>, ahash::RandomState>,
     /// The oldest first, with its hash and how often it had come by when it was put here.
     by_age: VecDeque<(u64, Arc<Shape>, u64)>,
+    bytes: usize,
     gone: usize,
+    gone_bytes: usize,
 }
 
 impl Shapes {
     fn insert(&mut self, hash: u64, pool: &Arc<Pool>, shape: &Arc<Shape>) {
+        self.bytes += shape.bytes.load(Ordering::Relaxed);
         self.by_hash.entry(hash).or_default().push((Arc::clone(pool), Arc::clone(shape)));
         // It comes by for the first time right now.
         self.by_age.push_back((hash, Arc::clone(shape), 1));
@@ -456,9 +493,38 @@ impl Shapes {
 
     /// Makes room for one more.
     fn make_room(&mut self, max: usize) {
-        if self.by_age.len() < max {
+        if self.by_age.len() >= max {
+            self.let_one_go();
+        }
+        self.lighten(SHAPES_BYTES_MAX);
+    }
+
+    /// So many go that what is left is no more than that (bytes).
+    fn lighten(&mut self, max: usize) {
+        while self.bytes > max && !self.by_age.is_empty() {
+            self.let_one_go();
+        }
+    }
+
+    /// What is known of this one takes so many bytes now. Others go where they are more than `max` in all.
+    fn weigh(&mut self, shape: &Shape, bytes: usize, max: usize) {
+        let before = shape.bytes.load(Ordering::Relaxed);
+        if before == 0 {
             return;
         }
+        shape.bytes.store(bytes, Ordering::Relaxed);
+        self.bytes = self.bytes - before + bytes;
+        self.lighten(max);
+    }
+
+    /// It is remembered no longer.
+    fn discount(&mut self, shape: &Shape) {
+        let bytes = shape.bytes.swap(0, Ordering::Relaxed);
+        self.bytes -= bytes;
+        self.gone_bytes += bytes;
+    }
+
+    fn let_one_go(&mut self) {
         for look in 1.. {
             let Some((hash, shape, seen_then)) = self.by_age.pop_front() else { return };
             let seen = shape.seen.load(Ordering::Relaxed);
@@ -472,6 +538,7 @@ impl Shapes {
                     self.by_hash.remove(&hash);
                 }
             }
+            self.discount(&shape);
             self.gone += 1;
             return;
         }
@@ -491,7 +558,11 @@ impl Shapes {
             !slot.is_empty()
         });
         if !gone.is_empty() {
-            self.by_age.retain(|(_, shape, _)| !gone.contains(&Arc::as_ptr(shape)));
+            let (gone, kept) = std::mem::take(&mut self.by_age)
+                .into_iter()
+                .partition::<VecDeque<_>, _>(|(_, shape, _)| gone.contains(&Arc::as_ptr(shape)));
+            gone.iter().for_each(|(_, shape, _)| self.discount(shape));
+            self.by_age = kept;
         }
     }
 }
@@ -621,10 +692,7 @@ impl Lanes {
         key: (Kind, &[u8], &[u8]),
     ) -> Arc<Shape> {
         shapes.make_room(SHAPES_MAX);
-        if shapes.gone >= SHAPES_A_SWEEP {
-            shapes.gone = 0;
-            lock(&self.lanes).retain(|lane| lane.is_busy() || lane.is_led_to());
-        }
+        self.sweep(shapes);
         let shape = Arc::new(Shape {
             pool: Arc::as_ptr(pool) as usize,
             class,
@@ -634,9 +702,34 @@ impl Lanes {
             known: ArcSwap::from_pointee(Known::Nothing),
             said: Mutex::default(),
             seen: AtomicU64::new(0),
+            bytes: AtomicUsize::new(SHAPE_BYTES + key.1.len() + key.2.len()),
         });
         shapes.insert(hash, pool, &shape);
         shape
+    }
+
+    /// Lanes go that nothing leads to any more.
+    fn sweep(&self, shapes: &mut Shapes) {
+        if shapes.gone >= SHAPES_A_SWEEP || shapes.gone_bytes >= BYTES_A_SWEEP {
+            (shapes.gone, shapes.gone_bytes) = (0, 0);
+            lock(&self.lanes).retain(|lane| lane.is_busy() || lane.is_led_to());
+        }
+    }
+
+    /// A lane may keep its buffers: there are few.
+    pub(super) fn keeps_buffers(&self) -> bool {
+        lock(&self.lanes).len() <= LANES_WITH_BUFFERS
+    }
+
+    /// What is known of a shape is new.
+    fn weigh(&self, shape: &Shape, known: &Known) {
+        let known = match known {
+            Known::Yes(ready) => ready.bytes(),
+            _ => lock(&shape.said).reason.len(),
+        };
+        let mut shapes = lock(&self.shapes);
+        shapes.weigh(shape, shape.own_bytes() + known, SHAPES_BYTES_MAX);
+        self.sweep(&mut shapes);
     }
 
     async fn learn(
@@ -649,6 +742,7 @@ impl Lanes {
         let generation = self.generation.load(Ordering::Acquire);
         let asker = Asker::new(&pool, &vars, shape.class);
         let outcome = Box::pin(question.ask(&self.tables, asker)).await;
+        drop(question);
         let ready = outcome.and_then(|answer| {
             self.ready(&pool, &vars, &shape, answer).map_err(|table| {
                 Refusal::from("coalesce.mode is off for this table".to_owned()).of(table).of_whole_table()
@@ -667,13 +761,18 @@ impl Lanes {
         };
         let known = Arc::new(known);
         shape.known.store(Arc::clone(&known));
+        self.weigh(&shape, &known);
         if self.generation.load(Ordering::Acquire) != generation {
             // A RELOAD came between the question and its answer.
             shape.forget();
         } else if let Some(kept) = kept {
-            // The table may change: asked again, if the statement still comes by.
+            // The table may change: asked again, if the statement still comes by. One that others push out meanwhile is gone.
+            let weak = Arc::downgrade(&shape);
+            drop(shape);
             tokio::time::sleep(kept).await;
-            shape.known.compare_and_swap(&known, Arc::new(Known::Nothing));
+            if let Some(shape) = weak.upgrade() {
+                shape.known.compare_and_swap(&known, Arc::new(Known::Nothing));
+            }
         }
     }
 
@@ -703,7 +802,7 @@ impl Lanes {
             }
             None => Way::Copy { text: copy(CopyFormat::Text), binary: copy(CopyFormat::Binary) },
         };
-        Ok(Ready { param_description: answer.param_description, way, deferred, table: answer.table, plan })
+        Ok(Ready { param_description: answer.param_description, way, deferred, wrong: answer.wrong, plan })
     }
 
     /// The lane that all shapes share which become the same COPY, or are the same statement, for the same settings.
@@ -836,22 +935,50 @@ fn view(pool: &Pool, shape: &Shape) -> ShapeView {
 mod tests {
     use super::*;
 
+    fn shape(n: usize) -> Arc<Shape> {
+        Arc::new(Shape {
+            pool: 0,
+            class: 0,
+            kind: Kind::Prepared,
+            text: n.to_string().into_bytes().into(),
+            types: Box::default(),
+            known: ArcSwap::from_pointee(Known::Nothing),
+            said: Mutex::default(),
+            seen: AtomicU64::new(1),
+            bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// However many there may be, and however much is known of each.
+    #[test]
+    fn plans_without_end_push_out_each_other() {
+        const MAX: usize = 1 << 20;
+        let mut shapes = Shapes::default();
+        let mut all = Vec::new();
+        for n in 0..1000 {
+            let new = shape(n);
+            new.bytes.store(new.own_bytes(), Ordering::Relaxed);
+            shapes.bytes += new.own_bytes();
+            shapes.by_age.push_back((n as u64, Arc::clone(&new), 1));
+            shapes.weigh(&new, 64 << 10, MAX);
+            assert!(shapes.bytes <= MAX);
+            // One comes by between all others.
+            all.push(new);
+            all[0].seen.fetch_add(1, Ordering::Relaxed);
+        }
+        let counted: usize = all.iter().map(|shape| shape.bytes.load(Ordering::Relaxed)).sum();
+        assert_eq!((counted, shapes.by_age.len()), (shapes.bytes, MAX / (64 << 10)));
+        assert!(shapes.by_age.iter().any(|(_, shape, _)| Arc::ptr_eq(shape, &all[0])));
+        assert_eq!(shapes.gone_bytes, (1000 - shapes.by_age.len()) * (64 << 10));
+        // What is known too late changes nothing.
+        shapes.weigh(&all[1], MAX, MAX);
+        assert_eq!(counted, shapes.bytes);
+    }
+
     /// What comes by stays, whatever else comes by once.
     #[test]
     fn texts_without_end_push_out_each_other() {
         const MAX: usize = 100;
-        let shape = |n: usize| {
-            Arc::new(Shape {
-                pool: 0,
-                class: 0,
-                kind: Kind::Prepared,
-                text: n.to_string().into_bytes().into(),
-                types: Box::default(),
-                known: ArcSwap::from_pointee(Known::Nothing),
-                said: Mutex::default(),
-                seen: AtomicU64::new(1),
-            })
-        };
         let mut shapes = Shapes::default();
         let used: Vec<_> = (0..10).map(shape).collect();
         for n in 0..50 * MAX {

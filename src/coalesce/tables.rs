@@ -14,6 +14,9 @@ use crate::pool::Pool;
 /// Tables remembered in all, by as many names as they are called by.
 const TABLES_MAX: usize = 1000;
 
+/// Memory for what is remembered of them (bytes), about: that of a hundred columns is some 20 kB.
+const TABLES_BYTES_MAX: usize = 64 << 20;
+
 /// What a table is like may have changed in ways that no flush would find: a refusal could be one no longer.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -27,18 +30,16 @@ pub struct Seen {
     /// The cheap guard works for the role.
     pub has_sentinel: bool,
     at: Instant,
-    wrong: AtomicBool,
+    /// The table turned out not to be like that any more. Plans hold this of it, and not all that was told.
+    pub wrong: Arc<AtomicBool>,
+    bytes: usize,
 }
 
 impl Seen {
     /// Said just now.
     pub fn new(table: Table, names_catalog: bool, has_sentinel: bool) -> Self {
-        Self { table, names_catalog, has_sentinel, at: Instant::now(), wrong: AtomicBool::new(false) }
-    }
-
-    /// The table is not like that any more.
-    pub fn forget(&self) {
-        self.wrong.store(true, Ordering::Relaxed);
+        let bytes = table.bytes();
+        Self { table, names_catalog, has_sentinel, at: Instant::now(), wrong: Arc::default(), bytes }
     }
 
     /// So long it is believed.
@@ -72,6 +73,11 @@ impl Place {
         }
     }
 
+    /// Memory for what is known (bytes), about.
+    fn bytes(&self) -> usize {
+        self.seen.try_lock().ok().and_then(|seen| seen.as_ref().map(|seen| seen.bytes)).unwrap_or_default()
+    }
+
     /// Nothing is known that still holds, and nobody asks.
     fn is_of_no_use(&self) -> bool {
         let nothing = |seen: &Option<Arc<Seen>>| !seen.as_ref().is_some_and(|seen| seen.holds());
@@ -82,10 +88,25 @@ impl Place {
 /// Whose question: of a pool (where it lies), with settings of this class, by this name.
 type Key = (usize, u64, String);
 
+type Places = HashMap<Key, Arc<Place>, ahash::RandomState>;
+
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Tables {
-    places: Mutex<HashMap<Key, Arc<Place>, ahash::RandomState>>,
+    places: Mutex<Places>,
+}
+
+/// Where there are as many as may be, those go that are of no use, or else all.
+fn make_room(places: &mut Places, bytes_max: usize) {
+    let is_full = |places: &Places| {
+        places.len() >= TABLES_MAX || places.values().map(|place| place.bytes()).sum::<usize>() > bytes_max
+    };
+    if is_full(places) {
+        places.retain(|_, place| !place.is_of_no_use());
+        if is_full(places) {
+            places.clear();
+        }
+    }
 }
 
 impl Tables {
@@ -97,14 +118,41 @@ impl Tables {
     /// The place for the table of this name.
     pub fn place(&self, pool: &Arc<Pool>, class: u64, name: &str) -> Arc<Place> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.len() >= TABLES_MAX {
-            places.retain(|_, place| !place.is_of_no_use());
-        }
-        if places.len() >= TABLES_MAX {
-            places.clear();
-        }
+        make_room(&mut places, TABLES_BYTES_MAX);
         let key = (Arc::as_ptr(pool) as usize, class, name.to_owned());
         let new = || Arc::new(Place { pool: Arc::downgrade(pool), seen: tokio::sync::Mutex::default() });
         Arc::clone(places.entry(key).or_insert_with(new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coalesce::catalog::decode;
+
+    fn place(functions: usize) -> Arc<Place> {
+        let functions = vec!["16500"; functions].join(",");
+        let answer = format!(
+            r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "updates_alone": true,
+             "functions": [{functions}], "root": 16400, "references": [], "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": []}}"#
+        );
+        let table = decode("t", &[Some(answer.as_bytes())]).unwrap();
+        let seen = Some(Arc::new(Seen::new(table, false, false)));
+        Arc::new(Place { pool: Weak::new(), seen: tokio::sync::Mutex::new(seen) })
+    }
+
+    #[test]
+    fn what_is_known_of_tables_is_bounded_in_bytes() {
+        const MAX: usize = 64 << 10;
+        let mut places = Places::default();
+        let bytes = |places: &Places| places.values().map(|place| place.bytes()).sum::<usize>();
+        let one = place(1000).bytes();
+        assert!(one >= 4000);
+        for n in 0..100 {
+            make_room(&mut places, MAX);
+            assert!(bytes(&places) <= MAX);
+            places.insert((0, n, String::new()), place(1000));
+        }
+        assert!(places.len() > 1 && bytes(&places) <= MAX + one);
     }
 }

@@ -552,7 +552,8 @@ impl Flight {
             }
         }
         batch.clear();
-        if batch.capacity() <= BUFFER_KEPT {
+        let keeps = || self.lane.lanes.upgrade().is_some_and(|lanes| lanes.keeps_buffers());
+        if batch.capacity() <= BUFFER_KEPT && keeps() {
             lock(&self.lane.inner).flown.push(batch);
         }
         self.resolve(units, Outcome::Inserted);

@@ -1,6 +1,7 @@
 //! What is asked of the server about one statement, and what it is refused for.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::{NO_ANSWER_KEPT, REFUSAL_KEPT, Source, THOUGHT_MAX};
@@ -37,7 +38,8 @@ pub(super) struct Answer {
     pub(super) param_description: Option<Vec<u8>>,
     /// Not a COPY: the statement to run, its rows, and the RowDescription of its answer.
     pub(super) together: Option<(Arc<Statement>, usize, Option<Vec<u8>>)>,
-    pub(super) table: Arc<Seen>,
+    /// [`Seen::wrong`]
+    pub(super) wrong: Arc<AtomicBool>,
 }
 
 /// Why a question was not answered by a plan, and how long that is believed.
@@ -201,7 +203,7 @@ impl Question {
             return Err(Reason::OtherMeaning.into());
         }
         let plan = InsertPlan { has_sentinel: seen.has_sentinel && plan.has_sentinel, ..plan };
-        Ok(Answer { plan, param_description, together, table: seen })
+        Ok(Answer { plan, param_description, together, wrong: Arc::clone(&seen.wrong) })
     }
 }
 
