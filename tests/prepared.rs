@@ -1682,6 +1682,25 @@ fn parameters_keep_the_types_that_were_told_whatever_becomes_of_their_columns() 
     }
 }
 
+/// Where pgsluice asked about an INSERT of its clients' the statement is there, and its rows may look otherwise than they were told.
+#[test]
+fn what_is_prepared_to_ask_about_an_insert_is_compared_as_well() {
+    let (pg, proxy, db) = rotating("");
+    for table in (0..12).map(|n| format!("asked{n}")) {
+        let sql = &format!("INSERT INTO {table} VALUES (1, $1) RETURNING a");
+        pg.psql(&db, &format!("CREATE TABLE {table} (a int, b text)"));
+        let mut raw = Raw::login(proxy.port(), &db);
+        ask(&mut raw, |out| {
+            f::put_parse(out, b"s", sql.as_bytes(), &25u32.to_be_bytes());
+            f::put_target(out, f::DESCRIBE, b'S', b"s");
+        });
+        pg.psql(&db, &format!("ALTER TABLE {table} ALTER a TYPE bigint"));
+        for run in 0..9 {
+            assert_eq!(failure(&mut raw, |out| put_run(out, "s", &["x"])), "0A000", "{table}, run {run}");
+        }
+    }
+}
+
 /// Clients share what they prepared under the same settings. Who runs it under others now, on a connection that does not have it,
 /// prepares it for itself alone.
 #[test]

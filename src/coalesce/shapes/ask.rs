@@ -9,14 +9,14 @@ use crate::coalesce::catalog::{self, Reason};
 use crate::coalesce::plan::{self, Context, InsertPlan};
 use crate::coalesce::tables::{Seen, Tables};
 use crate::pool::{Checkout, Pool};
-use crate::proto::prepared::{Statement, settings_of_texts};
+use crate::proto::prepared::{NO_ROWS, Statement, settings_of_texts};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::internal::{Lost, Reply};
 use crate::sql::cast::OtherType;
 use crate::sql::effects::Effects;
 use crate::sql::insert::{Lifted, NotPourable, lift, table_named};
 use crate::sql::meaning;
-use crate::wire::backend::{ErrorFields, QUERY_CANCELED};
+use crate::wire::backend::{ErrorFields, QUERY_CANCELED, row_shape};
 
 /// A table as a statement names it: the catalogue may not know it.
 fn as_written(target: &meaning::InsertTarget) -> String {
@@ -324,9 +324,16 @@ impl<'a> Asker<'a> {
     async fn describe(&mut self, statement: &Arc<Statement>, kept: bool) -> Result<Reply, Refusal> {
         let max = self.max();
         let server = self.server().await?;
-        let reply =
-            if kept { server.describe(statement, max).await } else { server.describe_anew(statement).await };
-        described(reply.map_err(lost)?)
+        if !kept {
+            return described(server.describe_anew(statement).await.map_err(lost)?);
+        }
+        let reply = described(server.describe(statement, max).await.map_err(lost)?)?;
+        let shape = reply.row_description.as_deref().and_then(row_shape).unwrap_or(NO_ROWS);
+        if statement.shape.get().is_some_and(|told| *told != shape) {
+            // Its clients, who find it here, would take it for what they were told of.
+            server.names.is_otherwise(statement.id);
+        }
+        Ok(reply)
     }
 }
 
