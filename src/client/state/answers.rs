@@ -61,6 +61,7 @@ impl State {
             self.tell_named(statement.id);
         } else if told && let Some(new) = self.declared(&statement, types) {
             self.names.replace(statement.id, &new);
+            self.shapes.retold = Some((statement.id, new));
         }
     }
 
@@ -94,6 +95,23 @@ impl State {
         Some(new)
     }
 
+    /// As [`State::declared`], with rows that look as the client was told: those of the others that have it may look otherwise by now.
+    pub(super) fn shown(
+        &self,
+        statement: &Statement,
+        types: &[u8],
+        shape: Option<u64>,
+    ) -> Option<Arc<Statement>> {
+        let new = self.declared(statement, types)?;
+        let Some(shape) = shape.filter(|shape| *new.shape.get_or_init(|| *shape) != *shape) else {
+            return Some(new);
+        };
+        new.make_stale();
+        let new = self.declared(statement, types)?;
+        new.shape.get_or_init(|| shape);
+        Some(new)
+    }
+
     /// RowDescription or NoData (`body` is empty) was taken in for a statement. `None`: it is too long to be looked at.
     pub fn recv_shape(&mut self, id: u32, body: Option<&[u8]>, answer: Answer, names: &mut ServerNames) {
         // Those before it were struck by an error.
@@ -105,7 +123,17 @@ impl State {
             None => return,
         };
         // One without a name is never taken for what it was elsewhere.
-        if !statement.is_shared() || *statement.shape.get_or_init(|| shape) == shape {
+        if !statement.is_shared() {
+            return;
+        }
+        let retold =
+            self.shapes.retold.take().filter(|(id, _)| *id == statement.id && answer == Answer::Forward);
+        if let Some((_, now)) = &retold
+            && let Some(shown) = self.shown(now, &now.types, Some(shape))
+        {
+            self.names.replace(now.id, &shown);
+        }
+        if *statement.shape.get_or_init(|| shape) == shape {
             return;
         }
         statement.make_stale();
@@ -114,8 +142,7 @@ impl State {
             self.shapes.otherwise = Some(statement.id);
         } else {
             // This client was told just now how the rows look.
-            if let Some(new) = self.declared(&statement, &statement.types) {
-                new.shape.get_or_init(|| shape);
+            if let Some(new) = self.shown(&statement, &statement.types, Some(shape)) {
                 self.names.replace(statement.id, &new);
             }
         }

@@ -400,6 +400,8 @@ pub struct Shapes {
     pub bound: Option<Arc<Statement>>,
     /// The statement (its id) that was asked about for the message at hand, and whose rows look different here.
     pub otherwise: Option<u64>,
+    /// The statement (its id) of whose parameters the client was told just now that they have other types, and what it has become.
+    pub retold: Option<(u64, Arc<Statement>)>,
     /// The unnamed statement (its id) whose parameters' types the client was told.
     pub unnamed_told: Option<u64>,
     /// Statements with names of which it was.

@@ -420,7 +420,7 @@ impl State {
 
     /// A statement whose parameters have other types by now, where a Parse settles them: who was told those of before keeps them,
     /// declared, as PostgreSQL holds on to them when it plans a prepared statement anew; who was told nothing has those of
-    /// now. `None`: there is no room for it.
+    /// now. Its rows are still compared with what was told of them. `None`: there is no room for it.
     pub(super) fn settled(
         &mut self,
         statement: Arc<Statement>,
@@ -431,7 +431,8 @@ impl State {
             return Some(statement);
         }
         let told = statement.params.get().filter(|_| self.shapes.was_told(statement.id));
-        let new = self.declared(&statement, told.unwrap_or(&statement.types))?;
+        let (types, shape) = (told.unwrap_or(&statement.types), statement.shape.get().copied());
+        let new = self.shown(&statement, types, shape)?;
         self.names.replace(statement.id, &new);
         Some(new)
     }
