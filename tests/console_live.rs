@@ -299,9 +299,12 @@ fn pouring_is_shown() {
     // Those that their own text rules out are listed as well, and counted.
     let many: Vec<_> = (101..134).map(|n| format!("(-{n}, 'x')")).collect();
     let many = format!("INSERT INTO t VALUES {} ON CONFLICT DO NOTHING", many.join(", "));
+    let names: Vec<_> = (0..300).map(|n| format!("a AS name_{n:055}")).collect();
+    let long = format!("INSERT INTO t VALUES (-6, 'x') RETURNING {}", names.join(", "));
     for (sql, reason) in [
         ("INSERT INTO t VALUES (-1, 'x'), (-4, 'x') ON CONFLICT (a) WHERE true DO NOTHING", "on_conflict"),
         (&many, "many_rows"),
+        (&long, "long_text"),
         ("INSERT INTO t SELECT -2, 'x'", "not_values"),
         ("INSERT INTO t VALUES (-3, 'x') RETURNING a + 1", "returning"),
     ] {

@@ -97,6 +97,14 @@ impl Source<'_> {
         }
     }
 
+    /// The statement.
+    fn text(&self) -> &[u8] {
+        match self {
+            Self::Literals { text, .. } => text,
+            Self::Prepared(statement) => &statement.query,
+        }
+    }
+
     /// What sessions must agree on to be one for it: more where rows are answered.
     fn class(&self, vars: &VarSet) -> u64 {
         let tail = match self {
@@ -634,6 +642,7 @@ impl Lanes {
     ) -> Option<Arc<Shape>> {
         let key = source.key();
         if key.1.len() > TEXT_BYTES_MAX {
+            self.note_refused(pool, source.text(), NotPourable::LongText);
             return None;
         }
         let pool_id = Arc::as_ptr(pool) as usize;

@@ -324,6 +324,8 @@ pub enum NotPourable {
     Name,
     /// Rows with parameters that are not alike, or too many rows.
     ManyRows,
+    /// Too long also without its literals and but for its first row.
+    LongText,
     /// ON CONFLICT with more than columns or a constraint's name, or DO UPDATE with an expression that is not harmless.
     OnConflict,
     /// RETURNING of more than names.
@@ -363,6 +365,7 @@ impl NotPourable {
             Self::Subscript => "subscript",
             Self::Name => "name",
             Self::ManyRows => "many_rows",
+            Self::LongText => "long_text",
             Self::OnConflict => "on_conflict",
             Self::Returning => "returning",
             Self::SecondStatement => "second_statement",
