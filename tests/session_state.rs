@@ -1170,6 +1170,35 @@ fn a_listening_client_keeps_its_connection_until_it_stops() {
     is_pinned("", &["BEGIN; LISTEN c; COMMIT"], |_| {}, "DISCARD ALL");
 }
 
+/// Tools look for listeners by what `pg_stat_activity` shows of them.
+#[test]
+fn a_listening_client_is_seen_by_its_own_statement() {
+    let (server, proxy, database) = one_connection("query_wait_timeout = 30");
+    let (mut a, mut other) = two(&proxy, &database);
+    let seen = format!(
+        "SELECT query FROM pg_stat_activity WHERE datname = '{database}' AND state = 'idle' ORDER BY query"
+    );
+    let listeners = || server.psql("postgres", &seen).trim().to_owned();
+    // None that has ended listens.
+    for none in ["LISTEN c; SELECT 1/0", "BEGIN; LISTEN c; ROLLBACK", "LISTEN c; UNLISTEN c", "UNLISTEN c"] {
+        a.query(none);
+        assert_eq!(
+            other.value("SELECT count(*) FROM pg_listening_channels()").as_deref(),
+            Some("0"),
+            "{none}"
+        );
+    }
+    a.rows("LISTEN \"c d\"");
+    assert_eq!(listeners(), "LISTEN \"c d\"");
+    server.psql(&database, "NOTIFY \"c d\", 'heard'");
+    assert_eq!(a.read().tag, b::NOTIFICATION_RESPONSE);
+    // What it does behind it is asked for.
+    a.rows("SET work_mem = '5MB'");
+    a.rows("UNLISTEN *");
+    assert_eq!(other.value("SHOW work_mem").as_deref(), Some("4MB"));
+    assert_eq!(a.value("SHOW work_mem").as_deref(), Some("5MB"));
+}
+
 #[test]
 fn an_advisory_lock_keeps_the_connection_until_it_is_given_back() {
     let held = |raw: &mut Raw| {

@@ -565,7 +565,8 @@ impl Session {
             self.settle(server);
             self.state.ties.recheck = false;
             if self.state.ties.taint.intersects(PROBED) || pinned {
-                self.state.ties.pinned = Box::pin(self.probe(server)).await?;
+                let listens = !pinned && self.pins_to_listen();
+                self.state.ties.pinned = listens || Box::pin(self.probe(server)).await?;
                 if self.state.ties.pinned {
                     if self.draining {
                         self.obey(true)?;
@@ -677,6 +678,18 @@ impl Session {
             }
             SessionState::Allow => Ok(false),
         }
+    }
+
+    /// It keeps the server to listen there, and has done nothing else: the server is not asked. Who looks into
+    /// `pg_stat_activity` for listeners finds its own statement.
+    fn pins_to_listen(&mut self) -> bool {
+        let pins = self.state.bounds.session_state == SessionState::Pin
+            && self.state.vars.withheld == Withheld::Nothing
+            && self.state.ties.take_listen();
+        if pins {
+            self.count_pinned(&Probe { listen: true, ..Probe::default() });
+        }
+        pins
     }
 
     /// What its startup packet set is the client's again after RESET and DISCARD ALL, as it is directly: on the connection, and

@@ -160,6 +160,7 @@ impl State {
         pipeline: &mut Pipeline,
     ) -> Result<(), Fault> {
         self.unjudged.has_failed();
+        self.ties.listens = false;
         // Those that were struck stand behind the one that is told, if one is.
         let first = usize::from(answer == Answer::Refuse).min(self.refusals.len());
         let end = (first + pipeline.take_struck_refusals()).min(self.refusals.len());
@@ -209,6 +210,7 @@ impl State {
 
     /// CommandComplete with this tag was taken in: a catalogue may have changed, or what a name stands for.
     pub fn recv_end(&mut self, tag: &[u8]) {
+        self.ties.listens = tag == b"LISTEN\0";
         if matches!(tag, b"PREPARE\0" | b"DEALLOCATE\0") {
             self.recv_move();
         }

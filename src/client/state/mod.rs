@@ -328,6 +328,8 @@ impl Meaning {
 pub struct Ties {
     /// What its transaction may have done to session state.
     pub taint: Effects,
+    /// The last that was done was a LISTEN.
+    pub listens: bool,
     /// It may have changed settings until it ends.
     pub local: bool,
     /// It may have brought back what the startup packet set.
@@ -357,6 +359,16 @@ impl Ties {
     fn doubt(&mut self, effects: Effects) {
         self.taint = self.taint.union(effects);
         self.recheck = true;
+    }
+
+    /// A LISTEN is all that its transaction did to session state: what that leaves is known. True: it was, and is dealt with.
+    pub fn take_listen(&mut self) -> bool {
+        let alone = self.listens && self.taint == Effects::LISTEN && !self.hidden && !self.for_good;
+        self.listens = false;
+        if alone {
+            self.taint = Effects::NONE;
+        }
+        alone
     }
 
     /// What a transaction did is known, or was nothing.
