@@ -2,6 +2,7 @@
 //!
 //! Owns: how far a walk over them goes, and what of them the client sees. Never: whose turn it is (`proto::pipeline`).
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use super::Pass;
@@ -56,9 +57,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                 return Ok(());
             }
         }
-        let Some(head) = header(walk.at.rest(), state.bounds.message_max)
-            .map_err(|e| Fault::ServerViolation(e.to_string()))?
-        else {
+        let Some(head) = header(walk.at.rest(), state.bounds.message_max).map_err(violation)? else {
             return Ok(());
         };
         let frame = walk.at.frame(head);
@@ -69,7 +68,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             return Ok(());
         }
         let answer = match head.tag {
-            b::DATA_ROW | b::COPY_DATA => answer(pipeline.recv(head.tag))?.0,
+            b::DATA_ROW | b::COPY_DATA => pipeline.recv(head.tag).map_err(violation)?.0,
             b::NOTICE_RESPONSE | b::ERROR_RESPONSE
                 if pipeline.is_quiet() && state.may_go_elsewhere() && is_farewell(frame) =>
             {
@@ -85,8 +84,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                 answer => answer,
             },
             b::PARAMETER_STATUS => {
-                let (name, value) = b::parameter_status(&frame[HEADER_BYTES..])
-                    .map_err(|e| Fault::ServerViolation(e.to_string()))?;
+                let (name, value) = b::parameter_status(&frame[HEADER_BYTES..]).map_err(violation)?;
                 if report(reported, name, value) {
                     shared.heard_of(name);
                 }
@@ -167,8 +165,15 @@ fn wanted_of(head: Header, pipeline: &Pipeline) -> Result<usize, Fault> {
     Ok(if is_needed { head.total() } else { 0 })
 }
 
+#[cold]
 fn too_long() -> Fault {
-    Fault::ServerViolation("message is too long".into())
+    violation("message is too long")
+}
+
+/// Never seen of an honest server: nothing of it stands in the hot path's way.
+#[cold]
+fn violation(why: impl Display) -> Fault {
+    Fault::ServerViolation(why.to_string())
 }
 
 /// What comes while nothing is asked: does the server say that it goes?
@@ -180,17 +185,11 @@ fn forward_unless_own(pipeline: &Pipeline) -> Answer {
     if pipeline.front_is_own() { Answer::Skip } else { Answer::Forward }
 }
 
-fn answer<T>(received: Result<T, crate::proto::pipeline::Violation>) -> Result<T, Fault> {
-    received.map_err(|violation| Fault::ServerViolation(violation.to_string()))
-}
-
 impl State {
     #[inline]
     fn pass_ready(&mut self, frame: &[u8], pipeline: &mut Pipeline) -> Result<Answer, Fault> {
-        let status =
-            b::ready_for_query(&frame[HEADER_BYTES..]).map_err(|e| Fault::ServerViolation(e.to_string()))?;
-        let answer =
-            pipeline.recv_ready(status).map_err(|violation| Fault::ServerViolation(violation.to_string()))?;
+        let status = b::ready_for_query(&frame[HEADER_BYTES..]).map_err(violation)?;
+        let answer = pipeline.recv_ready(status).map_err(violation)?;
         self.recv_ready(status, answer);
         if self.mode == PoolMode::Statement && status != TransactionStatus::Idle {
             return Err(Fault::Client(Error::statement_mode()));
@@ -220,7 +219,7 @@ impl State {
     ) -> Result<Answer, Fault> {
         let body = &frame[HEADER_BYTES..];
         let asked = pipeline.front_statement();
-        let (answer, settled) = answer(pipeline.recv(tag))?;
+        let (answer, settled) = pipeline.recv(tag).map_err(violation)?;
         match settled {
             Settled::No => {}
             Settled::Done => self.names.settle(),
