@@ -190,6 +190,36 @@ fn without_files_nobody_dies_and_nobody_spins() {
     assert!(proxy.alive());
 }
 
+#[test]
+fn a_userlist_that_changes_while_there_are_no_files_is_read_when_there_are() {
+    let server = Postgres::shared();
+    let general = "workers = 1\nclient_login_timeout = 600\nauth_file = \"userlist.txt\"";
+    let config = Proxy::config(server, general, "user = \"postgres\"", "");
+    let users = |names: &str| names.split(' ').map(|name| format!("\"{name}\" \"\"\n")).collect::<String>();
+    let below = ["prlimit", "--nofile=64:64"].map(str::to_owned);
+    let proxy = Proxy::start_below(&below, &config, &[("userlist.txt", &users("postgres leaves"))]);
+    let enters = |user: &str| {
+        Raw::login_as(proxy.port(), &[("user", user), ("database", "postgres")], "").map(Raw::terminate)
+    };
+    enters("leaves").expect("a user");
+    let hoard: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = connect(&proxy);
+            stream.write_all(b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0").expect("startup");
+            stream
+        })
+        .collect();
+    proxy.wait_for_log("accept failed");
+    std::fs::write(proxy.dir().join("userlist.txt"), users("postgres comes")).expect("write");
+    let line = proxy.wait_for_log("auth_file has changed and can't be used");
+    assert!(line.contains("open files"), "{line}");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(proxy.log().matches("can't be used").count(), 1, "said once");
+    drop(hoard);
+    assert!(poll(PATIENCE, || enters("comes").ok()).is_some(), "{}", proxy.log());
+    assert_eq!(enters("leaves").expect_err("a stranger").sqlstate(), "28000");
+}
+
 /// Where the system refuses a thread, what would need one waits for one that is there.
 #[test]
 fn threads_for_what_blocks_are_there_from_the_start() {

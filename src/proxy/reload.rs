@@ -3,7 +3,7 @@
 //! Everything that can fail is built first; then it is stored, and nothing can fail any more.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::auth::Credential;
 use crate::cancel::{Peers, Signal};
 use crate::client::login;
 use crate::config::{self, SetError};
+use crate::files;
 use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;
@@ -30,6 +31,15 @@ struct Change {
     target: Target,
     /// Its connections go somewhere else, as somebody else, or begin in another way.
     moved: bool,
+}
+
+/// What `auth_file` was when it was looked at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    /// `None`: it could not be seen.
+    state: Option<FileState>,
+    /// It could not be used as it is, which was said.
+    failed: bool,
 }
 
 impl Proxy {
@@ -77,7 +87,7 @@ impl Proxy {
     /// `auth_file` is read again when it has changed, as in PgBouncer, and nothing else with it.
     pub(super) async fn watch_userlist(self: Arc<Self>) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
-        let mut last = None;
+        let mut last = Look::default();
         loop {
             tick.tick().await;
             let proxy = Arc::clone(&self);
@@ -87,16 +97,22 @@ impl Proxy {
     }
 
     /// What the file is now. It is read when it is as it was `last` time: who writes it may not have ended.
-    fn look_at_userlist(&self, last: Option<FileState>) -> Option<FileState> {
+    fn look_at_userlist(&self, last: Look) -> Look {
         let settings = self.cx.settings.load_full();
-        let now = config::file_state(settings.general.auth_file.as_deref()?);
-        if now == last && now != settings.userlist_read {
-            events::userlist_reread(self.reread_userlist().err().unwrap_or_default().as_slice());
+        let Some(file) = settings.general.auth_file.as_deref() else { return Look::default() };
+        let state = config::file_state(file);
+        let same = state == last.state;
+        if !same || state == settings.userlist_read {
+            return Look { state, failed: false };
         }
-        now
+        let outcome = self.reread_userlist(file);
+        if !(last.failed && outcome.is_err()) {
+            events::userlist_reread(outcome.as_ref().err().map_or(&[], Vec::as_slice));
+        }
+        Look { state, failed: outcome.is_err() }
     }
 
-    fn reread_userlist(&self) -> Result<(), Vec<String>> {
+    fn reread_userlist(&self, file: &Path) -> Result<(), Vec<String>> {
         let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.cx.settings.load_full();
         let outcome = config::with_userlist(&self.path, &running)
@@ -105,9 +121,10 @@ impl Proxy {
                 self.enact(loaded.settings, self.cx.server_tls.load_full());
             })
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
-        if outcome.is_err() {
-            // Said once; the next change is looked at again.
-            let userlist_read = running.general.auth_file.as_deref().and_then(config::file_state);
+        // Out of files, or of rights to it, nothing is known of what it holds: whom it takes away would stay. It is tried again.
+        if outcome.is_err() && files::open(file).is_ok() {
+            // The next change is looked at again.
+            let userlist_read = config::file_state(file);
             self.cx.settings.store(Arc::new(Settings { userlist_read, ..(*running).clone() }));
         }
         outcome

@@ -76,7 +76,7 @@ impl Proxy {
     }
 
     /// `below` runs the proxy as its own last act.
-    fn start_below(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
+    pub fn start_below(below: &[String], config: &str, files: &[(&str, &str)]) -> Self {
         let mut tries = 0;
         loop {
             tries += 1;
