@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
-use support::console::show;
+use support::console::{show, tell};
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -304,6 +304,37 @@ fn a_login_that_a_reload_takes_back_serves_nobody_any_longer() {
             let now = login_as(&proxy, &ann, &database).value("SELECT current_user").expect("a name");
             assert_eq!(now == "postgres", !after.is_empty(), "{now}");
         }
+    }
+}
+
+#[test]
+fn a_database_that_is_back_before_a_transaction_ends_loses_no_client() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for mode in ["transaction", "session"] {
+        let there = Proxy::config(server, &format!("pool_mode = \"{mode}\""), "", "");
+        let gone = there.replace("[databases.\"*\"]", "[databases.other]");
+        assert_ne!(there, gone);
+        let proxy = Proxy::start(&there);
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let mut reload = |config: &str| {
+            proxy.write_config(config);
+            tell(&mut console, "RELOAD");
+        };
+        let mut client = Raw::login(proxy.port(), &database);
+        client.rows("BEGIN");
+        reload(&gone);
+        assert_eq!(login_error(&proxy, "postgres", &database).sqlstate(), "3D000");
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+        reload(&there);
+        client.rows("COMMIT");
+        assert_eq!(client.value("SELECT 2").as_deref(), Some("2"), "{mode}");
+        // And if it stays away, it is told so.
+        client.rows("BEGIN");
+        reload(&gone);
+        send_query(&mut client, "COMMIT");
+        let last = client.read_until_closed().pop().expect("a word");
+        assert!(last.field(b'M').contains("removed from the configuration"), "{}", last.outline());
     }
 }
 

@@ -236,7 +236,7 @@ impl Session {
 
     /// Nothing is owed, and nothing keeps the server here.
     fn is_done(&self, server: &ServerConn, stay: bool) -> bool {
-        let may_go = !stay || self.state.ties.recheck || self.draining;
+        let may_go = !stay || self.state.ties.recheck || self.is_leaving();
         may_go && server.pipeline.is_quiet() && self.state.part.up == 0 && self.client.is_flushed()
     }
 

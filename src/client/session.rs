@@ -88,6 +88,8 @@ pub struct Session {
     pub(super) works_since: Option<Instant>,
     /// The process drains: it ends when no transaction is open.
     pub(super) draining: bool,
+    /// A reload took its database away, or gave it another login: it ends then, too, unless another one took that back.
+    pub(super) withdrawn: bool,
     /// Made with its first INSERT.
     pub(super) pouring: Option<Box<Pouring>>,
     /// What the name that was noted as unpoured is refused for; `None`: it is no INSERT.
@@ -194,7 +196,7 @@ impl Session {
             // Kept until the answer is there: a batch waits for it.
             let (_single, plain) = match poured {
                 Poured::Answered => {
-                    if self.draining && self.deferred.is_none() {
+                    if self.is_leaving() && self.deferred.is_none() {
                         self.obey(true)?;
                     }
                     continue;
@@ -222,7 +224,7 @@ impl Session {
                 return Ok(());
             }
             self.unlink(server);
-            if self.draining {
+            if self.is_leaving() {
                 self.obey(true)?;
             }
             let taken = self.client.consumed() - before;
@@ -335,7 +337,7 @@ impl Session {
             self.settings = self.pool.settings.load_full();
             self.state.take_bounds(Bounds::new(&settings.general, &self.settings));
             self.busy_poll = settings.general.busy_poll;
-            self.draining |= login::withdrawn(&settings, &self.me.asked, &self.pool.key).is_some();
+            self.withdrawn = login::withdrawn(&settings, &self.me.asked, &self.pool.key).is_some();
         }
     }
 
@@ -568,7 +570,7 @@ impl Session {
                 let listens = !pinned && self.pins_to_listen();
                 self.state.ties.pinned = listens || Box::pin(self.probe(server)).await?;
                 if self.state.ties.pinned {
-                    if self.draining {
+                    if self.is_leaving() {
                         self.obey(true)?;
                     }
                     continue;
@@ -819,6 +821,11 @@ impl Session {
         let _ = self.unless_ended(reset(server, query)).await;
     }
 
+    /// It ends as soon as no transaction is open, as far as it knows.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.draining || self.withdrawn
+    }
+
     /// Does what was signalled. `quiet`: no transaction is open and nothing is owed.
     pub(super) fn obey(&mut self, quiet: bool) -> Result<(), Fault> {
         let signals = self.me.take_signals();
@@ -830,9 +837,12 @@ impl Session {
             self.take_new_settings(!quiet);
         }
         self.draining |= told(Signal::Drain);
-        if self.draining && quiet {
+        if self.is_leaving() && quiet {
             let why = login::withdrawn(&self.cx.settings.load(), &self.me.asked, &self.pool.key);
-            return Err(Fault::Client(why.unwrap_or_else(Error::shutting_down)));
+            self.withdrawn = why.is_some();
+            if let Some(why) = why.or_else(|| self.draining.then(Error::shutting_down)) {
+                return Err(Fault::Client(why));
+            }
         }
         for (signal, error) in [
             (Signal::IdleTimeout, Error::timeout(Kind::IdleTimeout, "client_idle_timeout")),
