@@ -830,6 +830,17 @@ fn shutdown_answers_and_ends() {
 }
 
 #[test]
+fn a_shutdown_that_waits_for_nobody_is_answered() {
+    for command in ["SHUTDOWN WAIT_FOR_CLIENTS", "SHUTDOWN WAIT_FOR_SERVERS"] {
+        for _ in 0..10 {
+            let mut proxy = proxy("", "");
+            tell(&mut console(&proxy), command);
+            assert!(proxy.wait_end().success());
+        }
+    }
+}
+
+#[test]
 fn shutdown_waits_for_clients() {
     let database = Postgres::shared().fresh_database("");
     let mut proxy = proxy("", "");

@@ -11,7 +11,7 @@ use std::sync::mpsc;
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
-use support::console::{find, show, until};
+use support::console::{find, show, tell, until};
 use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, client_program, poll, relay};
 
 /// Sends a request; it is done with when the connection closes. Nothing is ever answered.
@@ -181,6 +181,24 @@ fn a_process_that_waits_for_its_clients_leaves_the_port_to_the_other() {
     stays.terminate();
     began.into_iter().for_each(Raw::terminate);
     assert!(pair.proxies[0].wait_end().success());
+}
+
+/// Nobody else is there to wait for.
+#[test]
+fn who_had_connected_is_served_also_behind_the_last_client() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let mut proxy = Proxy::to(server, "so_reuseport = true", "", "");
+    let mut before: Vec<Raw> = (0..20).map(|_| Raw::connect(proxy.port())).collect();
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "SHUTDOWN WAIT_FOR_CLIENTS");
+    proxy.wait_for_log("left to others");
+    for raw in &mut before {
+        raw.startup(3 << 16, &[("user", "postgres"), ("database", &database)]);
+        raw.authenticate("postgres", "").unwrap_or_else(|e| panic!("{}", e.outline()));
+        assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+    }
+    before.into_iter().for_each(Raw::terminate);
+    assert!(proxy.wait_end().success());
 }
 
 /// As a service manager restarts it.

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::stop::Awaited;
 use super::{CONSOLES, Proxy};
 use crate::admin::parse::{Action, Role, Shutdown};
 use crate::admin::session::{Session, Step};
@@ -192,6 +193,8 @@ impl Console {
     async fn perform(&mut self, proxy: &Arc<Proxy>, action: Action) -> Result<(), End> {
         self.me.set_state(ClientState::Active, std::time::Instant::now());
         let ends_now = action == Action::Shutdown(Shutdown::Now);
+        let is_shutdown = matches!(action, Action::Shutdown(_));
+        let _answering = is_shutdown.then(|| Awaited::answering(proxy));
         let tag = action.tag();
         let result = match self.wait_for(proxy.perform(action)).await? {
             Waited::Done(result) => result,
@@ -209,6 +212,9 @@ impl Console {
             // The answer goes out first; the process does not wait for who does not read it.
             let _ = tokio::time::timeout(LAST_WORDS, self.client.say_goodbye()).await;
             proxy.stop_now();
+        } else if is_shutdown {
+            // Nor does it end before the answer, where there is nobody to wait for.
+            let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use listenfd::ListenFd;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::logins::Place;
+use super::stop::Awaited;
 use super::{Proxy, ServeError, connection};
 use crate::limits;
 use crate::net::{Keepalive, Peer, Stream};
@@ -187,6 +188,7 @@ fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
 impl Proxy {
     /// A port that others have, too, is left to them once nobody is let in here.
     async fn accept_tcp(self: Arc<Self>, listener: TcpListener, heir: Heir) {
+        let _queue = (heir == Heir::Peers).then(|| Awaited::arriving(&self));
         let mut failed = 0;
         loop {
             tokio::select! {
@@ -218,13 +220,14 @@ impl Proxy {
     }
 
     async fn take_tcp(self: &Arc<Self>, tcp: std::net::TcpStream, peer: SocketAddr) {
+        let arriving = Awaited::arriving(self);
         let place = self.place(Peer::Tcp(peer)).await;
         let proxy = Arc::clone(self);
         // Polled first on the worker, whose the socket is from there on.
         let login = Box::pin(async move {
             let keepalive = Keepalive::from(&proxy.cx.settings.load().general);
             let stream = tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
-            proxy.log_in(stream.ok()?, Peer::Tcp(peer), place).await
+            proxy.log_in(stream.ok()?, Peer::Tcp(peer), place, Some(arriving)).await
         });
         self.give_to_worker(|at| connection(login, at));
     }
@@ -250,7 +253,7 @@ impl Proxy {
         let proxy = Arc::clone(self);
         let login = Box::pin(async move {
             let unix = tokio::net::UnixStream::from_std(unix).ok()?;
-            proxy.log_in(Stream::Unix(unix), Peer::Unix, place).await
+            proxy.log_in(Stream::Unix(unix), Peer::Unix, place, None).await
         });
         self.give_to_worker(|at| connection(login, at));
     }

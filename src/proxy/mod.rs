@@ -59,7 +59,7 @@ use crate::wire::startup::{Replication, Startup};
 use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
-use stop::{Signals, Stopping};
+use stop::{Awaited, Signals, Stopping};
 use workers::{Counted, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
 
 pub use stop::Running;
@@ -241,7 +241,13 @@ async fn connection(login: Login, _at: Counted) {
 
 impl Proxy {
     /// What is no client of a database's is served to its end.
-    async fn log_in(self: &Arc<Self>, stream: Stream, peer: Peer, place: Place) -> Option<(LetIn, Client)> {
+    async fn log_in(
+        self: &Arc<Self>,
+        stream: Stream,
+        peer: Peer,
+        place: Place,
+        arriving: Option<Awaited>,
+    ) -> Option<(LetIn, Client)> {
         match Box::pin(self.held(place, stream, peer)).await.flatten()? {
             Proven::Cancel { pid, key, stream } => {
                 let limit = self.cx.settings.load().general.cancel_wait_timeout;
@@ -250,7 +256,8 @@ impl Proxy {
                 handshake::close(stream).await;
             }
             Proven::Client(proven) if is_console(&proven.startup) => {
-                // An operator is let in when no client is, and takes no client's place.
+                // An operator is let in when no client is, and takes no client's place; nor is one waited for.
+                drop(arriving);
                 if let Some(console) = Box::pin(console::admit(&self.cx, *proven)).await {
                     Box::pin(Box::new(console).run(Arc::clone(self))).await;
                 }
@@ -258,6 +265,7 @@ impl Proxy {
             Proven::Client(proven) => {
                 // Counted first, so that two can't take the last place at a time.
                 let counted = LetIn::new(self);
+                drop(arriving);
                 let client = Box::pin(self.admit(*proven)).await?;
                 return Some((counted, client));
             }

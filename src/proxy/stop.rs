@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{self, SignalKind};
@@ -41,6 +41,10 @@ pub(super) struct Stopping {
     stage: AtomicU8,
     changed: Notify,
     closing: Notify,
+    /// Ports that are shared (`so_reuseport`), with their queues, and connections by TCP that have not said yet who they are.
+    arriving: AtomicUsize,
+    /// Consoles that are answering a SHUTDOWN.
+    answering: AtomicUsize,
 }
 
 impl Stopping {
@@ -80,6 +84,33 @@ impl Stopping {
         if self.stage() != Stage::Running {
             self.changed.notify_one();
         }
+    }
+}
+
+/// What the end of the process waits for, besides its clients, while it lives.
+pub(super) struct Awaited(Arc<Proxy>, fn(&Stopping) -> &AtomicUsize);
+
+impl Awaited {
+    /// Whoever may still turn out to be a client: SHUTDOWN WAIT_FOR_CLIENTS waits where that would be let in.
+    pub(super) fn arriving(proxy: &Arc<Proxy>) -> Self {
+        Self::new(proxy, |stopping| &stopping.arriving)
+    }
+
+    /// An answer to a SHUTDOWN that waits for others.
+    pub(super) fn answering(proxy: &Arc<Proxy>) -> Self {
+        Self::new(proxy, |stopping| &stopping.answering)
+    }
+
+    fn new(proxy: &Arc<Proxy>, of: fn(&Stopping) -> &AtomicUsize) -> Self {
+        of(&proxy.stopping).fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(proxy), of)
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.1(&self.0.stopping).fetch_sub(1, Ordering::AcqRel);
+        self.0.stopping.client_left();
     }
 }
 
@@ -148,9 +179,17 @@ impl Proxy {
     }
 
     fn has_ended(&self) -> bool {
+        let none = |awaited: &AtomicUsize| awaited.load(Ordering::Acquire) == 0;
+        let Stopping { arriving, answering, .. } = &self.stopping;
+        // First: who has arrived is let in by then.
+        let arrived = !self.lets_in(true) || none(arriving);
         match self.stopping.stage() {
             Stage::Running | Stage::Leaving => false,
-            Stage::LastClients | Stage::Draining => self.cx.clients.is_empty(),
+            // Who is let in may not be a client yet.
+            Stage::LastClients => {
+                arrived && none(&self.let_in) && self.cx.clients.is_empty() && none(answering)
+            }
+            Stage::Draining => self.cx.clients.is_empty() && none(answering),
             Stage::Now => true,
         }
     }
