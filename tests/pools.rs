@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
-use support::console::{show, tell};
+use support::console::{show, tell, until};
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -952,6 +952,39 @@ fn sigterm_lets_transactions_finish_and_closes_the_idle() {
         assert_eq!(messages.last().expect("a last word").sqlstate(), "57P01");
         assert!(proxy.wait_end().success());
         assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "2");
+    }
+}
+
+#[test]
+fn a_login_that_waits_for_a_server_is_told_of_a_drain() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for how in ["SIGTERM", "SHUTDOWN WAIT_FOR_SERVERS"] {
+        // Alone, and beside a client whose transaction goes on.
+        for others in [false, true] {
+            let mut proxy = Proxy::to(server, "pool_mode = \"session\"\ndefault_pool_size = 1", "", "");
+            let mut console = Raw::login(proxy.port(), "pgsluice");
+            let mut inside = others.then(|| Raw::login(proxy.port(), &database));
+            match &mut inside {
+                Some(inside) => _ = inside.rows("BEGIN"),
+                None => tell(&mut console, "PAUSE"),
+            }
+            let mut waits = Raw::connect(proxy.port());
+            waits.startup(3 << 16, &[("user", "postgres"), ("database", &database)]);
+            until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+            match how {
+                "SIGTERM" => proxy.terminate(),
+                command => tell(&mut console, command),
+            }
+            let last = last(&mut waits);
+            assert_eq!(last.sqlstate(), "57P01", "{how}: {}", last.outline());
+            assert!(last.field(b'M').contains("shutting down"), "{how}: {}", last.outline());
+            if let Some(mut inside) = inside {
+                send_query(&mut inside, "COMMIT");
+                assert!(inside.read_until_closed().iter().any(|m| m.command() == "COMMIT"), "{how}");
+            }
+            assert!(proxy.wait_end().success());
+        }
     }
 }
 

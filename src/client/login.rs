@@ -472,27 +472,32 @@ async fn begins_with(
     if mode == PoolMode::Session {
         return Ok(own);
     }
-    let greeting = while_it_waits(client, pool.greeting()).await?;
+    let greeting = while_it_waits(pool, client, pool.greeting()).await?;
     Ok(if greeting.is_empty() { own } else { pool.shared().vars.overlay(&greeting, &own) })
 }
 
 /// Session mode: the server that is the client's own, logged in with its settings.
 async fn session_server(pool: &Arc<Pool>, base: &Arc<VarSet>, client: &mut Conn) -> Result<Checkout, Why> {
-    while_it_waits(client, pool.checkout(&pool.shared().none, Some(base))).await
+    while_it_waits(pool, client, pool.checkout(&pool.shared().none, Some(base))).await
 }
 
 /// Waits for a server as long as the client does: one that has left has no place in the queue. What it sends ahead is kept
-/// for its session, and who closed only its own half behind that listens still, and waits a little, as in the session.
+/// for its session, and who closed only its own half behind that listens still, and waits a little, as in the session. A drain ends it.
 ///
 /// Cancel safety: that of `work`.
 async fn while_it_waits<T>(
+    pool: &Pool,
     client: &mut Conn,
     work: impl Future<Output = Result<T, CheckoutError>>,
 ) -> Result<T, Why> {
     let (mut work, mut closed) = (std::pin::pin!(work), None);
+    let mut closing = std::pin::pin!(pool.shared().is_closing());
     std::future::poll_fn(|cx| {
         if let Poll::Ready(got) = work.as_mut().poll(cx) {
             return Poll::Ready(got.map_err(Why::from));
+        }
+        if closing.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(Error::shutting_down().into()));
         }
         while closed.is_none() && client.bytes().len() < READ_BUFFER_BYTES {
             match client.poll_fill(cx) {
@@ -540,7 +545,7 @@ async fn welcome(pool: &Arc<Pool>, base: &Arc<VarSet>, client: &mut Conn) -> Res
 async fn server_with(pool: &Arc<Pool>, want: &Arc<VarSet>, client: &mut Conn) -> Result<Checkout, Why> {
     let (max, began) = (pool.settings.load().max_prepared_statements, Instant::now());
     loop {
-        let mut server = while_it_waits(client, pool.checkout_since(want, None, began)).await?;
+        let mut server = while_it_waits(pool, client, pool.checkout_since(want, None, began)).await?;
         match server.settle_in_time(want, max).await {
             None => {}
             Some(Ok(None)) => return Ok(server),

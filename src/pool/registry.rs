@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Notify;
 
 use super::custom::OfDatabase;
 use super::{CustomSettings, Inner, Pool, PoolKey, Settings, Stats};
@@ -45,9 +46,29 @@ pub struct Shared {
     by_database: Mutex<HashMap<String, Weak<AtomicUsize>>>,
     by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
     clients_by_user: Mutex<HashMap<String, Weak<AtomicUsize>>>,
+    /// Nobody logs in any more.
+    closed: AtomicBool,
+    closing: Notify,
 }
 
 impl Shared {
+    /// The process drains: a login that waits for a server connection ends.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.closing.notify_waiters();
+    }
+
+    /// Until nobody logs in any more.
+    ///
+    /// Cancel safety: nothing is lost.
+    pub async fn is_closing(&self) {
+        // Asked for before the look, so that what happens between the two is heard.
+        let closing = self.closing.notified();
+        if !self.closed.load(Ordering::Acquire) {
+            closing.await;
+        }
+    }
+
     /// Clients that logged in by this name, in all pools.
     pub fn clients_of(&self, user: &str) -> Arc<AtomicUsize> {
         in_common(&self.clients_by_user, user)
@@ -144,6 +165,8 @@ impl Default for Pools {
                 by_database: Mutex::default(),
                 by_user: Mutex::default(),
                 clients_by_user: Mutex::default(),
+                closed: AtomicBool::default(),
+                closing: Notify::default(),
             }),
         }
     }

@@ -345,7 +345,9 @@ impl Proxy {
     async fn admit(&self, proven: Authenticated) -> Option<Client> {
         let settings = self.cx.settings.load_full();
         let peer = proven.peer.to_string();
-        let admitted = if self.let_in() > settings.general.max_client_conn {
+        let admitted = if !self.lets_in(!proven.stream.is_unix()) {
+            Err(login::NotAdmitted::new(proven, Error::shutting_down()))
+        } else if self.let_in() > settings.general.max_client_conn {
             Err(login::NotAdmitted::new(proven, Error::too_many_clients("max_client_conn")))
         } else if proven.startup.replication != Replication::None {
             let replicating = Box::pin(replication::admit(&self.cx, proven)).await;

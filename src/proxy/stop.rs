@@ -129,6 +129,7 @@ impl Proxy {
             let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
             events::draining(self.cx.clients.len());
         }
+        self.cx.pools.shared().close();
         self.remind_drained();
     }
 
@@ -185,11 +186,11 @@ impl Proxy {
         let arrived = !self.lets_in(true) || none(arriving);
         match self.stopping.stage() {
             Stage::Running | Stage::Leaving => false,
-            // Who is let in may not be a client yet.
-            Stage::LastClients => {
-                arrived && none(&self.let_in) && self.cx.clients.is_empty() && none(answering)
+            Stage::LastClients if !arrived => false,
+            // Who is let in may not be a client yet, and is served or told.
+            Stage::LastClients | Stage::Draining => {
+                none(&self.let_in) && self.cx.clients.is_empty() && none(answering)
             }
-            Stage::Draining => self.cx.clients.is_empty() && none(answering),
             Stage::Now => true,
         }
     }
