@@ -54,8 +54,11 @@ pub fn step(bytes: &[u8]) -> Result<Step> {
 fn line(bytes: &[u8]) -> Result<Step> {
     match bytes.iter().position(|byte| *byte == b'\n') {
         Some(end) if end + 1 == bytes.len() => {
-            let text = bytes.strip_suffix(b"\r\n").and_then(|line| std::str::from_utf8(line).ok());
-            text.and_then(fields).map(Step::Whole).ok_or(Malformed("the PROXY line is not understood"))
+            // No address has what is not UTF-8, and behind `UNKNOWN` it does not matter.
+            let text = bytes.strip_suffix(b"\r\n").map(String::from_utf8_lossy);
+            text.and_then(|text| fields(&text))
+                .map(Step::Whole)
+                .ok_or(Malformed("the PROXY line is not understood"))
         }
         Some(_) => Err(Malformed("the PROXY line ends too early")),
         None if bytes.len() >= LINE_BYTES_MAX => Err(Malformed("the PROXY line is too long")),
@@ -157,6 +160,9 @@ mod tests {
             let address = address.map(|text| text.parse().unwrap());
             assert_eq!(read(line.as_bytes()), Ok(Some((address, line.len()))), "{line}");
         }
+        let anything = b"PROXY UNKNOWN \xff\0\r \xc3\r\n";
+        assert_eq!(read(anything), Ok(Some((None, anything.len()))));
+        assert!(read(b"PROXY TCP4 192.0.2.1\xff 192.0.2.2 1 2\r\n").is_err());
         let long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(92));
         for line in [
             "PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n",
