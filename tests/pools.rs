@@ -339,6 +339,35 @@ fn a_database_that_is_back_before_a_transaction_ends_loses_no_client() {
 }
 
 #[test]
+fn who_waits_in_a_database_that_a_reload_takes_away_is_not_served() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let there = Proxy::config(server, "", "", "");
+    let proxy = Proxy::start(&there);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut client = Raw::login(proxy.port(), &database);
+    tell(&mut console, "PAUSE");
+    send_query(&mut client, "INSERT INTO t VALUES (1)");
+    let mut logs_in = Raw::connect(proxy.port());
+    let parameters = [("user", "postgres"), ("database", &*database), ("extra_float_digits", "1")];
+    logs_in.startup(3 << 16, &parameters);
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "2")]);
+    proxy.write_config(&there.replace("[databases.\"*\"]", "[databases.other]"));
+    tell(&mut console, "RELOAD");
+    // While nobody gets a server.
+    let told = |raw: &mut Raw| {
+        let last = last(raw);
+        assert_eq!(last.sqlstate(), "57P01", "{}", last.outline());
+        assert!(last.field(b'M').contains("removed from the configuration"), "{}", last.outline());
+    };
+    told(&mut client);
+    tell(&mut console, "RESUME");
+    told(&mut logs_in);
+    assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
+    wait_for_connections(server, &database, 0);
+}
+
+#[test]
 fn limits_that_a_reload_lowers_are_kept_as_connections_come_back() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

@@ -478,10 +478,14 @@ impl Session {
         let mut queue = std::pin::pin!(pool.checkout_since(&want, None, since));
         let mut notify = Some(patience(self.cx.settings.load().general.query_wait_notify));
         let mut closed = None;
-        let (client, me) = (&mut self.client, &self.me);
+        let (client, me, settings) = (&mut self.client, &self.me, &self.cx.settings);
         let got = std::future::poll_fn(|cx| {
-            // Taken when there is a server: no reason to lose the place in the queue.
-            let _ = me.take_signal(Signal::Reload);
+            // Taken when there is a server: no reason to lose the place in the queue, unless it is a queue for nothing.
+            if me.take_signal(Signal::Reload)
+                && login::withdrawn(&settings.load(), &me.asked, &pool.key).is_some()
+            {
+                me.signal(Signal::Reload);
+            }
             // First: a request to cancel that came before a server did is not lost by its coming.
             if me.is_signalled() {
                 return Poll::Ready(Ok(None));
