@@ -1755,6 +1755,27 @@ fn what_is_prepared_to_ask_about_an_insert_is_compared_as_well() {
     }
 }
 
+/// Pgjdbc has portals with names where it fetches some rows at a time, and knows how they look from then on.
+#[test]
+fn rows_are_never_other_than_told_of_a_portal_with_a_name() {
+    let (pg, proxy, db) = rotating("");
+    for portal in ["", "c"] {
+        let table = format!("portals{portal}");
+        pg.psql(&db, &format!("CREATE TABLE {table} AS SELECT 1 AS a"));
+        let mut raw = Raw::login(proxy.port(), &db);
+        ask(&mut raw, |out| {
+            put_parse(out, "s", &format!("SELECT a FROM {table}"));
+            f::put_bind_text_to(out, portal.as_bytes(), b"s", &[]);
+            f::put_target(out, f::DESCRIBE, b'P', portal.as_bytes());
+            f::put_execute(out, portal.as_bytes(), 50);
+        });
+        pg.psql(&db, &format!("ALTER TABLE {table} ALTER a TYPE bigint"));
+        for run in 0..6 {
+            assert_eq!(failure(&mut raw, |out| put_run(out, "s", &[])), "0A000", "{portal:?}, run {run}");
+        }
+    }
+}
+
 /// Clients share what they prepared under the same settings. Who runs it under others now, on a connection that does not have it,
 /// prepares it for itself alone.
 #[test]

@@ -10,7 +10,7 @@ use super::{FORGETS_NAMES, Fault, Ruling, State, Taken};
 use crate::error::Error;
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement};
+use crate::proto::prepared::{SERVER_NAME_PREFIX, Statement, told_apart};
 use crate::server::ServerConn;
 use crate::sql::effects::{Effects, deallocated_name};
 use crate::wire::frame::{Fields, HEADER_BYTES, Header};
@@ -167,8 +167,8 @@ impl State {
         self.ensure_for_client(&statement, server);
         let taken = bind.put(statement.server_name.as_bytes(), server);
         server.pipeline.push_about(Kind::Bind, Action::Forward, statement.id);
-        if bind.portal.is_empty() && statement.shape.get().is_none() {
-            self.shapes.bound = Some(statement);
+        if statement.shape.get().is_none() {
+            self.shapes.bound = Some((told_apart(bind.portal).into(), statement));
         }
         taken
     }

@@ -408,8 +408,9 @@ pub struct Folding {
 pub struct Shapes {
     /// Statements whose description is on its way, in order.
     pub described: VecDeque<Arc<Statement>>,
-    /// The statement of the unnamed portal, when its description is not known yet.
-    pub bound: Option<Arc<Statement>>,
+    /// The portal that was bound last, by as much of its name as tells it from others, and its statement, when the description of that
+    /// is not known yet.
+    pub bound: Option<(Box<[u8]>, Arc<Statement>)>,
     /// The statement (its id) that was asked about for the message at hand, and whose rows look different here.
     pub otherwise: Option<u64>,
     /// The statement (its id) of whose parameters the client was told just now that they have other types, and what it has become.

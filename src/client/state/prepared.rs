@@ -566,9 +566,10 @@ impl State {
         } else if kind == b'S' && self.is_of_the_pool(name) {
             return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
         }
-        let bound = if kind == b'P' && name.is_empty() { self.shapes.bound.take() } else { None };
-        server.pipeline.push_about(Kind::Describe, Action::Forward, bound.as_ref().map_or(0, |s| s.id));
-        if let Some(statement) = bound {
+        let of_it = |(portal, _): &mut (Box<[u8]>, _)| kind == b'P' && **portal == *told_apart(name);
+        let bound = self.shapes.bound.take_if(of_it);
+        server.pipeline.push_about(Kind::Describe, Action::Forward, bound.as_ref().map_or(0, |(_, s)| s.id));
+        if let Some((_, statement)) = bound {
             self.expect_shape(statement);
         }
         Ok(Taken::Forward)

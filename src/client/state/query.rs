@@ -27,6 +27,8 @@ impl State {
             return Ok(Taken::Later);
         }
         self.counts.queries += 1;
+        // It may declare a cursor of the portal's name.
+        self.shapes.bound = None;
         self.take_unnamed_away(server);
         if let Ruling::Refuse(error) = ruling {
             return Ok(self.refuse(Kind::Query, error, server));
@@ -140,6 +142,8 @@ impl State {
             return Ok(Taken::Later);
         }
         self.counts.queries += 1;
+        // It may declare a cursor of the portal's name.
+        self.shapes.bound = None;
         self.take_unnamed_away(server);
         if let Some(error) = self.rule_long_query(bytes) {
             self.refuse(Kind::Query, error, server);
