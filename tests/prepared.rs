@@ -1755,6 +1755,51 @@ fn what_is_prepared_to_ask_about_an_insert_is_compared_as_well() {
     }
 }
 
+/// Rows are compared with what was told of them, wherever and by whom the statement was parsed behind a change that pgsluice did not see,
+/// and whichever portal they were told of.
+#[test]
+fn rows_are_never_other_than_told_where_another_client_parsed_them() {
+    let (pg, proxy, db) = rotating("");
+    for (case, (portal, runs_too)) in
+        [(None, false), (None, true), (Some("c"), false), (Some(""), true), (Some("c"), true)]
+            .into_iter()
+            .enumerate()
+    {
+        let sql = &format!("SELECT a FROM parsed{case}");
+        let unit = |out: &mut Vec<u8>, portal: &str| {
+            put_parse(out, "s", sql);
+            f::put_bind_text_to(out, portal.as_bytes(), b"s", &[]);
+            f::put_target(out, f::DESCRIBE, b'P', portal.as_bytes());
+            f::put_execute(out, portal.as_bytes(), 0);
+        };
+        pg.psql(&db, &format!("CREATE TABLE parsed{case} AS SELECT 1 AS a"));
+        let mut raw = Raw::login(proxy.port(), &db);
+        ask(&mut raw, |out| match portal {
+            None => {
+                put_parse(out, "s", sql);
+                f::put_target(out, f::DESCRIBE, b'S', b"s");
+            }
+            Some(portal) => unit(out, portal),
+        });
+        pg.psql(&db, &format!("ALTER TABLE parsed{case} ALTER a TYPE bigint"));
+        for _ in 0..3 {
+            let mut other = Raw::login(proxy.port(), &db);
+            if runs_too {
+                ask(&mut other, |out| unit(out, ""));
+            } else {
+                ask(&mut other, |out| put_parse(out, "s", sql));
+            }
+        }
+        for run in 0..6 {
+            assert_eq!(
+                failure(&mut raw, |out| put_run(out, "s", &[])),
+                "0A000",
+                "{portal:?}, {runs_too}, run {run}"
+            );
+        }
+    }
+}
+
 /// Pgjdbc has portals with names where it fetches some rows at a time, and knows how they look from then on.
 #[test]
 fn rows_are_never_other_than_told_of_a_portal_with_a_name() {
@@ -1774,6 +1819,27 @@ fn rows_are_never_other_than_told_of_a_portal_with_a_name() {
             assert_eq!(failure(&mut raw, |out| put_run(out, "s", &[])), "0A000", "{portal:?}, run {run}");
         }
     }
+}
+
+/// A description that breaks off behind the parameters says nothing of the rows.
+#[test]
+fn rows_whose_description_fails_are_not_taken_for_what_was_told() {
+    let (pg, proxy, db) = one("");
+    pg.psql(&db, "CREATE TABLE half AS SELECT 1 AS a");
+    let mut raw = Raw::login(proxy.port(), &db);
+    raw.rows("SET lock_timeout = 100");
+    ask(&mut raw, |out| {
+        put_parse(out, "s", "SELECT a FROM half");
+        f::put_target(out, f::DESCRIBE, b'S', b"s");
+    });
+    pg.psql(&db, "ALTER TABLE half ALTER a TYPE bigint");
+    Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+    assert_eq!(failure(&mut raw, |out| put_run(out, "s", &[])), "0A000");
+    let mut other = Raw::login(pg.port(), &db);
+    other.query("BEGIN; LOCK TABLE half");
+    assert_eq!(failure(&mut raw, |out| f::put_target(out, f::DESCRIBE, b'S', b"s")), "55P03");
+    other.query("ROLLBACK");
+    assert_eq!(failure(&mut raw, |out| put_run(out, "s", &[])), "0A000");
 }
 
 /// Clients share what they prepared under the same settings. Who runs it under others now, on a connection that does not have it,

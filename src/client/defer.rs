@@ -446,7 +446,7 @@ impl Session {
         for Described { statement, tag, body } in described {
             match *tag {
                 b::PARAMETER_DESCRIPTION => {
-                    self.state.recv_params(*statement, Some(body), Answer::Skip, &mut server.names);
+                    self.state.recv_params(*statement, Some(body), Answer::Skip);
                 }
                 _ => self.state.recv_shape(*statement, Some(body), Answer::Skip, &mut server.names),
             }

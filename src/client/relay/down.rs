@@ -229,7 +229,7 @@ impl State {
         match tag {
             b::ERROR_RESPONSE => self.recv_error(body, (asked, answer), shared, pipeline)?,
             b::PARAMETER_DESCRIPTION if asked != 0 => {
-                self.recv_params(asked, (rest == 0).then_some(body), answer, names);
+                self.recv_params(asked, (rest == 0).then_some(body), answer);
             }
             b::ROW_DESCRIPTION | b::NO_DATA if asked != 0 => {
                 self.recv_shape(asked, (rest == 0).then_some(body), answer, names);

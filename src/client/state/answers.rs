@@ -39,7 +39,8 @@ impl State {
     }
 
     /// ParameterDescription was taken in for a statement. `None`: it is too long to be looked at.
-    pub fn recv_params(&mut self, id: u32, body: Option<&[u8]>, answer: Answer, names: &mut ServerNames) {
+    pub fn recv_params(&mut self, id: u32, body: Option<&[u8]>, answer: Answer) {
+        self.shapes.params_as_told = None;
         let Some(statement) = self.shapes.described.iter().find(|s| s.id as u32 == id).cloned() else {
             return;
         };
@@ -47,12 +48,11 @@ impl State {
         let may_be = |types: &&[u8]| types.len() <= 2 * statement.query.len();
         let Some(types) = body.and_then(|body| body.get(2..)).filter(may_be) else {
             // Too long to be compared.
-            return names.is_as_told(statement.id);
+            self.shapes.params_as_told = Some(statement.id);
+            return;
         };
         let (as_before, told) = (statement.has_params(types), answer == Answer::Forward);
-        if as_before {
-            names.is_as_told(statement.id);
-        }
+        self.shapes.params_as_told = as_before.then_some(statement.id);
         if !statement.is_shared() {
             if told && self.names.lookup(b"").is_some_and(|unnamed| unnamed.id == statement.id) {
                 self.tell_unnamed(&statement, types, as_before);
@@ -117,9 +117,12 @@ impl State {
         // Those before it were struck by an error.
         let Some(at) = self.shapes.described.iter().position(|s| s.id as u32 == id) else { return };
         let Some(statement) = self.shapes.described.drain(..=at).next_back() else { return };
+        // Not before the rows are known as well: an error may come in their place.
+        let params_as_told = self.shapes.params_as_told.take() == Some(statement.id);
         let shape = match body {
             Some([]) => NO_ROWS,
             Some(body) => b::row_shape(body).unwrap_or(NO_ROWS),
+            None if params_as_told => return names.is_as_told(statement.id),
             None => return,
         };
         // One without a name is never taken for what it was elsewhere.
@@ -134,6 +137,10 @@ impl State {
             self.names.replace(now.id, &shown);
         }
         if *statement.shape.get_or_init(|| shape) == shape {
+            // A portal is described without its parameters: where there are none to compare that was all.
+            if params_as_told || !statement.leaves_types_open() {
+                names.is_as_told(statement.id);
+            }
             return;
         }
         statement.make_stale();
@@ -161,6 +168,7 @@ impl State {
     ) -> Result<(), Fault> {
         self.unjudged.has_failed();
         self.ties.listens = false;
+        self.shapes.params_as_told = None;
         // Those that were struck stand behind the one that is told, if one is.
         let first = usize::from(answer == Answer::Refuse).min(self.refusals.len());
         let end = (first + pipeline.take_struck_refusals()).min(self.refusals.len());

@@ -408,6 +408,8 @@ pub struct Folding {
 pub struct Shapes {
     /// Statements whose description is on its way, in order.
     pub described: VecDeque<Arc<Statement>>,
+    /// The statement (its id) whose parameters are what was told of it, and whose rows are told next.
+    pub params_as_told: Option<u64>,
     /// The portal that was bound last, by as much of its name as tells it from others, and its statement, when the description of that
     /// is not known yet.
     pub bound: Option<(Box<[u8]>, Arc<Statement>)>,

@@ -446,10 +446,11 @@ impl State {
     ) -> bool {
         let returns_rows = || statement.shape.get().is_some_and(|shape| *shape != NO_ROWS);
         let is_otherwise = server.names.holds_otherwise(statement.id);
-        let is_known = if statement.was_told_open() {
+        // That it is there is not enough: another client may have parsed it there behind a change that was not seen.
+        let is_known = if statement.was_told_open() || returns_rows() {
             server.names.holds_as_told(statement.id)
         } else {
-            !is_otherwise && (!returns_rows() || server.names.holds(statement.id))
+            !is_otherwise
         };
         if is_known || server.pipeline.status() == TransactionStatus::Failed {
             return false;
