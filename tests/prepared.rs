@@ -1821,6 +1821,31 @@ fn rows_are_never_other_than_told_of_a_portal_with_a_name() {
     }
 }
 
+/// Of two names for one text each is what was told of it.
+#[test]
+fn what_is_told_of_one_name_is_not_told_of_another() {
+    let (pg, proxy, db) = rotating("");
+    for (table, condition) in [("names0", ""), ("names1", " WHERE a > $1")] {
+        let values = if condition.is_empty() { &[][..] } else { &["0"] };
+        pg.psql(&db, &format!("CREATE TABLE {table} AS SELECT 1 AS a"));
+        let mut raw = Raw::login(proxy.port(), &db);
+        for name in ["s", "t"] {
+            ask(&mut raw, |out| {
+                put_parse(out, name, &format!("SELECT a FROM {table}{condition}"));
+                f::put_target(out, f::DESCRIBE, b'S', name.as_bytes());
+            });
+        }
+        pg.psql(&db, &format!("ALTER TABLE {table} ALTER a TYPE bigint"));
+        // Where it is not yet it tells what is so now.
+        for _ in 0..3 {
+            ask(&mut raw, |out| f::put_target(out, f::DESCRIBE, b'S', b"t"));
+        }
+        for run in 0..6 {
+            assert_eq!(failure(&mut raw, |out| put_run(out, "s", values)), "0A000", "{table}, run {run}");
+        }
+    }
+}
+
 /// A description that breaks off behind the parameters says nothing of the rows.
 #[test]
 fn rows_whose_description_fails_are_not_taken_for_what_was_told() {

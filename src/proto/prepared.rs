@@ -554,6 +554,16 @@ impl ClientNames {
         self.named.values_mut().filter(|s| s.id == old).for_each(|s| *s = Arc::clone(new));
     }
 
+    /// As [`ClientNames::replace`], of `name` alone, if that means `old` still: of its other names the client was told something else.
+    /// `None`: it is not known which name it is.
+    pub fn replace_told(&mut self, name: Option<&[u8]>, old: u64, new: &Arc<Statement>) {
+        let Some(name) = name else { return self.replace(old, new) };
+        self.unpoured = ShortName::default();
+        if let Some(known) = self.named.get_mut(told_apart(name)).filter(|known| known.id == old) {
+            *known = Arc::clone(new);
+        }
+    }
+
     /// The unnamed statement that a client was told other types of goes on with those, declared.
     pub fn replace_unnamed(&mut self, new: Arc<Statement>) {
         self.unpoured = ShortName::default();

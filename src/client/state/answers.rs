@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::copy::NOT_DATA;
-use super::{Fault, Reporting, State, UNEXPECTED_IN_COPY};
+use super::{Expected, Fault, Reporting, State, UNEXPECTED_IN_COPY};
 use crate::error::Error;
 use crate::proto::pipeline::{Answer, Pipeline};
 use crate::proto::prepared::{Moved, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement, Statements};
@@ -41,9 +41,10 @@ impl State {
     /// ParameterDescription was taken in for a statement. `None`: it is too long to be looked at.
     pub fn recv_params(&mut self, id: u32, body: Option<&[u8]>, answer: Answer) {
         self.shapes.params_as_told = None;
-        let Some(statement) = self.shapes.described.iter().find(|s| s.id as u32 == id).cloned() else {
+        let Some(expected) = self.shapes.described.iter().find(|e| e.statement.id as u32 == id) else {
             return;
         };
+        let Expected { name, statement } = expected.clone();
         // Each parameter takes two bytes of the text, at least.
         let may_be = |types: &&[u8]| types.len() <= 2 * statement.query.len();
         let Some(types) = body.and_then(|body| body.get(2..)).filter(may_be) else {
@@ -60,7 +61,7 @@ impl State {
         } else if told && as_before {
             self.tell_named(statement.id);
         } else if told && let Some(new) = self.declared(&statement, types) {
-            self.names.replace(statement.id, &new);
+            self.names.replace_told(name.as_deref(), statement.id, &new);
             self.shapes.retold = Some((statement.id, new));
         }
     }
@@ -115,8 +116,10 @@ impl State {
     /// RowDescription or NoData (`body` is empty) was taken in for a statement. `None`: it is too long to be looked at.
     pub fn recv_shape(&mut self, id: u32, body: Option<&[u8]>, answer: Answer, names: &mut ServerNames) {
         // Those before it were struck by an error.
-        let Some(at) = self.shapes.described.iter().position(|s| s.id as u32 == id) else { return };
-        let Some(statement) = self.shapes.described.drain(..=at).next_back() else { return };
+        let Some(at) = self.shapes.described.iter().position(|e| e.statement.id as u32 == id) else { return };
+        let Some(Expected { name, statement }) = self.shapes.described.drain(..=at).next_back() else {
+            return;
+        };
         // Not before the rows are known as well: an error may come in their place.
         let params_as_told = self.shapes.params_as_told.take() == Some(statement.id);
         let shape = match body {
@@ -134,7 +137,7 @@ impl State {
         if let Some((_, now)) = &retold
             && let Some(shown) = self.shown(now, &now.types, Some(shape))
         {
-            self.names.replace(now.id, &shown);
+            self.names.replace_told(name.as_deref(), now.id, &shown);
         }
         if *statement.shape.get_or_init(|| shape) == shape {
             // A portal is described without its parameters: where there are none to compare that was all.
@@ -148,9 +151,9 @@ impl State {
         if answer != Answer::Forward {
             self.shapes.otherwise = Some(statement.id);
         } else {
-            // This client was told just now how the rows look.
+            // This client was told just now how the rows look, of this name.
             if let Some(new) = self.shown(&statement, &statement.types, Some(shape)) {
-                self.names.replace(statement.id, &new);
+                self.names.replace_told(name.as_deref(), statement.id, &new);
             }
         }
     }

@@ -407,7 +407,7 @@ pub struct Folding {
 #[derive(Debug, Default)]
 pub struct Shapes {
     /// Statements whose description is on its way, in order.
-    pub described: VecDeque<Arc<Statement>>,
+    pub described: VecDeque<Expected>,
     /// The statement (its id) whose parameters are what was told of it, and whose rows are told next.
     pub params_as_told: Option<u64>,
     /// The portal that was bound last, by as much of its name as tells it from others, and its statement, when the description of that
@@ -421,6 +421,15 @@ pub struct Shapes {
     pub unnamed_told: Option<u64>,
     /// Statements with names of which it was.
     told: HashSet<u64, ahash::RandomState>,
+}
+
+/// A description that is on its way.
+#[derive(Debug, Clone)]
+pub struct Expected {
+    /// The name of the client's that it is told of. `None`: it is that of a portal, of the unnamed statement, or ours.
+    pub name: Option<Box<[u8]>>,
+    /// Of what.
+    pub statement: Arc<Statement>,
 }
 
 impl Shapes {

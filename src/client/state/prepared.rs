@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::lend::is_the_clients_own;
-use super::{FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
+use super::{Expected, FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
 use crate::client::judge::Ruling;
 use crate::client::session::unnamed_statement;
 use crate::error::Error;
@@ -463,7 +463,7 @@ impl State {
         self.ensure_for_client(statement, server);
         f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
         server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
-        self.expect_shape(Arc::clone(statement));
+        self.expect_shape(None, Arc::clone(statement));
         self.await_answers(server);
         true
     }
@@ -552,14 +552,14 @@ impl State {
                 self.ensure_unnamed(server);
                 if let Some(statement) = known {
                     server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
-                    self.expect_shape(statement);
+                    self.expect_shape(None, statement);
                     return Ok(Taken::Forward);
                 }
             } else if let Some(statement) = known {
                 self.ensure_for_client(&statement, server);
                 f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
                 server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
-                self.expect_shape(statement);
+                self.expect_shape(Some(name), statement);
                 return Ok(Taken::Done);
             } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
                 return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
@@ -571,17 +571,17 @@ impl State {
         let bound = self.shapes.bound.take_if(of_it);
         server.pipeline.push_about(Kind::Describe, Action::Forward, bound.as_ref().map_or(0, |(_, s)| s.id));
         if let Some((_, statement)) = bound {
-            self.expect_shape(statement);
+            self.expect_shape(None, statement);
         }
         Ok(Taken::Forward)
     }
 
-    fn expect_shape(&mut self, statement: Arc<Statement>) {
+    fn expect_shape(&mut self, name: Option<&[u8]>, statement: Arc<Statement>) {
         // Those whose Describe was struck by an error stay here until nothing is owed.
         if self.shapes.described.len() >= PIPELINE_MAX {
             self.shapes.described.clear();
         }
-        self.shapes.described.push_back(statement);
+        self.shapes.described.push_back(Expected { name: name.map(Box::from), statement });
     }
 
     /// The name that a Close means is free, where no server has to be asked. False: one has.
