@@ -1846,6 +1846,56 @@ fn what_is_told_of_one_name_is_not_told_of_another() {
     }
 }
 
+/// Asyncpg without its cache and pgx' `DescribeExec` describe the unnamed statement in one round trip and run it in the next: a table that
+/// is changed in between is told, also where another client's statement stands there, or another connection is met.
+#[test]
+fn rows_of_the_unnamed_statement_are_never_other_than_told() {
+    for (pg, proxy, db) in [rotating(""), one("")] {
+        for (sql, values) in [
+            ("SELECT a FROM unnamed", &[][..]),
+            ("SELECT a FROM unnamed WHERE a > $1", &["0"]),
+            ("INSERT INTO unnamed VALUES ($1) RETURNING a", &["1"]),
+        ] {
+            let answers = [pg.port(), proxy.port()].map(|port| {
+                pg.psql(&db, "DROP TABLE IF EXISTS unnamed; CREATE TABLE unnamed AS SELECT 1 AS a");
+                let [mut raw, mut other] = [(); 2].map(|()| Raw::login(port, &db));
+                let mut describe = |to: &str| {
+                    let told = ask(&mut raw, |out| {
+                        put_parse(out, "", sql);
+                        f::put_target(out, f::DESCRIBE, b'S', b"");
+                    });
+                    if !to.is_empty() {
+                        pg.psql(&db, &format!("ALTER TABLE unnamed ALTER a TYPE {to} USING 1"));
+                    }
+                    // Twice: it is not the one that was described from then on, either.
+                    let ran = [(); 4].map(|()| {
+                        ask(&mut other, |out| {
+                            put_parse(out, "", "SELECT");
+                            put_run(out, "", &[]);
+                        });
+                        comparable(&ask(&mut raw, |out| put_run(out, "", values)))
+                    });
+                    // A Parse that is struck leaves what was told of the one before it.
+                    let struck = comparable(&ask(&mut raw, |out| {
+                        put_run(out, "", if to.is_empty() { &["none", "of", "them"] } else { values });
+                        put_parse(out, "", "SELECT 2");
+                    }));
+                    ask(&mut other, |out| put_parse(out, "", "SELECT"));
+                    (
+                        comparable(&told),
+                        ran,
+                        struck,
+                        comparable(&ask(&mut raw, |out| put_run(out, "", values))),
+                    )
+                };
+                [describe(""), describe("bigint"), describe(""), describe("text")]
+            });
+            let [direct, ours] = answers;
+            assert_eq!(ours, direct, "{sql}");
+        }
+    }
+}
+
 /// A description that breaks off behind the parameters says nothing of the rows.
 #[test]
 fn rows_whose_description_fails_are_not_taken_for_what_was_told() {

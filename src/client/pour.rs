@@ -460,7 +460,7 @@ impl Session {
             Unnamed::Gone => None,
             Unnamed::Set(statement) | Unnamed::Told(statement) => Some(statement),
         };
-        self.state.shapes.unnamed_told = told;
+        (self.state.shapes.unnamed_told, self.state.shapes.unnamed_rows) = (told, None);
         self.state.names.set_unnamed(statement);
     }
 

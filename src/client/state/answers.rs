@@ -128,9 +128,8 @@ impl State {
             None if params_as_told => return names.is_as_told(statement.id),
             None => return,
         };
-        // One without a name is never taken for what it was elsewhere.
         if !statement.is_shared() {
-            return;
+            return self.recv_unnamed_shape(&statement, shape, answer, names);
         }
         let retold =
             self.shapes.retold.take().filter(|(id, _)| *id == statement.id && answer == Answer::Forward);
@@ -155,6 +154,25 @@ impl State {
             if let Some(new) = self.shown(&statement, &statement.types, Some(shape)) {
                 self.names.replace_told(name.as_deref(), statement.id, &new);
             }
+        }
+    }
+
+    /// The same, of the unnamed statement: what one client has of it is no other's.
+    fn recv_unnamed_shape(
+        &mut self,
+        statement: &Statement,
+        shape: u64,
+        answer: Answer,
+        names: &mut ServerNames,
+    ) {
+        // It is another one by now where its parameters have other types than were told of it first.
+        let Some(now) = self.names.lookup(b"").filter(|now| now.query == statement.query) else { return };
+        if answer == Answer::Forward {
+            self.shapes.unnamed_rows = Some((now.id, shape));
+        } else if self.shapes.unnamed_rows.is_some_and(|(id, told)| id == now.id && told != shape) {
+            self.shapes.otherwise = Some(now.id);
+            // Not what was described.
+            names.unnamed = None;
         }
     }
 

@@ -76,7 +76,7 @@ impl State {
         let gone = statement.as_ref().and_then(|statement| self.deallocated_by(statement));
         let taken = match (statement, gone) {
             (Some(statement), Some(gone)) => self.bind_deallocate(&bind, &statement, &gone, server),
-            (statement, _) if name.is_empty() => self.bind_unnamed(&bind, statement.as_deref(), server),
+            (statement, _) if name.is_empty() => self.bind_unnamed(&bind, statement.as_ref(), server),
             (Some(statement), _) => self.bind_named(&bind, statement, server),
             (None, _) => self.bind_unknown(name, server),
         };
@@ -123,9 +123,21 @@ impl State {
     fn bind_unnamed(
         &mut self,
         bind: &BindNames<'_>,
-        statement: Option<&Statement>,
+        statement: Option<&Arc<Statement>>,
         server: &mut ServerConn,
     ) -> Taken {
+        if let Some(statement) = statement {
+            if self.shapes.otherwise.take() == Some(statement.id)
+                && server.pipeline.status() != TransactionStatus::Failed
+            {
+                self.counts.binds += 1;
+                self.refuse(Kind::Bind, Error::stale_plan(), server);
+                return Taken::Drop;
+            }
+            if self.asks_for_unnamed_rows(statement, server) {
+                return Taken::Later;
+            }
+        }
         self.counts.binds += 1;
         if let Some(statement) = statement
             && self.needs_stand_in(b"", statement, server)

@@ -419,6 +419,8 @@ pub struct Shapes {
     pub retold: Option<(u64, Arc<Statement>)>,
     /// The unnamed statement (its id) whose parameters' types the client was told.
     pub unnamed_told: Option<u64>,
+    /// How the client was told that the rows of its unnamed statement look (its id), by hash.
+    pub unnamed_rows: Option<(u64, u64)>,
     /// Statements with names of which it was.
     told: HashSet<u64, ahash::RandomState>,
 }

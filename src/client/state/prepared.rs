@@ -178,8 +178,10 @@ impl State {
         self.lend(parse.query, statement.effects, server);
         self.counts.server_parses += 1;
         self.note_custom_settings(parse.query, statement.effects);
+        // What was told of another one holds again where this Parse is struck.
+        self.shapes.unnamed_told.take_if(|id| *id == statement.id);
+        self.shapes.unnamed_rows.take_if(|(id, _)| *id == statement.id);
         self.names.parse_unnamed(statement, &mut server.names, server.shared.id);
-        self.shapes.unnamed_told = None;
         server.pipeline.push(Kind::Parse, Action::Forward, true);
         Ok(Taken::Forward)
     }
@@ -574,6 +576,28 @@ impl State {
             self.expect_shape(None, statement);
         }
         Ok(Taken::Forward)
+    }
+
+    /// As [`State::asks_for_description`], of the unnamed statement, where it has to be parsed again: each Parse makes another one, and
+    /// only that it is still here tells that it is the one that was described.
+    pub(super) fn asks_for_unnamed_rows(
+        &mut self,
+        statement: &Arc<Statement>,
+        server: &mut ServerConn,
+    ) -> bool {
+        let told = self.shapes.unnamed_rows.filter(|(id, rows)| *id == statement.id && *rows != NO_ROWS);
+        if told.is_none()
+            || self.is_here(b"", statement, server)
+            || server.pipeline.status() == TransactionStatus::Failed
+        {
+            return false;
+        }
+        self.ensure_unnamed(server);
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', b"");
+        server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
+        self.expect_shape(None, Arc::clone(statement));
+        self.await_answers(server);
+        true
     }
 
     fn expect_shape(&mut self, name: Option<&[u8]>, statement: Arc<Statement>) {
