@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::support;
-use support::{Certs, Postgres, Proxy, client_program};
+use support::{Certs, PATIENCE, Postgres, Proxy, client_program, poll};
 
 /// Entries: name, `uid`, password. Two of one `uid` are twins.
 const ENTRIES: [(&str, &str, &str); 5] = [
@@ -222,6 +222,14 @@ fn enter(proxy: &Proxy, user: &str, password: &str) -> Result<(), String> {
     }
 }
 
+/// What governs a login must not change while it is under way.
+fn reload(proxy: &Proxy, config: &str) {
+    let count = || proxy.log().matches("configuration reloaded").count();
+    let before = count();
+    proxy.reload(config);
+    assert!(poll(PATIENCE, || (count() > before).then_some(())).is_some(), "no reload in:\n{}", proxy.log());
+}
+
 /// It is refused with PostgreSQL's words, and the log says why.
 fn refused(proxy: &Proxy, user: &str, password: &str, why: &str) {
     let said = enter(proxy, user, password).expect_err(user);
@@ -252,7 +260,7 @@ fn a_name_is_made_of_the_users() {
     );
     assert!(directory.heard().is_empty());
     // What suits a name without attributes, as Active Directory's.
-    proxy.reload(&options(&format!("ldapserver=127.0.0.1 ldapport={} ldapsuffix=@corp", directory.port)));
+    reload(&proxy, &options(&format!("ldapserver=127.0.0.1 ldapport={} ldapsuffix=@corp", directory.port)));
     assert_eq!(enter(&proxy, "ann", "open sesame"), Ok(()));
     assert_eq!(directory.heard(), [r#"bind "ann@corp""#]);
 }
@@ -277,7 +285,7 @@ fn a_name_is_searched_for() {
         r#"ldapurl="ldap://127.0.0.1:{}/ou=robots,dc=x??sub?(&(uid=*)(uid=$username))""#,
         directory.port
     );
-    proxy.reload(&options(&url));
+    reload(&proxy, &options(&url));
     directory.heard();
     assert_eq!(enter(&proxy, "twin", "same"), Ok(()));
     assert_eq!(
@@ -286,7 +294,7 @@ fn a_name_is_searched_for() {
     );
     refused(&proxy, "ann", "open sesame", "the search finds no entry");
     // Who looks must be let look.
-    proxy.reload(&options(&text(r#"ldapbasedn="dc=x" ldapbinddn="cn=pg,dc=x" ldapbindpasswd=wrong"#)));
+    reload(&proxy, &options(&text(r#"ldapbasedn="dc=x" ldapbinddn="cn=pg,dc=x" ldapbindpasswd=wrong"#)));
     refused(&proxy, "ann", "open sesame", "ldapbinddn: the directory says invalidCredentials");
 }
 
@@ -322,7 +330,7 @@ fn tls_is_checked_against_what_the_machine_trusts() {
         directory.heard();
         // Another name than its certificate's, an authority that nobody knows: no password is sent.
         let elsewhere = Directory::start_at("127.0.0.2:0", way, Some(&certs));
-        proxy.reload(&of("127.0.0.2", elsewhere.port));
+        reload(&proxy, &of("127.0.0.2", elsewhere.port));
         refused(&proxy, "ann", "open sesame", "TLS: ");
         let stranger = Certs::new("postgres");
         let proxy = Proxy::start_trusting(&stranger.ca, &of("localhost", directory.port), &[]);
