@@ -164,6 +164,18 @@ fn what_is_announced_before_the_login_is_held_as_it_comes() {
     drop((first, crowd));
 }
 
+/// Clients that log in and hear nothing of what they are told, until the proxy has no more files.
+fn hoard(proxy: &Proxy) -> Vec<TcpStream> {
+    let begin = |_| {
+        let mut stream = connect(proxy);
+        stream.write_all(b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0").expect("startup");
+        stream
+    };
+    let hoard = (0..100).map(begin).collect();
+    proxy.wait_for_log("accept failed");
+    hoard
+}
+
 #[test]
 fn without_files_nobody_dies_and_nobody_spins() {
     let server = Postgres::shared();
@@ -175,14 +187,7 @@ fn without_files_nobody_dies_and_nobody_spins() {
     let mut good = login(&proxy, &database).expect("a place");
     assert_eq!(good.value("SELECT 42").as_deref(), Some("42"));
     // Those who log in can take all of them, and what is left is kept by who is in.
-    let hoard: Vec<_> = (0..100)
-        .map(|_| {
-            let mut stream = connect(&proxy);
-            stream.write_all(b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0").expect("startup");
-            stream
-        })
-        .collect();
-    proxy.wait_for_log("accept failed");
+    let hoard = hoard(&proxy);
     assert_eq!(good.value("SELECT 42").as_deref(), Some("42"));
     drop((crowd, hoard));
     let again = poll(PATIENCE, || login(&proxy, &database).ok());
@@ -202,14 +207,7 @@ fn a_userlist_that_changes_while_there_are_no_files_is_read_when_there_are() {
         Raw::login_as(proxy.port(), &[("user", user), ("database", "postgres")], "").map(Raw::terminate)
     };
     enters("leaves").expect("a user");
-    let hoard: Vec<_> = (0..100)
-        .map(|_| {
-            let mut stream = connect(&proxy);
-            stream.write_all(b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0").expect("startup");
-            stream
-        })
-        .collect();
-    proxy.wait_for_log("accept failed");
+    let hoard = hoard(&proxy);
     std::fs::write(proxy.dir().join("userlist.txt"), users("postgres comes")).expect("write");
     let line = proxy.wait_for_log("auth_file has changed and can't be used");
     assert!(line.contains("open files"), "{line}");
