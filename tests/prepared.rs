@@ -260,6 +260,24 @@ fn an_unnamed_statement_stays_the_clients_over_transactions() {
     assert_eq!(failure(&mut raw, |o| put_run(o, "", &["1"])), "26000", "a Query destroys it, as direct");
 }
 
+/// Drivers that describe it in one round trip and bind it in the next find it where they left it, if nobody took that connection.
+#[test]
+fn an_unnamed_statement_is_run_where_it_was_parsed() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "default_pool_size = 2\nworkers = 1", "", "");
+    let [mut raw, mut other] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    other.rows("BEGIN");
+    let elsewhere = other.value("SELECT pg_backend_pid()");
+    ask(&mut raw, |o| {
+        put_parse(o, "", "SELECT pg_backend_pid()");
+        f::put_target(o, f::DESCRIBE, b'S', b"");
+    });
+    // The one that was used last.
+    other.rows("COMMIT");
+    assert_ne!(Some(run(&mut raw, "", &[])), elsewhere);
+}
+
 #[test]
 fn the_same_name_means_each_clients_own_statement() {
     let (_, proxy, database) = one("");

@@ -777,6 +777,69 @@ fn a_table_that_changed_is_an_error_to_who_prepared_before() {
     }
 }
 
+/// The same of the unnamed statement, which drivers describe in one transaction and run in the next; whoever parses it behind the change is
+/// told of the new rows, and poured as before.
+#[test]
+fn a_table_that_changed_is_an_error_to_who_described_the_unnamed_statement() {
+    let pg = Postgres::shared();
+    let proxy = Proxy::to(pg, "", "", "");
+    let table = "(a int, b text)";
+    let sql = |table: &str| format!("INSERT INTO {table} (a, b) VALUES ($1, $2) RETURNING *");
+    let described = |table: &str, a: Option<usize>| {
+        let mut step = Step { bytes: Vec::new(), ready: 1 };
+        frontend::put_parse(&mut step.bytes, b"", sql(table).as_bytes(), &[]);
+        frontend::put_target(&mut step.bytes, frontend::DESCRIBE, b'S', b"");
+        if let Some(a) = a {
+            put_bind(&mut step.bytes, b"", &[&a.to_string(), "x"], false);
+            frontend::put_execute(&mut step.bytes, b"", 0);
+        }
+        frontend::put_empty(&mut step.bytes, frontend::SYNC);
+        step
+    };
+    let portal_described = |a: usize| {
+        let mut step = Step { bytes: Vec::new(), ready: 1 };
+        frontend::put_parse(&mut step.bytes, b"", sql("t").as_bytes(), &[]);
+        put_bind(&mut step.bytes, b"", &[&a.to_string(), "x"], false);
+        frontend::put_target(&mut step.bytes, frontend::DESCRIBE, b'P', b"");
+        frontend::put_execute(&mut step.bytes, b"", 0);
+        frontend::put_empty(&mut step.bytes, frontend::SYNC);
+        step
+    };
+    let execute = |a: usize| Step::execute("", &[Some(&a.to_string()), Some("x")]);
+    for executed_with_it in [false, true] {
+        let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
+        let mut clients = crowd_of(proxy.port(), &db, CLIENTS);
+        let mut told = crowd_of(proxy.port(), &db, CLIENTS);
+        let mut direct = Raw::login(pg.port(), &db);
+        let pour = |clients: &mut [Raw], columns: usize| {
+            pg.psql(&db, "TRUNCATE t");
+            let one = |a| if executed_with_it { described("t", Some(a)) } else { portal_described(a) };
+            let script = |c, r| (0..4).map(|i| one(number(c, r, i))).collect();
+            until_shared(pg, clients, &db, script, |_, _, seen| {
+                assert_eq!(data(seen).last().map(Vec::len), Some(columns), "{}", comparable(seen));
+            });
+        };
+        pour(&mut clients, 2);
+        let first = executed_with_it.then_some(0);
+        crowd::run(&mut told, &vec![vec![described("t", first)]; CLIENTS], true);
+        direct.send(&described("other", first).bytes);
+        direct.read_until_ready();
+        for table in ["t", "other"] {
+            pg.psql(&db, &format!("ALTER TABLE {table} ADD COLUMN c int DEFAULT 7"));
+        }
+        pour(&mut clients, 3);
+        direct.send(&execute(1).bytes);
+        let expected = comparable(&direct.read_until_ready());
+        assert!(expected.contains("0A000"), "{expected}");
+        let before = pg.psql(&db, "SELECT count(*) FROM t");
+        for seen in crowd::run(&mut told, &vec![vec![execute(1); ROUNDS]; CLIENTS], true) {
+            assert_eq!(comparable(&seen), expected.repeat(ROUNDS), "{executed_with_it}");
+        }
+        assert_eq!(pg.psql(&db, "SELECT count(*) FROM t"), before);
+        pour(&mut told, 3);
+    }
+}
+
 /// What must have a transaction of its own: the setup, the statement.
 const ALONE: &[(&str, &str)] = &[
     ("CREATE TABLE t (a int)", "INSERT INTO t VALUES (1) RETURNING a + 1"),

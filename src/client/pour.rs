@@ -442,7 +442,8 @@ impl Session {
         match self.state.names.lookup(b"").cloned() {
             None => Unnamed::Gone,
             Some(statement) if self.state.shapes.unnamed_told == Some(statement.id) => {
-                Unnamed::Told(statement)
+                let rows = self.state.shapes.rows_of_unnamed(&statement);
+                Unnamed::Told(statement, rows)
             }
             Some(statement) => Unnamed::Set(statement),
         }
@@ -454,13 +455,16 @@ impl Session {
             self.state.names.parse(&name, statement, None);
             self.state.names.settle();
         }
-        let told = if let Unnamed::Told(statement) = &unnamed { Some(statement.id) } else { None };
+        let (told, rows) = match &unnamed {
+            Unnamed::Told(statement, rows) => (Some(statement.id), rows.map(|rows| (statement.id, rows))),
+            _ => (None, None),
+        };
         let statement = match unnamed {
             Unnamed::Kept => return,
             Unnamed::Gone => None,
-            Unnamed::Set(statement) | Unnamed::Told(statement) => Some(statement),
+            Unnamed::Set(statement) | Unnamed::Told(statement, _) => Some(statement),
         };
-        (self.state.shapes.unnamed_told, self.state.shapes.unnamed_rows) = (told, None);
+        (self.state.shapes.unnamed_told, self.state.shapes.unnamed_rows) = (told, rows);
         self.state.names.set_unnamed(statement);
     }
 

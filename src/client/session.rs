@@ -356,7 +356,8 @@ impl Session {
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
         let mut since = self.offered_at.take();
         let (mut server, mut now) = loop {
-            let mut server = match self.pool.checkout_now(&self.state.vars.want, None) {
+            let home = self.runs_unnamed().then_some(&self.state.names);
+            let mut server = match self.pool.checkout_now(&self.state.vars.want, None, home) {
                 Some(server) => server,
                 None => {
                     match Box::pin(self.wait_for_server(*since.get_or_insert_with(Instant::now))).await? {
@@ -387,6 +388,13 @@ impl Session {
         }
         self.linked(&mut server, now, since.unwrap_or(now));
         Ok(Some(server))
+    }
+
+    /// It may run or describe the unnamed statement that it parsed in a transaction before: where that still stands it need not be
+    /// parsed, and compared with what was told of it, again.
+    fn runs_unnamed(&self) -> bool {
+        let is_of_one = |tag: &u8| matches!(*tag, f::BIND | f::DESCRIBE);
+        self.client.bytes().first().is_some_and(is_of_one) && self.state.names.lookup(b"").is_some()
     }
 
     /// Idle for long: whether it still answers is found before the client's own statement is at stake. The client waits for a

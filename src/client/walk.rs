@@ -18,7 +18,7 @@ use crate::coalesce::rows::{RowInfo, encode_params, format_of, put_bound};
 use crate::coalesce::shapes::{Closed, LEGS_MAX, Recent, Shape, Together};
 use crate::coalesce::{Cut, Ready, Source};
 use crate::limits::{HELD_BYTES_MAX, NAME_BYTES_MAX};
-use crate::proto::prepared::{ShortName, Statement, told_apart};
+use crate::proto::prepared::{NO_ROWS, ShortName, Statement, told_apart};
 use crate::settings::{CoalesceMode, PoolMode};
 use crate::sql::block::{self, Word};
 use crate::sql::insert::{Lifted, NotPourable, quick_reject};
@@ -164,8 +164,8 @@ pub(super) enum Unnamed {
     Kept,
     Gone,
     Set(Arc<Statement>),
-    /// The client was told of its parameters.
-    Told(Arc<Statement>),
+    /// The client was told of its parameters, and how its rows look, if it is known that it was.
+    Told(Arc<Statement>, Option<u64>),
 }
 
 /// What the messages did to the client's prepared statements.
@@ -357,7 +357,7 @@ impl<'a> Walk<'a> {
 
     fn statement(&self, name: &[u8]) -> Option<Arc<Statement>> {
         match (name.is_empty(), &self.names.unnamed) {
-            (true, Unnamed::Set(parsed) | Unnamed::Told(parsed)) => Some(Arc::clone(parsed)),
+            (true, Unnamed::Set(parsed) | Unnamed::Told(parsed, _)) => Some(Arc::clone(parsed)),
             (true, Unnamed::Gone) => None,
             _ => self.made(name).or_else(|| self.session.state.names.lookup(name)).cloned(),
         }
@@ -394,7 +394,8 @@ impl<'a> Walk<'a> {
             let (recent, vars) = (&mut scratch.recent, &session.state.vars.want);
             session.cx.lanes.find_and_keep(recent, &session.pool, vars, source)?
         };
-        if ready.together().is_some_and(|together| !together.is_as_told(statement)) {
+        let told = self.rows_told(statement);
+        if ready.together().is_some_and(|together| told.is_some_and(|told| told != together.shape)) {
             return None;
         }
         if !ready.has_params_of(statement) {
@@ -405,6 +406,18 @@ impl<'a> Walk<'a> {
         let bound = Bound { id: statement.id, ready: Arc::clone(&ready), rows: insert.rows, of_literals };
         (self.bound, self.named) = (Some(bound), None);
         Some(ready)
+    }
+
+    /// How the rows look of which whoever has this statement was told, if anybody was.
+    fn rows_told(&self, statement: &Statement) -> Option<u64> {
+        if statement.is_shared() {
+            return statement.shape.get().copied();
+        }
+        match &self.names.unnamed {
+            Unnamed::Kept => self.session.state.shapes.rows_of_unnamed(statement),
+            Unnamed::Told(told, rows) if told.id == statement.id => *rows,
+            _ => None,
+        }
     }
 
     /// Under the settings of now? Its characters are settled when it is parsed, and a COPY's by today's encoding.
@@ -763,9 +776,6 @@ impl<'a> Walk<'a> {
         if !told || !ready.tell_params(&statement) {
             return Ok(false);
         }
-        if name.is_empty() {
-            self.names.unnamed = Unnamed::Told(Arc::clone(&statement));
-        }
         match &ready.param_description {
             Some(description) => {
                 // That of one row, when the statement is known by it.
@@ -778,8 +788,13 @@ impl<'a> Walk<'a> {
             None => return Ok(false),
         }
         let together = ready.together();
-        let told = together.is_none_or(|together| together.tell(&statement));
-        Ok(told && put_rows_described(&mut scratch.answers, together, &[]))
+        if name.is_empty() {
+            let shape = together.map_or(NO_ROWS, |together| together.shape);
+            self.names.unnamed = Unnamed::Told(Arc::clone(&statement), Some(shape));
+        } else if together.is_some_and(|together| !together.tell(&statement)) {
+            return Ok(false);
+        }
+        Ok(put_rows_described(&mut scratch.answers, together, &[]))
     }
 }
 

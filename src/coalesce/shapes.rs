@@ -145,8 +145,8 @@ pub struct Together {
     pub statement: Arc<Statement>,
     /// RowDescription's body, as the server gave it for the statement; `None`: it answers no rows.
     pub row_description: Option<Vec<u8>>,
-    /// Its hash.
-    shape: u64,
+    /// Its hash, [`NO_ROWS`] for none.
+    pub shape: u64,
 }
 
 impl Together {
@@ -157,12 +157,7 @@ impl Together {
         Self { lane, statement, row_description, shape }
     }
 
-    /// Do the rows look as whoever prepared `statement` was told, if anybody was?
-    pub fn is_as_told(&self, statement: &Statement) -> bool {
-        statement.shape.get().is_none_or(|told| *told == self.shape)
-    }
-
-    /// As [`Together::is_as_told`]; from here on somebody was.
+    /// Do the rows look as whoever prepared `statement`, which has a name, was told, if anybody was? From here on somebody was.
     pub fn tell(&self, statement: &Statement) -> bool {
         *statement.shape.get_or_init(|| self.shape) == self.shape
     }

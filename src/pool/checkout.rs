@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{Inner, Pool, registry::current_worker};
+use crate::proto::prepared::ClientNames;
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::ServerConn;
 use crate::server::connect::ConnectError;
@@ -171,14 +172,16 @@ async fn settle(server: Box<ServerConn>, pool: Arc<Pool>) {
 impl Pool {
     /// Hot path. An idle connection without waiting, or `None`.
     ///
-    /// `want` are the settings that will be applied; `startup` is given in session mode and must be the connection's.
+    /// `want` are the settings that will be applied; `startup` is given in session mode and must be the connection's. `home`: where the
+    /// unnamed statement of these names stands is best.
     pub fn checkout_now(
         self: &Arc<Self>,
         want: &Arc<VarSet>,
         startup: Option<&Arc<VarSet>>,
+        home: Option<&ClientNames>,
     ) -> Option<Checkout> {
         let worker = current_worker();
-        while let Some(mut server) = self.take_idle(want, startup, worker) {
+        while let Some(mut server) = self.take_idle(want, startup, home, worker) {
             if server.worker != worker {
                 match rehome(server, worker) {
                     Ok(moved) => server = moved,
@@ -247,7 +250,7 @@ impl Pool {
     ) -> Result<Checkout, CheckoutError> {
         let limit = self.settings.load().query_wait_timeout;
         loop {
-            if let Some(checkout) = self.checkout_now(want, startup) {
+            if let Some(checkout) = self.checkout_now(want, startup, None) {
                 return Ok(checkout);
             }
             let left = if limit.is_zero() { FOREVER } else { limit.saturating_sub(began.elapsed()) };

@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 
 use self::queue::{Failed, Queue, Underway};
 
+use crate::proto::prepared::ClientNames;
 use crate::proto::vars::VarSet;
 use crate::server::connect::{Address, ConnectError, Target};
 use crate::server::{Reported, ServerConn, ServerShared};
@@ -298,6 +299,9 @@ pub struct Pool {
 /// Fewest prepared statements that a connection keeps while pgsluice uses it for itself.
 const PREPARED_OF_OURS: usize = 8;
 
+/// Better than what the worker and the settings are worth together.
+const AT_HOME: u8 = 4;
+
 /// Welcomes remembered for one pool.
 const WELCOMES_MAX: usize = 64;
 
@@ -324,12 +328,13 @@ impl Pool {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hot path. An idle connection if there is one and nobody waits for such: the most recently used one, of this worker and
-    /// with the wanted settings if possible.
+    /// Hot path. An idle connection if there is one and nobody waits for such: that where the unnamed statement of `home` stands, or
+    /// the most recently used one, of this worker and with the wanted settings if possible.
     fn take_idle(
         &self,
         want: &Arc<VarSet>,
         startup: Option<&Arc<VarSet>>,
+        home: Option<&ClientNames>,
         worker: usize,
     ) -> Option<Box<ServerConn>> {
         let mut inner = self.lock();
@@ -337,6 +342,7 @@ impl Pool {
             return None;
         }
         let round_robin = inner.settings.round_robin;
+        let most = if home.is_some() { AT_HOME } else { 3 };
         let mut best: Option<(usize, u8)> = None;
         for at in 0..inner.idle.len() {
             let at = if round_robin { at } else { inner.idle.len() - 1 - at };
@@ -344,11 +350,13 @@ impl Pool {
             if !server.is_for(startup) {
                 continue;
             }
+            let is_home = home.is_some_and(|names| names.unnamed_is_at(&server.names, server.shared.id));
             let score = u8::from(Arc::ptr_eq(&server.vars, want)) * 2 + u8::from(server.worker == worker);
+            let score = if is_home { AT_HOME } else { score };
             if best.is_none_or(|(_, s)| score > s) {
                 best = Some((at, score));
             }
-            if score == 3 || round_robin {
+            if score == most || round_robin {
                 break;
             }
         }

@@ -439,6 +439,11 @@ impl Shapes {
     pub(in crate::client) fn was_told(&self, id: u64) -> bool {
         self.told.contains(&id)
     }
+
+    /// How the client was told that the rows of its unnamed statement look, if it is this one.
+    pub(in crate::client) fn rows_of_unnamed(&self, statement: &Statement) -> Option<u64> {
+        self.unnamed_rows.filter(|(id, _)| *id == statement.id).map(|(_, rows)| rows)
+    }
 }
 
 /// An error that comes after its own statement was answered.

@@ -463,10 +463,7 @@ impl State {
             server.put_close(statement.id, &mut self.names, Action::Skip);
         }
         self.ensure_for_client(statement, server);
-        f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
-        server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
-        self.expect_shape(None, Arc::clone(statement));
-        self.await_answers(server);
+        self.ask_for_description(statement.server_name.as_bytes(), statement, server);
         true
     }
 
@@ -585,7 +582,7 @@ impl State {
         statement: &Arc<Statement>,
         server: &mut ServerConn,
     ) -> bool {
-        let told = self.shapes.unnamed_rows.filter(|(id, rows)| *id == statement.id && *rows != NO_ROWS);
+        let told = self.shapes.rows_of_unnamed(statement).filter(|rows| *rows != NO_ROWS);
         if told.is_none()
             || self.is_here(b"", statement, server)
             || server.pipeline.status() == TransactionStatus::Failed
@@ -593,11 +590,16 @@ impl State {
             return false;
         }
         self.ensure_unnamed(server);
-        f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', b"");
+        self.ask_for_description(b"", statement, server);
+        true
+    }
+
+    /// A Describe of ours, which what the client sent waits for.
+    fn ask_for_description(&mut self, name: &[u8], statement: &Arc<Statement>, server: &mut ServerConn) {
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', name);
         server.pipeline.push_about(Kind::Describe, Action::Skip, statement.id);
         self.expect_shape(None, Arc::clone(statement));
         self.await_answers(server);
-        true
     }
 
     fn expect_shape(&mut self, name: Option<&[u8]>, statement: Arc<Statement>) {

@@ -26,10 +26,7 @@ impl State {
         if matches!(ruling, Ruling::Wait) {
             return Ok(Taken::Later);
         }
-        self.counts.queries += 1;
-        // It may declare a cursor of the portal's name.
-        self.shapes.bound = None;
-        self.take_unnamed_away(server);
+        self.note_a_query(server);
         if let Ruling::Refuse(error) = ruling {
             return Ok(self.refuse(Kind::Query, error, server));
         }
@@ -70,6 +67,14 @@ impl State {
         self.note_made(makes);
         // Of several statements only the first was looked at.
         self.meaning.open |= may_be_several(text);
+    }
+
+    /// Counted, and what it takes away whatever it says.
+    fn note_a_query(&mut self, server: &mut ServerConn) {
+        self.counts.queries += 1;
+        // It may declare a cursor of the portal's name.
+        self.shapes.bound = None;
+        self.take_unnamed_away(server);
     }
 
     /// A Query does so also where it fails, unless that is for the transaction that it found.
@@ -141,10 +146,7 @@ impl State {
         if self.waits_for_unit(server) {
             return Ok(Taken::Later);
         }
-        self.counts.queries += 1;
-        // It may declare a cursor of the portal's name.
-        self.shapes.bound = None;
-        self.take_unnamed_away(server);
+        self.note_a_query(server);
         if let Some(error) = self.rule_long_query(bytes) {
             self.refuse(Kind::Query, error, server);
             return Ok(Taken::Drop);
