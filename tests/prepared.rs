@@ -1977,6 +1977,30 @@ fn what_a_client_reads_under_other_settings_is_nobody_elses() {
     assert_eq!(run(&mut changed), march);
 }
 
+/// Also where those who have that text under the settings of now were told of other rows.
+#[test]
+fn what_is_read_under_other_settings_is_nobody_elses_whatever_was_told_of_it() {
+    let (pg, proxy, db) = one("");
+    pg.psql(&db, "CREATE TABLE moved AS SELECT 1 AS a");
+    let prepared = |style: &str| {
+        let mut raw = Raw::login(proxy.port(), &db);
+        raw.rows(&format!("SET DateStyle = 'ISO, {style}'"));
+        ask(&mut raw, |out| {
+            put_parse(out, "s", "SELECT extract(month FROM date '02/03/2024')::text, a FROM moved");
+            f::put_target(out, f::DESCRIBE, b'S', b"s");
+        });
+        raw
+    };
+    let (mut changed, mut as_before) = (prepared("MDY"), prepared("MDY"));
+    pg.psql(&db, "ALTER TABLE moved ALTER a TYPE bigint");
+    let _told_otherwise = prepared("DMY");
+    pg.psql(&db, "ALTER TABLE moved ALTER a TYPE int");
+    Raw::login(proxy.port(), "pgsluice").rows("RECONNECT");
+    changed.rows("SET DateStyle = 'ISO, DMY'");
+    assert_eq!(run(&mut changed, "s", &[]), "3");
+    assert_eq!(run(&mut as_before, "s", &[]), "2");
+}
+
 /// What is prepared behind a SET or a new table of the same transaction means what it means there, and nobody else is given it.
 #[test]
 fn what_is_prepared_under_what_a_transaction_sets_is_its_own() {

@@ -331,31 +331,40 @@ impl State {
     }
 
     /// A statement that would be parsed on this connection under other settings than it was: it may mean something else then,
-    /// and stands for itself, so that nobody else who prepared that text under those of before is given it.
-    fn under_settings_of_now(&mut self, statement: Arc<Statement>, server: &ServerConn) -> Arc<Statement> {
+    /// and stands for itself, so that nobody else who prepared that text under those of before is given it. `None`: there is no room for it.
+    fn under_settings_of_now(
+        &mut self,
+        statement: Arc<Statement>,
+        server: &ServerConn,
+    ) -> Option<Arc<Statement>> {
         let now = self.settings_of_texts() ^ self.apart(&statement.query);
         let Some(&before) = statement.settings.get().filter(|before| **before != now) else {
-            return statement;
+            return Some(statement);
         };
         if server.names.holds(statement.id) {
-            return statement;
+            return Some(statement);
         }
         // One for each transaction that has settings of its own would be too many for what types alone are.
         let is_open = || statement.leaves_types_open() && !self.is_apart(&statement.query);
         if !statement.reads_settings() && !is_open() {
-            return statement;
+            return Some(statement);
         }
         let Statement { query, types, class, .. } = &*statement;
         let (class, max) = (class ^ before ^ now, self.bounds.prepared_bytes_max);
         let read = || self.read_effects(query);
-        let new = self.shared.statements.intern(query, types, class, read, max, &self.texts);
-        let Some(new) = new.filter(|new| new.is_told_as(&statement)) else { return statement };
+        let under = |class| self.shared.statements.intern(query, types, class, read, max, &self.texts);
+        let mut new = under(class)?;
+        if !new.is_told_as(&statement) {
+            // Who has that one was told otherwise, before or behind a change of a table.
+            new = under(class ^ Statements::own_catalog())?;
+            new.is_told_as(&statement);
+        }
         self.note_settings(&new);
         if self.shapes.was_told(statement.id) {
             self.tell_named(new.id);
         }
         self.names.replace(statement.id, &new);
-        new
+        Some(new)
     }
 
     /// The name is taken. That is what PostgreSQL says last: it reads the text first.
@@ -428,7 +437,7 @@ impl State {
         statement: Arc<Statement>,
         server: &ServerConn,
     ) -> Option<Arc<Statement>> {
-        let statement = self.under_settings_of_now(statement, server);
+        let statement = self.under_settings_of_now(statement, server)?;
         if !statement.has_moved() {
             return Some(statement);
         }
