@@ -152,7 +152,7 @@ fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Hba
 fn options(rest: &[Token], method: Option<AuthType>) -> Result<Option<String>, String> {
     let mut map = None;
     for option in rest {
-        let shown = shorten(&option.text);
+        let shown = ldap::shown(&option.text);
         match option.text.split_once('=') {
             Some(("map", name)) if !name.is_empty() && map.is_none() => {
                 if !matches!(method, Some(AuthType::Cert | AuthType::Peer)) {
@@ -228,7 +228,7 @@ fn method(word: &Token) -> Result<Option<AuthType>, String> {
         "peer" => AuthType::Peer,
         "ldap" => AuthType::Ldap,
         other => {
-            let other = shorten(other);
+            let other = ldap::shown(other);
             return Err(format!(
                 "found method \"{other}\"; expected trust, reject, md5, password, scram-sha-256, cert, peer or ldap"
             ));
@@ -309,7 +309,7 @@ fn address(rest: &mut &[Token]) -> Result<Option<(IpAddr, u8)>, String> {
     if first.is("all") {
         return Ok(None);
     }
-    let found = shorten(&first.text);
+    let found = ldap::shown(&first.text);
     let form =
         || format!("found address \"{found}\"; expected all, or an address such as 10.0.0.0/8 or ::1/128");
     if let Some((ip, length)) = first.text.split_once('/') {

@@ -11,6 +11,10 @@ use crate::wire::ldap::{Filter, unescaped};
 /// Ports of `ldap` and `ldaps`.
 const PORTS: (u16, u16) = (389, 636);
 
+/// The option that is a password, and the one that people write one into.
+const PASSWORD: &str = "ldapbindpasswd";
+const URL: &str = "ldapurl";
+
 /// Options as they were written. `None`: not given.
 #[derive(Default)]
 struct Given {
@@ -27,6 +31,8 @@ struct Given {
     filter: Option<String>,
     scope: Option<LdapScope>,
     url: bool,
+    /// The password was the last of them.
+    after_password: bool,
 }
 
 /// Options in one text.
@@ -43,10 +49,14 @@ pub(super) fn of_options(words: &[Token]) -> Result<Ldap, String> {
         if word.comma {
             return Err("a comma stands between options; put a value with commas into double quotes".into());
         }
-        match word.text.split_once('=') {
-            Some((name, value)) => given.take(name, value)?,
-            None => return Err(not_understood(&word.text)),
+        let (name, taken) = match word.text.split_once('=') {
+            Some((name, value)) => (name, given.take(name, value)?),
+            None => (&*word.text, false),
+        };
+        if !taken {
+            return Err(not_understood(name, given.after_password));
         }
+        given.after_password = name == PASSWORD;
     }
     given.understood()
 }
@@ -55,7 +65,7 @@ pub(super) fn of_options(words: &[Token]) -> Result<Ldap, String> {
 pub(super) fn without_password(text: &str) -> String {
     let Ok(words) = tokens(text) else { return "****".into() };
     let shown = words.iter().map(|word| match word.text.split_once('=') {
-        Some((name @ "ldapbindpasswd", _)) => format!("{name}=****"),
+        Some((PASSWORD, _)) => format!("{PASSWORD}=****"),
         Some((name, value)) if value.contains([' ', ',', '#', '"']) => {
             format!("{name}=\"{}\"", value.replace('"', "\"\""))
         }
@@ -64,14 +74,25 @@ pub(super) fn without_password(text: &str) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-fn not_understood(word: &str) -> String {
-    // Its value may be a password.
-    let name = word.split('=').next().unwrap_or_default();
-    format!("LDAP option \"{}\" is not understood; remove it", shorten(name))
+/// Without its value, which may be a password; nor is what follows a password shown, which may be more of it.
+fn not_understood(name: &str, after_password: bool) -> String {
+    if after_password {
+        return format!(
+            "the word behind {PASSWORD} is no LDAP option; remove it, or put the password into double quotes"
+        );
+    }
+    format!("LDAP option \"{}\" is not understood; remove it", shown(name))
+}
+
+/// A word for messages. Wherever they stand, and however they are mistyped, options that hold passwords are not shown.
+pub(super) fn shown(word: &str) -> String {
+    let is = |name: &&str| word.get(..name.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(name));
+    [PASSWORD, URL].iter().find(|name| is(name)).map_or_else(|| shorten(word), |name| format!("{name}..."))
 }
 
 impl Given {
-    fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
+    /// False: there is no such option.
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, String> {
         let text = || Some(value.to_owned());
         let found = shorten(value);
         match name {
@@ -95,13 +116,13 @@ impl Given {
             "ldapsuffix" => self.suffix = text(),
             "ldapbasedn" => self.base = text(),
             "ldapbinddn" => self.bind_dn = text(),
-            "ldapbindpasswd" => self.bind_password = text(),
+            PASSWORD => self.bind_password = text(),
             "ldapsearchattribute" => self.attribute = text(),
             "ldapsearchfilter" => self.filter = text(),
-            "ldapurl" => self.take_url(value)?,
-            _ => return Err(not_understood(name)),
+            URL => self.take_url(value)?,
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// `ldap[s]://host[:port]/base[?attribute[?scope[?filter]]]` (RFC 4516, as far as PostgreSQL takes it).
@@ -109,7 +130,7 @@ impl Given {
         let form = || {
             format!(
                 "found ldapurl \"{}\"; expected ldap[s]://HOST[:PORT]/BASEDN[?ATTRIBUTE[?SCOPE[?FILTER]]]",
-                shorten(url)
+                shorten(without_user(url))
             )
         };
         let (scheme, rest) = url.split_once("://").ok_or_else(form)?;
@@ -119,6 +140,9 @@ impl Given {
             _ => return Err(form()),
         });
         let (place, rest) = rest.split_once('/').unwrap_or((rest, ""));
+        if place.contains('@') {
+            return Err(format!("ldapurl names a user; write ldapbinddn and {PASSWORD} instead"));
+        }
         let (host, number) = match place.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
             Some((v6, number)) => (v6, number.strip_prefix(':')),
             None => place.split_once(':').map_or((place, None), |(host, number)| (host, Some(number))),
@@ -127,7 +151,9 @@ impl Given {
             return Err(form());
         }
         self.server = Some(host.to_owned());
-        self.port = number.map(port).transpose()?;
+        // A slash may stand in the password of a user.
+        let told = |why| if without_user(url) == url { why } else { form() };
+        self.port = number.map(port).transpose().map_err(told)?;
         let mut parts = rest.splitn(4, '?').map(|part| decoded(part).ok_or_else(form));
         let mut next = || parts.next().transpose().map(|part| part.filter(|part| !part.is_empty()));
         self.base = next()?;
@@ -214,6 +240,11 @@ fn port(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| format!("found LDAP port \"{}\"; expected a number from 1 to 65535", shorten(text)))
 }
 
+/// What stands behind a user and a password.
+fn without_user(url: &str) -> &str {
+    url.rsplit_once('@').map_or(url, |(_, behind)| behind)
+}
+
 /// `text` without its `%XX`; `None`: one that is none, or what is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     String::from_utf8(unescaped(text, b'%')?).ok().filter(|text| !text.contains('\0'))
@@ -293,6 +324,8 @@ mod tests {
             ("ldapurl=ldap://h/dc=x?uid?deep", "expected ldap[s]://"),
             ("ldapurl=ldap://h/dc=%zz", "expected ldap[s]://"),
             ("ldapurl=ldap://h:x/dc=x", "from 1 to 65535"),
+            ("ldapurl=ldap://u@h/dc=x", "names a user"),
+            ("ldapserver=h ldapbindpasswd=a ldapsever=b", "behind ldapbindpasswd"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");
@@ -306,5 +339,20 @@ mod tests {
         assert_eq!(shown, r#"ldapserver=h ldapbasedn="dc=x, dc=y" ldapbinddn=cn=pg ldapbindpasswd=****"#);
         assert!(!format!("{:?}", parse(text).unwrap()).contains("sesame"));
         assert_eq!(without_password("ldapbindpasswd=\"open"), "****");
+        for mistaken in [
+            "ldapserver=h ldapbindpasswd=open sesame",
+            "ldapserver=h ldapbindpasswd=open se=same",
+            "ldapserver=h ldapbindpasswd= sesame",
+            "ldapserver=h ldapbindpasswd:sesame",
+            "ldapserver=h LDAPBINDPASSWD=sesame",
+            "ldapserver=h ldapbindpasswd=open,sesame",
+            "ldapserver=h ldapbindpasswd=\"sesame",
+            "ldapurl=ldap://u:sesame@h/dc=x",
+            "ldapurl=ldap://u:se/same@h/dc=x",
+            "ldapurl=ldap//u:sesame@h/dc=x",
+        ] {
+            let error = parse(mistaken).unwrap_err();
+            assert!(!error.contains("sesame") && !error.contains("\"se"), "{mistaken}: {error}");
+        }
     }
 }

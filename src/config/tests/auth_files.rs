@@ -150,6 +150,25 @@ fn each_mistake_in_an_hba_file_is_named() {
 }
 
 #[test]
+fn an_hba_file_with_a_mistake_keeps_its_passwords() {
+    let file = Path::new("hba");
+    for line in [
+        "host all all all md5 ldapbindpasswd=sesame",
+        "host all all all cert ldapbindpasswd=sesame",
+        "host all all all ldapbindpasswd=sesame",
+        "host all all ldapbindpasswd=sesame",
+        "host all all all ldap ldapserver=h ldapbasedn=b ldapbindpasswd=open sesame",
+        "host all all all md5 ldapurl=ldap://u:sesame@h/dc=x",
+        "host all all all ldap ldapurl=ldap://u:sesame@h/dc=x",
+    ] {
+        let mut draft = Draft::new(file);
+        assert!(hba::parse(&mut draft, file, line).is_empty(), "{line}");
+        let told: Vec<_> = draft.problems.iter().map(ToString::to_string).collect();
+        assert!(told.len() == 1 && !told[0].contains("sesame"), "{line}: {told:?}");
+    }
+}
+
+#[test]
 fn an_ident_file() {
     let text = "# maps\nops root app\nops \"Ann Lee\" \"all\"\n\ncerts ann all # anybody\nops \"+x\" y\n";
     let (maps, draft) = with_draft(|draft, file| hba::parse_ident(draft, file, text));
