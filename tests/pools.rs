@@ -1108,6 +1108,44 @@ fn clients_idle_inside_a_transaction_are_closed_and_their_server_dropped() {
 }
 
 #[test]
+fn clients_that_leave_a_unit_without_its_sync_are_idle_inside_a_transaction() {
+    let server = Postgres::shared();
+    let unit = |sql: &str| {
+        build(|o| {
+            f::put_parse(o, b"", sql.as_bytes(), &[]);
+            f::put_bind_text(o, b"", &[]);
+            f::put_execute(o, b"", 0);
+            f::put_empty(o, f::FLUSH);
+        })
+    };
+    for (mode, setting, sqlstate) in [
+        ("transaction", "idle_transaction_timeout", "25P03"),
+        ("session", "idle_transaction_timeout", "25P03"),
+        ("transaction", "transaction_timeout", "25P04"),
+    ] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\n{setting} = 1\ndefault_pool_size = 4");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut clients = [0; 3].map(|_| Raw::login(proxy.port(), &database));
+        let [run, failed, prepared] = &mut clients;
+        run.send(&unit("SELECT 1"));
+        run.read_until(b::COMMAND_COMPLETE);
+        failed.send(&unit("SELECT 1/0"));
+        failed.read_until(b::ERROR_RESPONSE);
+        // As asyncpg's prepare() leaves it: there is nothing that a Sync would end.
+        prepared.send(&build(|o| {
+            f::put_parse(o, b"p", b"SELECT 1", &[]);
+            f::put_target(o, f::DESCRIBE, b'S', b"p");
+            f::put_empty(o, f::FLUSH);
+        }));
+        prepared.read_until(b::ROW_DESCRIPTION);
+        is_closed(run, sqlstate, setting);
+        is_closed(failed, sqlstate, setting);
+        assert_eq!(prepared.value("SELECT 1").as_deref(), Some("1"), "{mode}");
+    }
+}
+
+#[test]
 fn long_queries_are_ended_on_the_server_too() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {
