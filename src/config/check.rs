@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::value::shorten;
+use super::value::{shorten, without_user};
 use super::words::word;
 use super::{At, Draft, join};
 use crate::files;
@@ -481,7 +481,7 @@ fn server_host(draft: &mut Draft, key: &str, host: &str, port: u16) {
     if Path::new(host).is_absolute() {
         socket_path(draft, key, Path::new(host), port);
     } else if !is_host(host) {
-        let host = shorten(host);
+        let host = shorten(without_user(host));
         let message =
             format!("\"{host}\" is no host; write an address, a host name, or a socket's directory");
         draft.object(key, message);
@@ -507,7 +507,7 @@ fn check_deferred(draft: &mut Draft, database: &Database, path: &str) {
 }
 
 /// An address or a name that could be a host's.
-fn is_host(text: &str) -> bool {
+pub(super) fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         !label.is_empty()
             && label.len() <= 63

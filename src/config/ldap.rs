@@ -2,8 +2,9 @@
 //!
 //! Owns: which there are, which exclude each other, the parts of `ldapurl`. Never: a directory.
 
+use super::check::is_host;
 use super::hba::{Token, tokens};
-use super::value::shorten;
+use super::value::{shorten, without_user};
 use crate::auth::ldap::USERNAME;
 use crate::settings::{Ldap, LdapEncryption, LdapName, LdapScope, Secret};
 use crate::wire::ldap::{Filter, unescaped};
@@ -178,6 +179,12 @@ impl Given {
                 "ldap needs a directory; write ldapserver=HOST, or ldapurl=ldaps://HOST/BASEDN".into()
             );
         }
+        if let Some(odd) = servers.iter().find(|server| !is_host(server)) {
+            let odd = shorten(without_user(odd));
+            return Err(format!(
+                "found LDAP server \"{odd}\"; expected names or addresses with blanks between"
+            ));
+        }
         let encryption = match (self.ldaps.unwrap_or(false), self.start_tls) {
             (true, true) => return Err("ldaptls=1 is for the scheme ldap; ldaps has TLS: remove it".into()),
             (true, false) => LdapEncryption::Tls,
@@ -238,11 +245,6 @@ impl Given {
 fn port(text: &str) -> Result<u16, String> {
     let number = text.parse::<u16>().ok().filter(|port| *port > 0);
     number.ok_or_else(|| format!("found LDAP port \"{}\"; expected a number from 1 to 65535", shorten(text)))
-}
-
-/// What stands behind a user and a password.
-fn without_user(url: &str) -> &str {
-    url.rsplit_once('@').map_or(url, |(_, behind)| behind)
 }
 
 /// `text` without its `%XX`; `None`: one that is none, or what is not UTF-8.
@@ -325,6 +327,8 @@ mod tests {
             ("ldapurl=ldap://h/dc=%zz", "expected ldap[s]://"),
             ("ldapurl=ldap://h:x/dc=x", "from 1 to 65535"),
             ("ldapurl=ldap://u@h/dc=x", "names a user"),
+            ("ldapserver=ldap://h ldapprefix=a", "expected names or addresses"),
+            (r#"ldapserver="h ::1 h:1" ldapprefix=a"#, "LDAP server \"h:1\""),
             ("ldapserver=h ldapbindpasswd=a ldapsever=b", "behind ldapbindpasswd"),
         ] {
             let error = parse(text).unwrap_err();
@@ -350,6 +354,7 @@ mod tests {
             "ldapurl=ldap://u:sesame@h/dc=x",
             "ldapurl=ldap://u:se/same@h/dc=x",
             "ldapurl=ldap//u:sesame@h/dc=x",
+            "ldapserver=ldap://u:sesame@h/dc=x ldapprefix=a",
         ] {
             let error = parse(mistaken).unwrap_err();
             assert!(!error.contains("sesame") && !error.contains("\"se"), "{mistaken}: {error}");

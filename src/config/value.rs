@@ -43,6 +43,11 @@ impl std::fmt::Display for Raw {
     }
 }
 
+/// What stands behind a user and a password, where a host is asked for and a URL was given.
+pub(super) fn without_user(host: &str) -> &str {
+    host.rsplit_once('@').map_or(host, |(_, behind)| behind)
+}
+
 /// At most [`SHOWN_CHARS_MAX`] characters of `text`, with control characters replaced.
 pub(super) fn shorten(text: &str) -> String {
     let mut out: String = text

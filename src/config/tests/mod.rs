@@ -953,6 +953,14 @@ fn includes_are_followed_and_bounded() {
     assert!(problems[0].message.contains("does one include itself?"), "{problems:#?}");
 }
 
+#[test]
+fn a_url_in_the_place_of_a_host_keeps_its_password() {
+    let text = format!("{BASE}[databases.app]\nhost = \"postgres://u:sesame@h/\"\n");
+    let problems = refused("a.toml", &text, &[]);
+    assert_one(&problems, ("a.toml", Some(4), "databases.app.host", "\"h/\" is no host"));
+    assert!(!problems[0].to_string().contains("sesame"), "{}", problems[0]);
+}
+
 /// Runs `parse` on a draft of a file in an empty directory.
 fn with_draft<T>(parse: impl FnOnce(&mut Draft, &Path) -> T) -> (T, Draft) {
     let dir = tempfile::tempdir().expect("a temporary directory");
