@@ -1031,6 +1031,21 @@ fn a_drain_ends_at_its_deadline() {
     proxy.wait_for_log("ended clients=0");
 }
 
+#[test]
+fn a_drain_waits_for_no_client_that_only_prepared() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let general = format!("pool_mode = \"{mode}\"\nshutdown_timeout = 600");
+        let mut proxy = Proxy::to(server, &general, "", "");
+        let mut prepared = Raw::login(proxy.port(), &database);
+        only_prepare(&mut prepared);
+        proxy.terminate();
+        is_closed(&mut prepared, "57P01", "shutting down");
+        assert!(proxy.wait_end().success());
+    }
+}
+
 /// The client is closed with `sqlstate` and a text that names `setting`, not before `at_least`, and its server is gone
 /// when `inside` a transaction.
 fn is_closed(raw: &mut Raw, sqlstate: &str, setting: &str) {
@@ -1107,6 +1122,16 @@ fn clients_idle_inside_a_transaction_are_closed_and_their_server_dropped() {
     }
 }
 
+/// As asyncpg's prepare() leaves it: there is nothing that a Sync would end.
+fn only_prepare(raw: &mut Raw) {
+    raw.send(&build(|o| {
+        f::put_parse(o, b"p", b"SELECT 1", &[]);
+        f::put_target(o, f::DESCRIBE, b'S', b"p");
+        f::put_empty(o, f::FLUSH);
+    }));
+    raw.read_until(b::ROW_DESCRIPTION);
+}
+
 #[test]
 fn clients_that_leave_a_unit_without_its_sync_are_idle_inside_a_transaction() {
     let server = Postgres::shared();
@@ -1132,13 +1157,7 @@ fn clients_that_leave_a_unit_without_its_sync_are_idle_inside_a_transaction() {
         run.read_until(b::COMMAND_COMPLETE);
         failed.send(&unit("SELECT 1/0"));
         failed.read_until(b::ERROR_RESPONSE);
-        // As asyncpg's prepare() leaves it: there is nothing that a Sync would end.
-        prepared.send(&build(|o| {
-            f::put_parse(o, b"p", b"SELECT 1", &[]);
-            f::put_target(o, f::DESCRIBE, b'S', b"p");
-            f::put_empty(o, f::FLUSH);
-        }));
-        prepared.read_until(b::ROW_DESCRIPTION);
+        only_prepare(prepared);
         is_closed(run, sqlstate, setting);
         is_closed(failed, sqlstate, setting);
         assert_eq!(prepared.value("SELECT 1").as_deref(), Some("1"), "{mode}");

@@ -19,7 +19,6 @@ use super::state::Fault;
 use crate::cancel::ClientState;
 use crate::error::Error;
 use crate::limits::{LAST_WORDS, PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
-use crate::proto::pipeline::Pipeline;
 use crate::server::ServerConn;
 use crate::wire::frame::{Header, header};
 use crate::wire::{TransactionStatus, frontend as f};
@@ -97,11 +96,6 @@ pub enum End {
     Signalled,
     /// INSERTs inside the block stand at the front that may be poured.
     Run,
-}
-
-/// Outside a block: nothing was run, nor has failed, whose Sync has not come. What was keeps its transaction open, and the server.
-fn has_nothing_open(pipeline: &Pipeline) -> bool {
-    pipeline.is_quiet() || pipeline.has_only_prepared()
 }
 
 impl Session {
@@ -269,7 +263,7 @@ impl Session {
         let owed = !server.pipeline.is_empty() || self.state.part.up > 0;
         let state = match server.pipeline.status() {
             _ if owed => ClientState::Active,
-            TransactionStatus::Idle if has_nothing_open(&server.pipeline) => ClientState::Idle,
+            TransactionStatus::Idle if server.pipeline.has_nothing_open() => ClientState::Idle,
             _ => ClientState::IdleInTransaction,
         };
         self.me.show(state, self.state.turns, self.state.xact_turns);

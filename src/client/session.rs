@@ -159,7 +159,7 @@ impl Session {
                 Ok(End::Run) => {}
                 Ok(End::ClientLeft) => break,
                 Ok(End::Signalled) => {
-                    let obeyed = self.obey(server.pipeline.is_quiet());
+                    let obeyed = self.obey(server.pipeline.has_nothing_open());
                     obeyed.map_err(|fault| self.abandon(&server, fault))?;
                 }
                 Err(fault) => return Err(self.abandon(&server, fault)),
@@ -565,7 +565,7 @@ impl Session {
                 Ok(End::Quiet) => {}
                 Ok(End::ClientLeft) => return Ok(false),
                 Ok(End::Signalled) => {
-                    let obeyed = self.obey(server.pipeline.is_quiet());
+                    let obeyed = self.obey(server.pipeline.has_nothing_open());
                     obeyed.map_err(|fault| self.abandon(server, fault))?;
                     continue;
                 }

@@ -216,7 +216,12 @@ impl Pipeline {
         self.unsynced && !self.bound && !self.whole_in_unit && idle && self.is_answered()
     }
 
-    /// The Sync of ours that was just pushed ends such a unit.
+    /// Outside a block, and nothing was run, nor has failed, whose Sync has not come: what was keeps its transaction open.
+    pub fn has_nothing_open(&self) -> bool {
+        self.is_quiet() || self.has_only_prepared()
+    }
+
+    /// The Sync of ours that was just pushed ends a unit in which statements were only prepared.
     pub fn end_prepared(&mut self) {
         self.ends_prepared = true;
     }
