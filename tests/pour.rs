@@ -916,6 +916,46 @@ fn states(messages: &[Message]) -> Vec<String> {
     messages.iter().filter(|m| m.tag == backend::ERROR_RESPONSE).map(Message::sqlstate).collect()
 }
 
+/// An INSERT asks for the privilege to insert into a column that it names with DEFAULT; a COPY would not name it. The privilege for the
+/// whole table may be that of a role whose membership ends, without a trace at the table.
+#[test]
+fn a_column_that_is_given_its_default_takes_a_privilege() {
+    let pg = Postgres::shared();
+    pg.psql("postgres", "CREATE ROLE pour_whole; CREATE ROLE pour_part LOGIN IN ROLE pour_whole");
+    let db = pg.fresh_database(
+        "CREATE TABLE t (a int, b int, c int DEFAULT 7); \
+         GRANT INSERT ON t TO pour_whole; GRANT INSERT (a, b) ON t TO pour_part",
+    );
+    let login =
+        |port: u16| Raw::login_as(port, &[("user", "pour_part"), ("database", &db)], "").expect("login");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients: Vec<Raw> = (0..CLIENTS).map(|_| login(proxy.port())).collect();
+    let row = |n: usize| format!("INSERT INTO t (a, b, c) VALUES ({n}, 1, DEFAULT)");
+    let rows = || (0..12).map(|n| [n.to_string(), "1".to_owned()]);
+    let run = Step::pipeline("INSERT INTO t (a, b, c) VALUES ($1, $2, DEFAULT)", rows(), false);
+    for refused in [false, true] {
+        if refused {
+            pg.psql("postgres", "REVOKE pour_whole FROM pour_part");
+        }
+        assert_eq!(states(&login(pg.port()).query(&row(0))) == ["42501"], refused);
+        for step in [Step::query(&row(1)), run.clone()] {
+            // It takes a while until a table is known.
+            for _ in 0..40 {
+                for seen in crowd::run(&mut clients, &vec![vec![step.clone()]; CLIENTS], true) {
+                    assert_eq!(states(&seen) == ["42501"], refused);
+                }
+            }
+        }
+    }
+    // Where nobody has it for single columns, the one is the other.
+    pg.psql(&db, "REVOKE INSERT (a, b) ON t FROM pour_part; GRANT INSERT ON t TO pour_part; TRUNCATE t");
+    let proxy = Proxy::to(pg, "", "", "");
+    let mut clients: Vec<Raw> = (0..CLIENTS).map(|_| login(proxy.port())).collect();
+    until_poured(pg, &mut clients, &db, "t", |c, r| {
+        (0..4).map(|i| Step::query(&row(number(c, r, i)))).collect()
+    });
+}
+
 /// Row security that comes to apply to a role changes nothing about the table, and most releases of PostgreSQL do not plan for it
 /// again what was prepared before (18.4, not 15.20): an INSERT of many VALUES, or one that shares a transaction, would go on as if the role could still bypass it.
 #[test]

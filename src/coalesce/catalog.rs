@@ -47,6 +47,8 @@ pub struct Table {
     pub self_fk: Vec<i16>,
     /// Nothing that it computes sends a notice: no function of users (extensions'), none of text search.
     pub quiet: bool,
+    /// Somebody has the privilege to insert into single columns of it.
+    pub granted_by_column: bool,
     /// An UPDATE of a row that does not touch a key runs nothing but the CHECKs and generated columns of that row: it has no trigger of
     /// users, no partitions, and no index that is looked at later.
     pub updates_alone: bool,
@@ -274,6 +276,8 @@ pub enum Reason {
     NoColumns,
     /// The role may not insert into the column.
     ColumnPrivilege(String),
+    /// DEFAULT for a column, of a table where somebody may insert into single columns only: COPY does not name it, and so does not ask.
+    DefaultPrivilege(String),
     /// A value for an identity column GENERATED ALWAYS.
     IdentityAlways(String),
     /// A value for a generated column.
@@ -369,6 +373,7 @@ impl Reason {
             Self::NoSuchType => "no such type",
             Self::NoColumns => "no column with a value",
             Self::ColumnPrivilege(_) => "no insert privilege on column",
+            Self::DefaultPrivilege(_) => "DEFAULT where columns have insert privileges",
             Self::IdentityAlways(_) => "value for identity always",
             Self::GeneratedColumn(_) => "value for generated column",
             Self::Type { .. } => "column type",
@@ -436,6 +441,7 @@ impl std::fmt::Display for Reason {
             | Self::NoSuchColumn(x)
             | Self::ColumnTwice(x)
             | Self::ColumnPrivilege(x)
+            | Self::DefaultPrivilege(x)
             | Self::IdentityAlways(x)
             | Self::GeneratedColumn(x)
             | Self::DomainLeftOut(x)
@@ -466,6 +472,7 @@ struct TableAnswer {
     stops: Vec<(String, Option<String>)>,
     self_fk: Vec<i16>,
     quiet: bool,
+    granted_by_column: bool,
     updates_alone: bool,
     functions: Vec<i64>,
     root: Option<i64>,
@@ -543,6 +550,7 @@ pub fn decode(name: &str, columns: &[Option<&[u8]>]) -> Result<Table, Reason> {
         refused,
         self_fk: answer.self_fk,
         quiet: answer.quiet,
+        granted_by_column: answer.granted_by_column,
         updates_alone: answer.updates_alone,
         functions: answer.functions.into_iter().map(oid).collect::<Result<_, _>>()?,
         root: answer.root.map_or(oid(relid), oid)?,

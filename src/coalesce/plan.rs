@@ -209,6 +209,7 @@ impl InsertPlan {
 ///
 /// Errors: why its rows must leave as they were sent.
 pub fn plan_literals(table: &Table, target: &InsertTarget, context: Context) -> Result<InsertPlan, Reason> {
+    may_be_unnamed(table, target)?;
     build(table, target, 0, context, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
@@ -231,7 +232,20 @@ pub fn plan_params(
     if !each_once(&target.items, param_oids.len()) {
         return Err(Reason::ParameterList);
     }
+    may_be_unnamed(table, target)?;
     build_params(table, target, (text, items), param_oids, context, param_rule)
+}
+
+/// May the columns that are given DEFAULT go without their names? The INSERT asks for the privilege to insert into each column that it
+/// names, the COPY for those of the values. They are one and the same where nobody has it for single columns, whatever roles are given
+/// or taken; and whether somebody has is in the fingerprint.
+fn may_be_unnamed(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
+    if !table.granted_by_column {
+        return Ok(());
+    }
+    let columns = target_columns(table, target)?;
+    let unnamed = columns.iter().zip(&target.items).find(|(_, class)| **class == Class::Default);
+    unnamed.map_or(Ok(()), |(column, _)| Err(Reason::DefaultPrivilege(column.name.clone())))
 }
 
 /// The scanner and the parser must have seen the same statement: the list of one is that of the other.

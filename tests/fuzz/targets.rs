@@ -515,7 +515,7 @@ fn table(columns: &Columns) -> catalog::Table {
         )
     });
     let answer = format!(
-        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "updates_alone": true, "functions": [], "root": 16400, "references": [],
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "granted_by_column": false, "updates_alone": true, "functions": [], "root": 16400, "references": [],
          "user": "u",
          "session_user": "u", "search_path": "public", "temporary": false, "columns": [{}]}}"#,
         columns.collect::<Vec<_>>().join(", ")

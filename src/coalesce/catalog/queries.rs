@@ -393,6 +393,8 @@ SELECT pg_catalog.json_build_object(
                WHERE s.conrelid OPERATOR(pg_catalog.=) r.oid),
   'quiet', NOT EXISTS (SELECT 1 FROM fn JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) fn.f
      WHERE p.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid OR p.proname::pg_catalog.text OPERATOR(pg_catalog.~~) '%ts%'::pg_catalog.text),
+  'granted_by_column', EXISTS (SELECT 1 FROM r JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) r.oid,
+     LATERAL pg_catalog.aclexplode(a.attacl) x WHERE x.privilege_type OPERATOR(pg_catalog.=) 'INSERT'::pg_catalog.text),
   'updates_alone', NOT EXISTS (SELECT 1 FROM r WHERE r.relkind OPERATOR(pg_catalog.<>) 'r' OR r.relispartition)
      AND NOT EXISTS (SELECT 1 FROM r JOIN pg_catalog.pg_trigger g ON g.tgrelid OPERATOR(pg_catalog.=) r.oid
        WHERE (g.tgtype OPERATOR(pg_catalog.&) 16::pg_catalog.int2) OPERATOR(pg_catalog.<>) 0

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 fn answer(columns: &str, stops: &str) -> String {
     format!(
-        r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [], "quiet": true, "updates_alone": true, "functions": [],
+        r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": {stops}, "self_fk": [], "quiet": true, "granted_by_column": false, "updates_alone": true, "functions": [],
          "root": 16400, "references": [],
          "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": [{columns}]}}"#
     )
