@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{show, tell, until};
-use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
+use support::crowd::comparable;
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, outline, poll};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -726,6 +727,48 @@ fn a_reset_after_each_transaction_does_not_keep_who_said_discard_all_from_going_
             assert!(rows.iter().flatten().flatten().all(|name| name == "psql"), "{level}: {sql}: {rows:?}");
         }
     }
+}
+
+/// Its name is set again in one go with what it asks next, and that waits for it.
+#[test]
+fn a_reset_after_each_transaction_does_not_keep_who_has_a_name_from_going_on() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "default_pool_size = 1\nserver_reset_query_always = true";
+    let proxy = Proxy::to(server, general, "", "");
+    let mut malformed = Vec::new();
+    f::put_execute(&mut malformed, b"", 0);
+    malformed.truncate(malformed.len() - 1);
+    malformed[4] -= 1;
+    f::put_empty(&mut malformed, f::SYNC);
+    let cases = [
+        ("a Bind of what is prepared", Step::execute("s", &[]).bytes),
+        ("its name once more", Step::prepare("s", "SELECT 2").bytes),
+        ("DEALLOCATE", Step::query("DEALLOCATE s").bytes),
+        ("EXECUTE", Step::query("EXECUTE s").bytes),
+        ("a temporary table", Step::query("CREATE TEMP TABLE z (i int)").bytes),
+        ("another one", Step::query("CREATE TEMP TABLE z (i int)").bytes),
+        ("a malformed message", malformed),
+    ];
+    for (case, bytes) in cases {
+        let answers = |port| {
+            let parameters = [("user", "postgres"), ("database", &*database), ("application_name", "psql")];
+            let mut raw = Raw::login_as(port, &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+            raw.send(&Step::prepare("s", "SELECT 1").bytes);
+            raw.read_until_ready();
+            raw.send(&bytes);
+            let answered = comparable(&raw.read_until_ready());
+            raw.terminate();
+            answered
+        };
+        assert_eq!(answers(proxy.port()), answers(server.port()), "{case}");
+    }
+    // No message at all: what is said of it is the last that is said.
+    let parameters = [("user", "postgres"), ("database", &*database), ("application_name", "psql")];
+    let mut raw = Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+    raw.send(b"\x01\0\0\0\x04");
+    let said = raw.read_until_closed();
+    assert_eq!(said.iter().map(Message::sqlstate).collect::<Vec<_>>(), ["08P01"]);
 }
 
 #[test]

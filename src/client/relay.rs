@@ -234,10 +234,16 @@ impl Session {
         dry.client && dry.server && flushed && self.client.bytes().is_empty()
     }
 
-    /// Nothing is owed, and nothing keeps the server here.
+    /// Nothing is owed, and nothing keeps the server here. Who waited for no more than what was done for its coming has asked
+    /// nothing yet: sent away, it would come again, and wait again where others had the server meanwhile, or a reset.
     fn is_done(&self, server: &ServerConn, stay: bool) -> bool {
         let may_go = !stay || self.state.ties.recheck || self.is_leaving();
-        may_go && server.pipeline.is_quiet() && self.state.part.up == 0 && self.client.is_flushed()
+        let comes_first = self.state.behind_ours && !server.broken && server.hears();
+        may_go
+            && !comes_first
+            && server.pipeline.is_quiet()
+            && self.state.part.up == 0
+            && self.client.is_flushed()
     }
 
     /// Hot path. From the server to the client. True: something moved.

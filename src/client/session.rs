@@ -461,6 +461,7 @@ impl Session {
         self.me.link(&server.shared);
         // Nothing that the client asked is owed: a message that was to wait for something waits no longer.
         (self.state.vars.report, self.state.awaiting) = (Reporting::None, false);
+        self.state.behind_ours = false;
         if self.state.shares_servers() {
             let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
             if self.state.rules.needs_lexing() {

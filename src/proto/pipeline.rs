@@ -198,6 +198,11 @@ impl Pipeline {
         self.owed.is_empty()
     }
 
+    /// Something is owed, and all of it to units of ours.
+    pub fn owes_ours_only(&self) -> bool {
+        !self.owed.is_empty() && self.owed.iter().all(|o| o.action == Action::Own)
+    }
+
     /// Recorded messages that were sent since the last Sync or Query, answered or not: an error in an earlier unit strikes none
     /// of them.
     pub fn names_in_unit(&self) -> usize {

@@ -77,6 +77,7 @@ fn walk_up(
             // What stands before it is run and answered first: the server would read no further before it.
             Err(_) if !server.pipeline.is_empty() && !server.pipeline.in_copy_in() => {
                 walk.copy(&mut server.conn.out);
+                state.behind_ours = server.pipeline.owes_ours_only();
                 state.await_answers(server);
                 break Pumped::Full;
             }
@@ -87,7 +88,9 @@ fn walk_up(
             walk.copy(&mut server.conn.out);
         }
         let rest = head.total() - frame.len();
-        match state.take(head, frame, server, reply)? {
+        let taken = state.take(head, frame, server, reply)?;
+        state.behind_ours = taken == Taken::Later && server.pipeline.owes_ours_only();
+        match taken {
             Taken::NeedWhole => {
                 walk.want = head.total();
                 break Pumped::Hungry;

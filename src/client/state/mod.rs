@@ -223,6 +223,8 @@ pub struct State {
     pub part: Part,
     /// Nothing more is taken from the client before everything that is owed was answered.
     pub awaiting: bool,
+    /// The client's next message waits, and for units of ours alone.
+    pub behind_ours: bool,
     /// So much is owed that the client is not read, and the server was told to answer what it can.
     pub urged: bool,
     /// What is left of a Query that went as one extended unit.
@@ -534,6 +536,7 @@ impl State {
             ties: Ties::default(),
             part: Part::default(),
             awaiting: false,
+            behind_ours: false,
             urged: false,
             fold: Folding::default(),
             lent: lend::Lent::default(),
