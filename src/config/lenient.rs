@@ -32,8 +32,18 @@ pub(super) fn general(name: &str, value: &str) -> Option<(String, String)> {
     match name {
         "client_tls_protocols" | "server_tls_protocols" => protocols(value),
         "client_tls_ciphers" | "server_tls_ciphers" => ciphers(value),
+        "admin_users" | "stats_users" | "ignore_startup_parameters" => names(value),
         _ => None,
     }
+}
+
+/// PgBouncer looks for a name between commas, blanks or both, so that a list with blanks alone is one of several names.
+fn names(value: &str) -> Option<(String, String)> {
+    let blanks = value.split(',').any(|item| item.trim().contains(|c: char| c.is_ascii_whitespace()));
+    let between = |c: char| c == ',' || c.is_ascii_whitespace();
+    let names: Vec<_> = value.split(between).filter(|name| !name.is_empty()).collect();
+    let names = names.join(", ");
+    blanks.then(|| (names.clone(), format!("means {names}: a blank separates names, as in PgBouncer")))
 }
 
 /// Old versions are left out as long as one that is spoken is left.

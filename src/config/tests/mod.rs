@@ -389,6 +389,36 @@ fn versions_and_ciphers_of_tls_are_understood_in_pgbouncers_words() {
 }
 
 #[test]
+fn blanks_separate_names_in_lists_of_an_ini() {
+    let ini = |line: &str| {
+        loaded(
+            "a.ini",
+            &format!(
+                "[databases]\n*=host=h\n[pgbouncer]\nauth_type = trust\nauth_file = userlist.txt\n{line}\n"
+            ),
+        )
+    };
+    let with_blanks =
+        ini("admin_users = ops  root,\tadmin\nstats_users = a b\nignore_startup_parameters = x y");
+    let general = &with_blanks.settings.general;
+    assert_eq!(general.admin_users, ["ops", "root", "admin"]);
+    assert_eq!(general.stats_users, ["a", "b"]);
+    assert_eq!(general.ignore_startup_parameters, ["x", "y"]);
+    let said: Vec<_> = with_blanks.notices.iter().map(|notice| (&*notice.key, &*notice.message)).collect();
+    let means = "means ops, root, admin: a blank separates names, as in PgBouncer";
+    assert!(said.contains(&("admin_users", means)), "{said:?}");
+    assert_eq!(said.len(), 3, "{said:?}");
+    // With commas nothing is said; in our own format a blank is part of a name.
+    let commas = ini("admin_users = ops , root");
+    assert_eq!(
+        (&*commas.settings.general.admin_users, commas.notices.len()),
+        (&["ops".into(), "root".into()][..], 0)
+    );
+    let own = toml(&format!("{BASE}admin_users = [\"two words\"]\n{DATABASE}"));
+    assert_eq!(own.general.admin_users, ["two words"]);
+}
+
+#[test]
 fn old_versions_of_tls_are_left_out_of_an_ini_while_one_is_spoken() {
     let ini = |words: &str| {
         format!(
