@@ -773,9 +773,10 @@ impl Pool {
         self.settings.store(settings);
     }
 
-    /// Its database is no more: what is idle closes, and nothing is kept.
+    /// Its database is no more: what is idle closes, and nothing is kept, a login that was under way neither.
     pub fn give_up(self: &Arc<Self>) {
-        self.govern(Settings { min_size: 0, ..(**self.settings.load()).clone() });
+        let server_idle_timeout = Duration::from_nanos(1);
+        self.govern(Settings { min_size: 0, server_idle_timeout, ..(**self.settings.load()).clone() });
         self.reconnect("the database was removed from the configuration");
     }
 
