@@ -304,6 +304,11 @@ impl ClientShared {
     /// Tells the session something; wakes it.
     pub fn signal(&self, signal: Signal) {
         self.signals.fetch_or(signal as u8, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// The session looks again at what it waits for.
+    pub fn wake(&self) {
         if let Some(waker) = lock(&self.waker).as_ref() {
             waker.wake_by_ref();
         }

@@ -1074,6 +1074,39 @@ fn a_drain_ends_at_its_deadline() {
     proxy.wait_for_log("ended clients=0");
 }
 
+/// Its Sync does not come, and nothing that it would end is missed: others have the server meanwhile, and a PAUSE ends.
+#[test]
+fn who_only_prepared_keeps_no_server_from_others() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "statement"] {
+        let database = server.fresh_database("");
+        let general = format!("default_pool_size = 1\npool_mode = \"{mode}\"\nquery_wait_timeout = 30");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let [mut other, mut prepared] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+        only_prepare(&mut prepared);
+        assert_eq!(other.value("SELECT 2").as_deref(), Some("2"), "{mode}");
+        for _ in 0..2 {
+            let seen = {
+                prepared.send(&build(|o| {
+                    f::put_bind_text(o, b"p", &[]);
+                    f::put_execute(o, b"", 0);
+                    f::put_empty(o, f::SYNC);
+                }));
+                comparable(&prepared.read_until_ready())
+            };
+            assert!(seen.contains("Some(\"1\")"), "{mode}: {seen}");
+            prepared.send(&build(|o| {
+                f::put_target(o, f::DESCRIBE, b'S', b"p");
+                f::put_empty(o, f::FLUSH);
+            }));
+            prepared.read_until(b::ROW_DESCRIPTION);
+            tell(&mut console, "PAUSE");
+            tell(&mut console, "RESUME");
+        }
+    }
+}
+
 #[test]
 fn a_drain_waits_for_no_client_that_only_prepared() {
     let server = Postgres::shared();

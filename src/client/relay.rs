@@ -221,6 +221,11 @@ impl Session {
                 self.waits.over();
             }
             if !moved || self.has_seen_all(server, dry) {
+                if self.gives_back(server, stay) {
+                    server.put_sync();
+                    server.pipeline.end_prepared();
+                    continue;
+                }
                 self.show(server);
                 self.waits.look_again(self.busy_poll, cx);
                 return Poll::Pending;
@@ -244,6 +249,17 @@ impl Session {
             && server.pipeline.is_quiet()
             && self.state.part.up == 0
             && self.client.is_flushed()
+    }
+
+    /// A unit that only prepared keeps the server for as long as its Sync does not come (asyncpg's `prepare()`), and ends with one of ours
+    /// where others wait for that, or a PAUSE.
+    fn gives_back(&self, server: &ServerConn, stay: bool) -> bool {
+        !stay
+            && server.pipeline.has_only_prepared()
+            && self.state.may_go_elsewhere()
+            && self.state.part.up == 0
+            && self.client.is_flushed()
+            && self.pool.wants_back(server)
     }
 
     /// Hot path. From the server to the client. True: something moved.

@@ -39,7 +39,7 @@ use arc_swap::ArcSwap;
 use listenfd::ListenFd;
 
 use crate::auth::Auth;
-use crate::cancel::{Peers, Registry};
+use crate::cancel::{ClientShared, ClientState, Peers, Registry};
 use crate::client::handshake::{self, Authenticated, LoginError, Opened, Unauthenticated};
 use crate::client::replication::{self, Replicating};
 use crate::client::session::Session;
@@ -416,6 +416,7 @@ impl Proxy {
             for pool in self.cx.pools.all() {
                 pool.maintain();
             }
+            self.recall_servers();
             if self.cx.learner.waits() {
                 // Off the workers' path: a disk may be slow.
                 let learner = Arc::clone(&self.cx.learner);
@@ -431,6 +432,16 @@ impl Proxy {
                 averages::log(&average);
             }
         }
+    }
+
+    /// Who keeps a server without a transaction is to look whether others wait for it.
+    fn recall_servers(&self) {
+        if !self.cx.pools.all().iter().any(|pool| pool.has_waiters() || pool.is_paused()) {
+            return;
+        }
+        let keeps_one =
+            |client: &Arc<ClientShared>| client.state() == ClientState::Idle && client.linked().is_some();
+        self.cx.clients.all().into_iter().filter(keeps_one).for_each(|client| client.wake());
     }
 
     /// Where the entry says whom its connections log in as, `min_pool_size` does not wait for a client.
