@@ -805,6 +805,19 @@ fn what_connect_query_sets_is_there_for_every_client_whatever_others_set() {
     }
 }
 
+/// As people write it in an ini file: each client costs a login, and nothing else would say so.
+#[test]
+fn why_server_reset_query_failed_is_logged() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general =
+        "pool_mode = \"session\"\nserver_reset_query = \"'DISCARD ALL'\"\nlog_disconnections = false";
+    let proxy = Proxy::to(server, general, "", "");
+    Raw::login(proxy.port(), &database).terminate();
+    let line = proxy.wait_for_log("server_reset_query failed");
+    assert!(line.contains("WARN") && line.contains("syntax error"), "{line}");
+}
+
 #[test]
 fn why_connect_query_failed_is_logged() {
     let server = Postgres::shared();

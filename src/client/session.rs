@@ -28,7 +28,7 @@ use crate::limits::{CLOSED_HALF_WAIT, HELD_BYTES_MAX, READ_BUFFER_BYTES, SETTING
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
-use crate::pool::{self, Checkout, CountedIn, Pool, within};
+use crate::pool::{self, Checkout, CountedIn, Pool, PoolKey, within};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{SESSION_AUTHORIZATION, Whose, moment};
 use crate::server::internal::Probe;
@@ -966,7 +966,12 @@ async fn clean(server: &mut Checkout, query: String) -> Result<(), String> {
     let failed = |why: &str| format!("server_reset_query failed: {why}");
     match server.simple(&query).await {
         Ok(reply) if reply.error.is_none() => {}
-        Ok(reply) => return Err(failed(&b::ErrorFields::new(&reply.error.unwrap_or_default()).outline())),
+        Ok(reply) => {
+            let why = b::ErrorFields::new(&reply.error.unwrap_or_default()).outline();
+            let PoolKey { database, user, .. } = &server.pool().key;
+            events::server_reset_query_failed(database, user, &why);
+            return Err(failed(&why));
+        }
         Err(lost) => return Err(failed(&lost.why)),
     }
     let all = query.to_ascii_uppercase().contains("DISCARD ALL");

@@ -60,6 +60,17 @@ impl Section {
             Self::CoalesceTable => "coalesce.tables.\"schema.table\"",
         }
     }
+
+    /// Its heading in a file of ours, or in an ini file, where databases, users and peers have a line each.
+    fn heading(self, ini: bool) -> &'static str {
+        match self {
+            Self::General if ini => "pgbouncer",
+            Self::Database if ini => "databases",
+            Self::Peer if ini => "peers",
+            Self::User if ini => "users",
+            other => other.path(),
+        }
+    }
 }
 
 /// One key, for people.
@@ -252,15 +263,15 @@ pub fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         .collect()
 }
 
-/// What a wrong key name most likely meant: "unknown key; ...".
-pub(super) fn hint(section: Section, name: &str) -> String {
+/// What a wrong key name most likely meant: "unknown key; ...". `ini`: it stands in an ini file.
+pub(super) fn hint(section: Section, name: &str, ini: bool) -> String {
     if let Some(because) = super::ignored::because(section, name) {
         return format!("is PgBouncer's and has no effect here, because {because}; remove it");
     }
     let below = |key: &&Key| key.section.path().starts_with(section.path());
     let same_name = || KEYS.iter().filter(|key| key.name == name);
     if let Some(key) = same_name().find(below).or_else(|| same_name().next()) {
-        return format!("unknown key in this section; it belongs in [{}]", key.section.path());
+        return format!("unknown key in this section; it belongs in [{}]", key.section.heading(ini));
     }
     let near = KEYS
         .iter()
@@ -270,7 +281,7 @@ pub(super) fn hint(section: Section, name: &str) -> String {
         .filter(|(steps, near)| *steps <= 2.max(near.len() / 3));
     match near {
         Some((_, near)) => format!("unknown key; did you mean {near}?"),
-        None => format!("unknown key; docs/config.md lists the keys of [{}]", section.path()),
+        None => format!("unknown key; docs/config.md lists the keys of [{}]", section.heading(ini)),
     }
 }
 

@@ -295,7 +295,7 @@ impl Draft {
             Some(because) if self.ini => {
                 self.notice(at, key, ignored::said(because));
             }
-            _ => self.problem(at, key, keys::hint(section, name)),
+            _ => self.problem(at, key, keys::hint(section, name, self.ini)),
         }
     }
 

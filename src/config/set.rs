@@ -28,7 +28,7 @@ pub enum SetError {
 /// See [`SetError`]; what must hold between keys is checked as at start.
 pub fn set(file: &Path, settings: &Settings, key: &str, value: &str) -> Result<Settings, SetError> {
     let entry = keys::find(GENERAL, Section::General, key)
-        .ok_or_else(|| SetError::Unknown(keys::hint(Section::General, key)))?;
+        .ok_or_else(|| SetError::Unknown(keys::hint(Section::General, key, settings.ini)))?;
     if !entry.reloadable {
         return Err(SetError::Restart);
     }

@@ -77,6 +77,11 @@ pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");
 }
 
+/// `server_reset_query` failed: the connection is no more, and the next client costs a login.
+pub fn server_reset_query_failed(database: &str, user: &str, why: &str) {
+    tracing::warn!(database, user, error = why, "server_reset_query failed: connection closed");
+}
+
 /// A server connection could not be cleaned in time for the next client.
 pub fn server_not_reset(database: &str, user: &str) {
     tracing::warn!(

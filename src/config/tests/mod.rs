@@ -848,6 +848,13 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
         ("[databases]\nx = host='unclosed", "databases.x", "key=value pairs"),
         ("[databases]\nx = nonsense", "databases.x", "key=value pairs"),
         ("[databases]\nx = hots=a", "databases.x.hots", "did you mean host?"),
+        (
+            "[databases]\nx = host=a max_client_conn=3",
+            "databases.x.max_client_conn",
+            "belongs in [pgbouncer]",
+        ),
+        ("[users]\nx = host=a", "users.x.host", "belongs in [databases]"),
+        ("zzzzzzzzzzzz = 1", "zzzzzzzzzzzz", "docs/config.md lists the keys of [pgbouncer]"),
         ("[databases]\nx = password=SCRAM-SHA-256$1", "databases.x.password", "expected a password in clear"),
         ("[databases]\npgbouncer = host=a", "databases.pgbouncer", "choose another"),
     ];
