@@ -101,6 +101,12 @@ struct Portal {
     rest: Option<std::vec::IntoIter<Vec<Value>>>,
 }
 
+impl Portal {
+    fn is_suspended(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| !rest.as_slice().is_empty())
+    }
+}
+
 /// Why a frame was not answered.
 enum Failure {
     /// ERROR: the session goes on.
@@ -283,6 +289,7 @@ impl Session {
         engine: &impl Engine,
         out: &mut Vec<u8>,
     ) -> Result<Step, Failure> {
+        let others_wait = self.portals.iter().any(|(other, portal)| other != name && portal.is_suspended());
         let portal = self.portals.get_mut(name).ok_or_else(no_portal)?;
         if let Command::Act(action) = &portal.command {
             self.performing = Some((action.clone(), Protocol::Extended));
@@ -293,6 +300,11 @@ impl Session {
             self.complete(&command, out);
             return Ok(Step::Next);
         };
+        // What waits are the rows of all clients, say, and a name costs nothing.
+        if others_wait {
+            let message = "the console keeps the rows of one portal at a time";
+            return Err(Refusal::new("54000", message).into());
+        }
         let rest = portal.rest.get_or_insert_with(|| rows(&portal.command, engine).into_iter());
         let most = usize::try_from(limit).ok().filter(|n| *n > 0).unwrap_or(usize::MAX);
         let mut sent = 0;
@@ -300,9 +312,10 @@ impl Session {
             put_row(out, &columns, &row, &portal.formats);
             sent += 1;
         }
-        if sent == most && !rest.as_slice().is_empty() {
+        if sent == most && portal.is_suspended() {
             backend::put_empty(out, backend::PORTAL_SUSPENDED);
         } else {
+            portal.rest = Some(Vec::new().into_iter());
             put_selected(out, &portal.command, sent);
         }
         Ok(Step::Next)
@@ -690,6 +703,25 @@ mod tests {
         frontend::put_execute(&mut stream, b"", 2);
         frontend::put_empty(&mut stream, frontend::SYNC);
         assert_eq!(say(&mut admin(), &stream).0, "12DDsDCZtTEZ");
+    }
+
+    #[test]
+    fn rows_of_one_portal_wait_at_a_time() {
+        let bind = |out: &mut Vec<u8>, name: &[u8]| {
+            put(out, frontend::BIND, |out| {
+                put_cstr(out, name);
+                out.extend_from_slice(b"s\0\0\0\0\0\0\0");
+            });
+        };
+        let mut stream = Vec::new();
+        frontend::put_parse(&mut stream, b"s", b"show pools", &[]);
+        bind(&mut stream, b"a");
+        bind(&mut stream, b"b");
+        for (name, limit) in [(&b"a"[..], 1), (b"a", 0), (b"b", 1), (b"a", 0), (b"b", 1)] {
+            frontend::put_execute(&mut stream, name, limit);
+        }
+        frontend::put_empty(&mut stream, frontend::SYNC);
+        assert_eq!(say(&mut admin(), &stream).0, "122DsDDCDsEZ");
     }
 
     #[test]

@@ -234,8 +234,12 @@ impl Draft {
         self.problem(&at, key, message);
     }
 
-    /// As [`Self::object`], but where `key` was never set the section's own line is named.
+    /// As [`Self::object`], but where `key` was never set the section's own line is named. Nothing, where it was set to what is no
+    /// value, and that is said already.
     fn object_or_section(&mut self, key: &str, section: &str, message: impl Into<String>) {
+        if self.problems.iter().any(|problem| problem.key == key) {
+            return;
+        }
         let at = self.set.get(key).or_else(|| self.set.get(section)).cloned();
         let at = at.unwrap_or_else(|| At::file(&self.file));
         self.problem(&at, key, message);

@@ -284,6 +284,7 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
     }
     let sections: &[(&str, usize, &str, &str)] = &[
         ("[databases.app]\nport = 1\n", 3, "databases.app.host", "set host to where the server is"),
+        ("[databases.app]\nhost = 5\n", 4, "databases.app.host", "found 5; expected"),
         ("[databases.app]\nhost = \"a b\"\n", 4, "databases.app.host", "write an address, a host name"),
         ("[databases.pgbouncer]\nhost = \"a\"\n", 3, "databases.pgbouncer", "choose another"),
         ("[databases.app]\nhost = \"a\"\nport = 0\n", 5, "databases.app.port", "from 1 to 65535"),
