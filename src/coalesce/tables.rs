@@ -133,7 +133,7 @@ mod tests {
     fn place(functions: usize) -> Arc<Place> {
         let functions = vec!["16500"; functions].join(",");
         let answer = format!(
-            r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "updates_alone": true,
+            r#"{{"relid": 16400, "schema": "s", "table": "t", "relkind": "r", "fingerprint": "f", "stops": [], "self_fk": [], "quiet": true, "updates_alone": true, "granted_by_column": false,
              "functions": [{functions}], "root": 16400, "references": [], "user": "u", "session_user": "u", "search_path": "public", "temporary": false, "columns": []}}"#
         );
         let table = decode("t", &[Some(answer.as_bytes())]).unwrap();
