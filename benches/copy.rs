@@ -5,7 +5,7 @@
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use pgsluice::coalesce::batch::{Batch, Caps};
 use pgsluice::coalesce::catalog::{self, Table};
-use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};
+use pgsluice::coalesce::plan::{InsertPlan, plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
 use pgsluice::sql::insert::{Class, Item};
 use pgsluice::sql::meaning::InsertTarget;
@@ -62,7 +62,7 @@ fn planned(table: &Table, values: Vec<(Class, String)>) -> (InsertPlan, Vec<u8>,
         items.push(Item { class, start, end: text.len() });
     }
     let classes: Vec<Class> = items.iter().map(|i| i.class).collect();
-    let plan = plan_literals(table, &target(&classes), Context::Pooled).expect("plan");
+    let plan = plan_literals(table, &target(&classes)).expect("plan");
     (plan, text, items)
 }
 
@@ -80,7 +80,7 @@ fn bind(formats: u16, values: &[&[u8]]) -> Vec<u8> {
 fn params() -> InsertPlan {
     let classes: Vec<Class> = (1..=4).map(Class::Param).collect();
     let items: Vec<Item> = classes.iter().map(|&class| Item { class, start: 0, end: 0 }).collect();
-    plan_params(&mixed(), &target(&classes), b"", &items, &[23, 25, 1184, 1700], Context::Pooled)
+    plan_params(&mixed(), &target(&classes), b"", &items, &[23, 25, 1184, 1700])
         .expect("plan")
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::support;
 use pgsluice::coalesce::batch::put_many_values;
 use pgsluice::coalesce::catalog::{self, Table};
-use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_params};
+use pgsluice::coalesce::plan::{InsertPlan, plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
 use pgsluice::sql::insert::{Class, Item, Lifted, lift};
 use pgsluice::sql::meaning::{self, InsertTarget};
@@ -536,7 +536,7 @@ fn literals_agree(
     let (sql, items) = insert(table, row);
     let classes: Vec<Class> = row.iter().map(|(class, _)| *class).collect();
     let mut line = Vec::new();
-    let encoded = plan_literals(facts, &target(table, &classes), Context::Pooled)
+    let encoded = plan_literals(facts, &target(table, &classes))
         .map_err(|e| e.to_string())
         .and_then(|plan| {
             let info = encode_literals(&plan, sql.as_bytes(), &items, &mut line).map_err(|e| e.to_string());
@@ -796,7 +796,7 @@ fn every_cast_into_every_column_type() {
                 let sql = format!("INSERT INTO {table} VALUES ({})", form.replace("{}", name));
                 let Some((target, lifted)) = lifted(&mut raw, &sql) else { continue };
                 let (text, resolved) = (sql.as_bytes(), [oid]);
-                let plan = plan_params(&facts, &target, text, &lifted.items, &resolved, Context::Pooled);
+                let plan = plan_params(&facts, &target, text, &lifted.items, &resolved);
                 let Ok(plan) = plan else { continue };
                 assert_eq!(parse(&mut raw, &sql, &[declared]).as_deref(), Ok(&resolved[..]), "{sql}");
                 allowed[0] += 1;
@@ -816,7 +816,7 @@ fn every_cast_into_every_column_type() {
             for (which, value) in values.chain([(2, format!("CAST(NULL AS {name})"))]) {
                 let sql = format!("INSERT INTO {table} VALUES ({value})");
                 let Some((target, lifted)) = lifted(&mut raw, &sql) else { continue };
-                let Ok(plan) = plan_literals(&facts, &target, Context::Pooled) else { break };
+                let Ok(plan) = plan_literals(&facts, &target) else { break };
                 allowed[which] += 1;
                 let mut line = Vec::new();
                 if encode_literals(&plan, sql.as_bytes(), &lifted.items, &mut line).is_err() {
@@ -895,7 +895,7 @@ fn mixed_rows_are_equal() {
         .collect();
     let classes: Vec<Class> = items.iter().map(|i| i.class).collect();
     let plan =
-        plan_params(&facts, &target("m", &classes), sql.as_bytes(), &items, &resolved, Context::Pooled);
+        plan_params(&facts, &target("m", &classes), sql.as_bytes(), &items, &resolved);
     let plan = plan.expect("plan");
     assert!(!plan.params_in_order && plan.copy_binary_sql.is_none());
     let text = |s: &str| Some(s.as_bytes().to_vec());
@@ -1034,7 +1034,7 @@ fn plan_of_one(raw: &mut Raw, facts: &Table, table: &str, oid: u32) -> Option<In
     let resolved = parse(raw, &sql, &[oid]).ok()?;
     let item = Item { class: Class::Param(1), start: sql.len() - 3, end: sql.len() - 1 };
     let target = target(table, &[Class::Param(1)]);
-    plan_params(facts, &target, sql.as_bytes(), &[item], &resolved, Context::Pooled).ok()
+    plan_params(facts, &target, sql.as_bytes(), &[item], &resolved).ok()
 }
 
 /// The plan of two parameters of these types into a table of two columns.
@@ -1048,7 +1048,7 @@ fn plan_of_two(raw: &mut Raw, table: &str, types: [u32; 2]) -> InsertPlan {
         end: start + 2,
     });
     let target = target(table, &items.map(|item| item.class));
-    plan_params(&facts, &target, sql.as_bytes(), &items, &resolved, Context::Pooled).expect("plan")
+    plan_params(&facts, &target, sql.as_bytes(), &items, &resolved).expect("plan")
 }
 
 /// A binary float in a row that is text for another value's sake.

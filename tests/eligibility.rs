@@ -3,7 +3,7 @@
 use crate::support;
 use pgsluice::coalesce::batch::{self, Batch, Caps, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
-use pgsluice::coalesce::plan::{Context, InsertPlan, plan_literals, plan_literals_together};
+use pgsluice::coalesce::plan::{InsertPlan, plan_literals, plan_literals_together};
 use pgsluice::coalesce::rows::encode_literals;
 use pgsluice::sql::cast::OtherType;
 use pgsluice::sql::expression;
@@ -38,7 +38,7 @@ fn target(table: &str, columns: &[&str], items: &[Class]) -> InsertTarget {
 
 fn plan(raw: &mut Raw, table: &str, columns: &[&str], items: &[Class]) -> Result<InsertPlan, Reason> {
     let facts = ask(raw, None, table)?;
-    plan_literals(&facts, &target(table, columns, items), Context::Pooled)
+    plan_literals(&facts, &target(table, columns, items))
 }
 
 /// Classes by letter: n NULL, d DEFAULT, i integer, s string.
@@ -312,7 +312,7 @@ fn updates_of_keys_and_with_triggers_are_alone() {
             updates: vec![Update { column: column.to_owned(), to: SetTo::Excluded }],
             ..target("t", &["a", "b"], &classes("is"))
         };
-        let planned = plan_literals_together(&facts, &target, Context::Pooled);
+        let planned = plan_literals_together(&facts, &target);
         match together {
             true => assert!(planned.is_ok(), "{change}: {planned:?}"),
             false => assert_eq!(planned, Err(Reason::Update(column.to_owned())), "{change}"),
@@ -334,12 +334,6 @@ fn plans_say_what_their_rows_ask_for() {
     assert_eq!(one.copy_binary_sql, None);
     let two = plan(&mut raw, "u", &["a"], &classes("i")).expect("plan");
     assert!(!two.one_row_per_client && !two.draws_sequence);
-    let facts = ask(&mut raw, None, "t").expect("table");
-    let foreign = plan_literals(&facts, &target("t", &["a"], &classes("i")), Context::Foreign);
-    assert_eq!(foreign, Err(Reason::Sequence("id".into())));
-    assert!(plan_literals(&facts, &target("t", &["a"], &classes("i")), Context::Own).is_ok());
-    let own_id = plan_literals(&facts, &target("t", &["id"], &classes("i")), Context::Foreign);
-    assert!(own_id.is_ok());
 }
 
 #[test]
@@ -366,7 +360,7 @@ fn names_mean_what_they_mean_in_the_session() {
     let plan = |raw: &mut Raw| {
         let table = ask(raw, None, "t").expect("table");
         assert_eq!(table.target, "\"two\".\"t\"");
-        plan_literals(&table, &target("t", &["b"], &classes("i")), Context::Pooled).err()
+        plan_literals(&table, &target("t", &["b"], &classes("i"))).err()
     };
     assert_eq!(plan(&mut raw), Some(Reason::TemporaryObjects));
     raw.rows("DROP TABLE other");
@@ -458,7 +452,7 @@ fn a_hostile_search_path_changes_no_answer() {
     other.viewer.search_path.clone_from(&seen.viewer.search_path);
     assert_eq!(seen, other);
     assert_eq!(seen.refused, None);
-    let plan = plan_literals(&other, &target("t", &["a"], &classes("i")), Context::Pooled).expect("plan");
+    let plan = plan_literals(&other, &target("t", &["a"], &classes("i"))).expect("plan");
     assert!(plan.one_row_per_client && plan.draws_sequence);
     let messages = flush(&mut hostile, &plan, &one_row(&plan, &[3]));
     assert!(error(&messages).is_none(), "{}", outline(&messages));
@@ -613,7 +607,7 @@ fn ddl_between_planning_and_commit_fails_the_flush() {
         // The refusal of the table as such is not the question here.
         let mut facts = ask(&mut planner, None, table).expect("table");
         facts.refused = None;
-        let plan = plan_literals(&facts, &target(table, &["a", "b"], &classes("ii")), Context::Pooled);
+        let plan = plan_literals(&facts, &target(table, &["a", "b"], &classes("ii")));
         let plan = plan.unwrap_or_else(|e| panic!("before {step}: {e}"));
         let rows = |raw: &mut Raw| raw.value(&format!("SELECT count(*) FROM public.{table}"));
         let before = rows(&mut changer);
@@ -668,7 +662,7 @@ fn names_of_types_mean_what_they_mean_in_the_flush() {
         let facts = ask(&mut planner, None, table).expect("table");
         let mut target = target(table, &["a"], &classes("i"));
         target.types = types.to_vec();
-        let names = plan_literals(&facts, &target, Context::Pooled).expect("plan").types;
+        let names = plan_literals(&facts, &target).expect("plan").types;
         let answer = planner.extended(catalog::TYPES_SQL, &[Some(&names)]);
         let row = answer.iter().find(|m| m.tag == backend::DATA_ROW).expect("a row");
         let row = backend::data_row(&row.body).expect("DataRow");
@@ -679,7 +673,7 @@ fn names_of_types_mean_what_they_mean_in_the_flush() {
                 continue;
             }
         }
-        let plan = plan_literals(&facts, &target, Context::Pooled).expect("plan");
+        let plan = plan_literals(&facts, &target).expect("plan");
         changer.query(step);
         let messages = flush(&mut flusher, &plan, &one_row(&plan, &[1]));
         let failed = error(&messages);

@@ -298,8 +298,6 @@ pub enum Reason {
         /// The functions that do.
         why: String,
     },
-    /// A left-out column draws from a sequence, and the batch runs on another connection than the session's own.
-    Sequence(String),
     /// A left-out column draws from a sequence that is near its end: what a batch draws in vain would be the last values.
     SequenceEnd(String),
     /// This class of literal into this type: COPY would store another value, or take what INSERT refuses.
@@ -379,7 +377,6 @@ impl Reason {
             Self::Type { .. } => "column type",
             Self::DomainLeftOut(_) => "domain with check left out",
             Self::Default { .. } => "default not reproducible",
-            Self::Sequence(_) => "default draws from a sequence",
             Self::SequenceEnd(_) => "sequence near its end",
             Self::Literal { .. } => "literal for column type",
             Self::FrozenLiteral(_) => "literal read at parse",
@@ -445,7 +442,6 @@ impl std::fmt::Display for Reason {
             | Self::IdentityAlways(x)
             | Self::GeneratedColumn(x)
             | Self::DomainLeftOut(x)
-            | Self::Sequence(x)
             | Self::SequenceEnd(x)
             | Self::FrozenLiteral(x)
             | Self::LibrarySetting(x) => write!(f, ": {x}"),

@@ -27,17 +27,6 @@ use rules::{
 /// Longest value of a plan that was given no other bound (bytes); the default of `coalesce.max_value_bytes`.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// On whose server connection the batch runs, and so what may be seen of its sequences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Context {
-    /// Transaction or statement mode: `lastval()` after an autocommit INSERT means nothing already.
-    Pooled,
-    /// Session mode, on the client's own server connection.
-    Own,
-    /// Session mode, on any other server connection: nothing may draw from a sequence.
-    Foreign,
-}
-
 /// What becomes of one item of the VALUES list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ItemRule {
@@ -208,9 +197,9 @@ impl InsertPlan {
 /// Plans an INSERT of literals alone: simple protocol. `target.items` are the classes of one row.
 ///
 /// Errors: why its rows must leave as they were sent.
-pub fn plan_literals(table: &Table, target: &InsertTarget, context: Context) -> Result<InsertPlan, Reason> {
+pub fn plan_literals(table: &Table, target: &InsertTarget) -> Result<InsertPlan, Reason> {
     may_be_unnamed(table, target)?;
-    build(table, target, 0, context, |_, class, column| match class {
+    build(table, target, 0, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
         class => literal_rule(class, target, column).map(ItemRule::Literal),
@@ -227,13 +216,12 @@ pub fn plan_params(
     text: &[u8],
     items: &[Item],
     param_oids: &[Oid],
-    context: Context,
 ) -> Result<InsertPlan, Reason> {
     if !each_once(&target.items, param_oids.len()) {
         return Err(Reason::ParameterList);
     }
     may_be_unnamed(table, target)?;
-    build_params(table, target, (text, items), param_oids, context, param_rule)
+    build_params(table, target, (text, items), param_oids, param_rule)
 }
 
 /// May the columns that are given DEFAULT go without their names? The INSERT asks for the privilege to insert into each column that it
@@ -254,7 +242,6 @@ fn build_params(
     target: &InsertTarget,
     (text, items): (&[u8], &[Item]),
     param_oids: &[Oid],
-    context: Context,
     rule: impl Fn(usize, Oid, &Column) -> Result<ParamRule, Reason>,
 ) -> Result<InsertPlan, Reason> {
     let classes_agree = items.len() == target.items.len()
@@ -263,7 +250,7 @@ fn build_params(
     if !classes_agree || !numbers.chain(target.used_params()).all(|number| is_one_of(number, param_oids)) {
         return Err(Reason::ParameterList);
     }
-    build(table, target, param_oids.len(), context, |at, class, column| match class {
+    build(table, target, param_oids.len(), |at, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Computed => takes_computed(column).map(|()| ItemRule::Computed),
         Class::Param(number) => {
@@ -317,12 +304,11 @@ fn cast_param(
 pub fn plan_literals_together(
     table: &Table,
     target: &InsertTarget,
-    context: Context,
 ) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
     may_be_updated(table, target)?;
     may_be_computed(table, target, &[])?;
-    build(table, target, 0, context, |_, class, column| match class {
+    build(table, target, 0, |_, class, column| match class {
         Class::Default => Ok(ItemRule::LeftOut),
         Class::Computed => takes_computed(column).map(|()| ItemRule::Computed),
         Class::Param(_) | Class::CastParam(..) => Err(Reason::ParameterList),
@@ -344,12 +330,11 @@ pub fn plan_params_together(
     text: &[u8],
     items: &[Item],
     param_oids: &[Oid],
-    context: Context,
 ) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
     may_be_updated(table, target)?;
     may_be_computed(table, target, param_oids)?;
-    let plan = build_params(table, target, (text, items), param_oids, context, param_as_sent)?;
+    let plan = build_params(table, target, (text, items), param_oids, param_as_sent)?;
     let own_time = target.used_params().any(|number| means_time(param_oids[usize::from(number) - 1]));
     Ok(InsertPlan { one_row_per_client: plan.one_row_per_client || own_time, ..plan })
 }
@@ -496,7 +481,6 @@ fn build(
     table: &Table,
     target: &InsertTarget,
     params: usize,
-    context: Context,
     mut rule: impl FnMut(usize, Class, &Column) -> Result<ItemRule, Reason>,
 ) -> Result<InsertPlan, Reason> {
     if let Some(reason) = &table.refused {
@@ -515,7 +499,7 @@ fn build(
         }
         items.push(rule(at, class, column)?);
     }
-    let left_out = LeftOut::of(table, &given, context)?;
+    let left_out = LeftOut::of(table, &given)?;
     let to_computed = |update: &Update| {
         if update.to == SetTo::Computed { table.column(&update.column) } else { None }
     };
@@ -638,7 +622,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    fn of(table: &Table, given: &[&Column], context: Context) -> Result<Self, Reason> {
+    fn of(table: &Table, given: &[&Column]) -> Result<Self, Reason> {
         if given.is_empty() {
             return Err(Reason::NoColumns);
         }
@@ -651,19 +635,18 @@ impl LeftOut {
                 return Err(Reason::SelfForeignKey);
             }
             if !is_given {
-                asked.ask(column, context)?;
+                asked.ask(column)?;
             }
         }
         Ok(asked)
     }
 
-    fn ask(&mut self, column: &Column, context: Context) -> Result<(), Reason> {
+    fn ask(&mut self, column: &Column) -> Result<(), Reason> {
         let name = || column.name.clone();
         match &column.default {
             DefaultKind::None if column.domain_null_check => return Err(Reason::DomainLeftOut(name())),
             DefaultKind::None | DefaultKind::Immutable | DefaultKind::PerRow | DefaultKind::Generated => {}
             DefaultKind::TransactionTime => self.transaction_time = true,
-            DefaultKind::Sequence if context == Context::Foreign => return Err(Reason::Sequence(name())),
             DefaultKind::Sequence if column.ends_soon => return Err(Reason::SequenceEnd(name())),
             DefaultKind::Sequence => {
                 self.sequences.extend(column.sequences.iter().map(|sequence| (*sequence, column.most())));

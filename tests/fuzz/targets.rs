@@ -12,7 +12,7 @@ use pgsluice::admin::session::{Engine, Session, Step};
 use pgsluice::auth::scram::{Binding, Client, Server, Verifier};
 use pgsluice::cancel::onward;
 use pgsluice::coalesce::catalog;
-use pgsluice::coalesce::plan::{Context, plan_literals, plan_params};
+use pgsluice::coalesce::plan::{plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
 use pgsluice::limits::{
     LDAP_MESSAGE_BYTES_MAX, PROXY_HEADER_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX,
@@ -440,7 +440,7 @@ fn poured_literals(table: &catalog::Table, data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && lift(data, &mut lifted).is_ok()
         && let Ok(target) = meaning::target_of(data, &lifted)
-        && let Ok(plan) = plan_literals(table, &target, Context::Pooled)
+        && let Ok(plan) = plan_literals(table, &target)
     {
         let mut out = b"before".to_vec();
         for items in lifted.items.chunks(target.items.len().max(1)) {
@@ -459,7 +459,7 @@ fn poured_literals(table: &catalog::Table, data: &[u8]) {
 fn poured_parameters(table: &catalog::Table, classes: Vec<Class>, oids: &[u32], bind: &Bind<'_>) {
     let items: Vec<Item> = classes.iter().map(|&class| Item { class, start: 0, end: 0 }).collect();
     let target = InsertTarget { table: "t".into(), items: classes, ..InsertTarget::default() };
-    let plan = plan_params(table, &target, b"", &items, oids, Context::Pooled).expect("a plan");
+    let plan = plan_params(table, &target, b"", &items, oids).expect("a plan");
     let rows = bind.params_len / 6;
     if let Some(format) = format_of(&plan, bind, rows) {
         let mut out = b"before".to_vec();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{NO_ANSWER_KEPT, REFUSAL_KEPT, Source, THOUGHT_MAX};
 use crate::coalesce::catalog::{self, Reason};
-use crate::coalesce::plan::{self, Context, InsertPlan};
+use crate::coalesce::plan::{self, InsertPlan};
 use crate::coalesce::tables::{Seen, Tables};
 use crate::pool::{Checkout, Pool};
 use crate::proto::prepared::{NO_ROWS, Statement, settings_of_texts};
@@ -157,11 +157,10 @@ impl Question {
         }
         target.type_oids = asker.types(&target.types).await?;
         let target = &*target;
-        let context = Context::Pooled;
         let together = !lifted.tail.is_plain();
         let (plan, param_description, together) = match self {
             Self::Literals(_, rows) if together => {
-                let plan = plan::plan_literals_together(table, target, context)?;
+                let plan = plan::plan_literals_together(table, target)?;
                 let mut sql = Vec::with_capacity(text.len() * rows);
                 lifted.put_with_parameters(text.as_bytes(), *rows, &mut sql);
                 let statement = Statement::new(&sql, &[], Effects::NONE);
@@ -172,7 +171,7 @@ impl Question {
                 }
                 (plan, None, Some((statement, *rows, reply.row_description)))
             }
-            Self::Literals(..) => (plan::plan_literals(table, target, context)?, None, None),
+            Self::Literals(..) => (plan::plan_literals(table, target)?, None, None),
             Self::Prepared(statement) => {
                 let reply = asker.describe(statement, asker.may_keep(statement)).await?;
                 let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
@@ -187,9 +186,9 @@ impl Question {
                 let oids = oids_of_one_row(&oids, rows)?;
                 let (text, items) = (text.as_bytes(), &lifted.items);
                 let plan = if together {
-                    plan::plan_params_together(table, target, text, items, oids, context)?
+                    plan::plan_params_together(table, target, text, items, oids)?
                 } else {
-                    plan::plan_params(table, target, text, items, oids, context)?
+                    plan::plan_params(table, target, text, items, oids)?
                 };
                 // With the types that it was planned for: connections may hold it with others, from before a column was altered.
                 let Statement { query, class, effects, .. } = &**statement;
