@@ -80,8 +80,7 @@ fn bind(formats: u16, values: &[&[u8]]) -> Vec<u8> {
 fn params() -> InsertPlan {
     let classes: Vec<Class> = (1..=4).map(Class::Param).collect();
     let items: Vec<Item> = classes.iter().map(|&class| Item { class, start: 0, end: 0 }).collect();
-    plan_params(&mixed(), &target(&classes), b"", &items, &[23, 25, 1184, 1700])
-        .expect("plan")
+    plan_params(&mixed(), &target(&classes), b"", &items, &[23, 25, 1184, 1700]).expect("plan")
 }
 
 fn rows(c: &mut Criterion) {

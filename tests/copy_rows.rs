@@ -536,9 +536,8 @@ fn literals_agree(
     let (sql, items) = insert(table, row);
     let classes: Vec<Class> = row.iter().map(|(class, _)| *class).collect();
     let mut line = Vec::new();
-    let encoded = plan_literals(facts, &target(table, &classes))
-        .map_err(|e| e.to_string())
-        .and_then(|plan| {
+    let encoded =
+        plan_literals(facts, &target(table, &classes)).map_err(|e| e.to_string()).and_then(|plan| {
             let info = encode_literals(&plan, sql.as_bytes(), &items, &mut line).map_err(|e| e.to_string());
             info.map(|_| plan)
         });
@@ -894,8 +893,7 @@ fn mixed_rows_are_equal() {
         })
         .collect();
     let classes: Vec<Class> = items.iter().map(|i| i.class).collect();
-    let plan =
-        plan_params(&facts, &target("m", &classes), sql.as_bytes(), &items, &resolved);
+    let plan = plan_params(&facts, &target("m", &classes), sql.as_bytes(), &items, &resolved);
     let plan = plan.expect("plan");
     assert!(!plan.params_in_order && plan.copy_binary_sql.is_none());
     let text = |s: &str| Some(s.as_bytes().to_vec());

@@ -301,10 +301,7 @@ fn cast_param(
 /// those of others in one transaction. Of literals: each becomes a parameter of its column's type.
 ///
 /// Errors: why it must have a transaction of its own.
-pub fn plan_literals_together(
-    table: &Table,
-    target: &InsertTarget,
-) -> Result<InsertPlan, Reason> {
+pub fn plan_literals_together(table: &Table, target: &InsertTarget) -> Result<InsertPlan, Reason> {
     may_be_returned(table, target)?;
     may_be_updated(table, target)?;
     may_be_computed(table, target, &[])?;
