@@ -1100,14 +1100,8 @@ fn who_only_prepared_keeps_no_server_from_others() {
         only_prepare(&mut prepared);
         assert_eq!(other.value("SELECT 2").as_deref(), Some("2"), "{mode}");
         for _ in 0..2 {
-            let seen = {
-                prepared.send(&build(|o| {
-                    f::put_bind_text(o, b"p", &[]);
-                    f::put_execute(o, b"", 0);
-                    f::put_empty(o, f::SYNC);
-                }));
-                comparable(&prepared.read_until_ready())
-            };
+            prepared.send(&Step::execute("p", &[]).bytes);
+            let seen = comparable(&prepared.read_until_ready());
             assert!(seen.contains("Some(\"1\")"), "{mode}: {seen}");
             prepared.send(&build(|o| {
                 f::put_target(o, f::DESCRIBE, b'S', b"p");

@@ -784,27 +784,19 @@ fn a_table_that_changed_is_an_error_to_who_described_the_unnamed_statement() {
     let pg = Postgres::shared();
     let proxy = Proxy::to(pg, "", "", "");
     let table = "(a int, b text)";
-    let sql = |table: &str| format!("INSERT INTO {table} (a, b) VALUES ($1, $2) RETURNING *");
+    let tail = "RETURNING *";
+    let sql = |table: &str| format!("INSERT INTO {table} (a, b) VALUES ($1, $2) {tail}");
     let described = |table: &str, a: Option<usize>| {
-        let mut step = Step { bytes: Vec::new(), ready: 1 };
-        frontend::put_parse(&mut step.bytes, b"", sql(table).as_bytes(), &[]);
-        frontend::put_target(&mut step.bytes, frontend::DESCRIBE, b'S', b"");
         if let Some(a) = a {
-            put_bind(&mut step.bytes, b"", &[&a.to_string(), "x"], false);
-            frontend::put_execute(&mut step.bytes, b"", 0);
+            return step(Form::DescribesStatement, table, a, "x", tail, false);
         }
-        frontend::put_empty(&mut step.bytes, frontend::SYNC);
-        step
+        let mut bytes = Vec::new();
+        frontend::put_parse(&mut bytes, b"", sql(table).as_bytes(), &[]);
+        frontend::put_target(&mut bytes, frontend::DESCRIBE, b'S', b"");
+        frontend::put_empty(&mut bytes, frontend::SYNC);
+        Step { bytes, ready: 1 }
     };
-    let portal_described = |a: usize| {
-        let mut step = Step { bytes: Vec::new(), ready: 1 };
-        frontend::put_parse(&mut step.bytes, b"", sql("t").as_bytes(), &[]);
-        put_bind(&mut step.bytes, b"", &[&a.to_string(), "x"], false);
-        frontend::put_target(&mut step.bytes, frontend::DESCRIBE, b'P', b"");
-        frontend::put_execute(&mut step.bytes, b"", 0);
-        frontend::put_empty(&mut step.bytes, frontend::SYNC);
-        step
-    };
+    let portal_described = |a: usize| step(Form::NamedPortal, "t", a, "x", tail, false);
     let execute = |a: usize| Step::execute("", &[Some(&a.to_string()), Some("x")]);
     for executed_with_it in [false, true] {
         let db = pg.fresh_database(&format!("CREATE TABLE t {table}; CREATE TABLE other {table}"));
