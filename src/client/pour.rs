@@ -455,14 +455,14 @@ impl Session {
             self.state.names.parse(&name, statement, None);
             self.state.names.settle();
         }
-        let (told, rows) = match &unnamed {
-            Unnamed::Told(statement, rows) => (Some(statement.id), rows.map(|rows| (statement.id, rows))),
-            _ => (None, None),
-        };
-        let statement = match unnamed {
+        let (statement, told, rows) = match unnamed {
             Unnamed::Kept => return,
-            Unnamed::Gone => None,
-            Unnamed::Set(statement) | Unnamed::Told(statement, _) => Some(statement),
+            Unnamed::Gone => (None, None, None),
+            Unnamed::Set(statement) => (Some(statement), None, None),
+            Unnamed::Told(statement, rows) => {
+                let id = statement.id;
+                (Some(statement), Some(id), rows.map(|rows| (id, rows)))
+            }
         };
         (self.state.shapes.unnamed_told, self.state.shapes.unnamed_rows) = (told, rows);
         self.state.names.set_unnamed(statement);

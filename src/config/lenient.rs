@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::ciphers::CIPHERS;
-use super::value::{Kind as _, Protocols, Raw, words_of};
+use super::value::{Kind as _, Protocols, Raw, split_list, words_of};
 
 /// Versions of TLS that nothing here speaks.
 const OLD_TLS: [&str; 2] = ["tlsv1.0", "tlsv1.1"];
@@ -39,9 +39,8 @@ pub(super) fn general(name: &str, value: &str) -> Option<(String, String)> {
 
 /// PgBouncer looks for a name between commas, blanks or both, so that a list with blanks alone is one of several names.
 fn names(value: &str) -> Option<(String, String)> {
-    let blanks = value.split(',').any(|item| item.trim().contains(|c: char| c.is_ascii_whitespace()));
-    let between = |c: char| c == ',' || c.is_ascii_whitespace();
-    let names: Vec<_> = value.split(between).filter(|name| !name.is_empty()).collect();
+    let names = split_list(&value.replace(|c: char| c.is_ascii_whitespace(), ","));
+    let blanks = names.len() > split_list(value).len();
     let names = names.join(", ");
     blanks.then(|| (names.clone(), format!("means {names}: a blank separates names, as in PgBouncer")))
 }
