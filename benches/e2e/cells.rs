@@ -61,7 +61,13 @@ impl Mode {
 pub enum Load {
     /// pgbench's own `-S` on a scale of 10.
     SelectOnly,
-    /// The same, with a new connection for each query (`-C`).
+    /// The same over TLS.
+    SelectOnlyTls,
+    /// A hundred of its rows in one answer.
+    Select100,
+    /// The first 20,000 of them.
+    Select20000,
+    /// pgbench's own `-S`, with a new connection for each query (`-C`).
     Connect,
     /// One autocommit INSERT of ten integers.
     Insert,
@@ -111,7 +117,13 @@ impl Load {
         };
         let random = "\\set r random(1, 1000000)\n";
         match self {
-            Self::SelectOnly | Self::Connect | Self::Idle | Self::InsertGuilty => None,
+            Self::SelectOnly | Self::SelectOnlyTls | Self::Connect | Self::Idle | Self::InsertGuilty => None,
+            Self::Select100 => Some(
+                "\\set aid random(1, 999901)\n\
+                 SELECT * FROM pgbench_accounts WHERE aid BETWEEN :aid AND :aid + 99;\n"
+                    .into(),
+            ),
+            Self::Select20000 => Some("SELECT * FROM pgbench_accounts WHERE aid <= 20000;\n".into()),
             Self::InsertClosed => Some(format!("{random}{}", insert("closed"))),
             Self::Control => Some("BEGIN;\nSHOW work_mem;\nCOMMIT;\n".into()),
             Self::Insert => Some(format!("{random}{}", insert("batch"))),
@@ -183,7 +195,7 @@ const fn cell(
     clients: usize,
     targets: &'static [Target],
 ) -> Cell {
-    let sampling = if matches!(load, Load::SelectOnly) { 0.1 } else { 1.0 };
+    let sampling = if matches!(load, Load::SelectOnly | Load::SelectOnlyTls) { 0.1 } else { 1.0 };
     Cell { name, what, load, mode, clients, sampling, targets }
 }
 
@@ -198,6 +210,24 @@ pub const CELLS: &[Cell] = &[
         Mode::Prepared,
         16,
         NO_PGBOUNCER,
+    ),
+    cell("select-100", "a hundred rows a query, 8 clients, simple", Load::Select100, Mode::Simple, 8, ALL),
+    cell("select-20000", "20,000 rows a query, 4 clients, simple", Load::Select20000, Mode::Simple, 4, ALL),
+    cell(
+        "tls-select-simple",
+        "select-only, 16 clients over TLS, simple",
+        Load::SelectOnlyTls,
+        Mode::Simple,
+        16,
+        PROXIES,
+    ),
+    cell(
+        "tls-select-extended",
+        "select-only, 16 clients over TLS, extended",
+        Load::SelectOnlyTls,
+        Mode::Extended,
+        16,
+        PROXIES,
     ),
     cell(
         "policy-single",

@@ -146,7 +146,7 @@ fn facts(rig: &Rig, names: &[String], quick: bool) -> Facts {
     let pgbouncer = rig::pgbouncer_version();
     lines.push((
         "PgBouncer",
-        format!("{pgbouncer}, transaction pooling, pool 20, no TLS, trust, logging off"),
+        format!("{pgbouncer}, transaction pooling, pool 20, TLS for who asks for it, trust, logging off"),
     ));
     let version = env!("CARGO_PKG_VERSION");
     lines.push(("pgsluice", format!("{version}, the same settings, otherwise its defaults")));

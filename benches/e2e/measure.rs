@@ -76,8 +76,10 @@ fn throughput(rig: &Rig, cell: &Cell, target: Target, seconds: u64) -> Sample {
             command.arg("-f").arg(dir.path().join("script"))
         }
     };
-    if cell.load == Load::Connect {
-        command.arg("-C");
+    match cell.load {
+        Load::Connect => drop(command.arg("-C")),
+        Load::SelectOnlyTls => drop(command.env("PGSSLMODE", "require")),
+        _ => {}
     }
     let deferred = cell.load == Load::Deferred12 && target == Target::Pgsluice;
     command.arg(if deferred { DEFERRED } else { DATABASE });

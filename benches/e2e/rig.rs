@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use crate::ceiling;
 use crate::cells::Target;
 use crate::common::pgbench;
+use crate::support::Certs;
 use crate::support::child::{Guarded, run};
 use crate::support::{PATIENCE, PgOptions, Postgres, Proxy, free_port, poll};
 
@@ -23,6 +24,8 @@ const COLUMNS: &str =
 /// Everything that a run talks to.
 pub struct Rig {
     pub postgres: Postgres,
+    /// What both proxies show a client that asks for TLS.
+    certs: Certs,
     pgbouncer: Option<Server>,
     pgsluice: Option<Proxy>,
     pgsluice_off: Option<Proxy>,
@@ -50,6 +53,7 @@ impl Rig {
         }
         let mut rig = Self {
             postgres,
+            certs: Certs::new("postgres"),
             pgbouncer: None,
             pgsluice: None,
             pgsluice_off: None,
@@ -90,35 +94,38 @@ impl Rig {
     pub fn restart(&mut self, target: Target) {
         match target {
             Target::Direct => {}
-            Target::PgBouncer => self.pgbouncer = Some(start_pgbouncer(&self.postgres)),
-            Target::Pgsluice => self.pgsluice = Some(start_pgsluice(&self.postgres, "")),
+            Target::PgBouncer => self.pgbouncer = Some(start_pgbouncer(&self.postgres, &self.certs)),
+            Target::Pgsluice => self.pgsluice = Some(self.start_pgsluice("")),
             Target::PgsluiceOff => {
-                self.pgsluice_off = Some(start_pgsluice(&self.postgres, "[coalesce]\nmode = \"off\"\n"));
+                self.pgsluice_off = Some(self.start_pgsluice("[coalesce]\nmode = \"off\"\n"));
             }
             Target::Single => {
-                self.single = Some(start_pgsluice(&self.postgres, "[policy]\nsimple_query = \"single\"\n"));
+                self.single = Some(self.start_pgsluice("[policy]\nsimple_query = \"single\"\n"));
             }
             Target::Control => {
-                self.control = Some(start_pgsluice(&self.postgres, "[policy]\nsimple_query = \"control\"\n"));
+                self.control = Some(self.start_pgsluice("[policy]\nsimple_query = \"control\"\n"));
             }
             Target::Ceiling => self.ceiling = Some(start_ceiling()),
         }
     }
-}
 
-/// pgsluice as it comes, logging off as for PgBouncer. `EXTRA_TOML` is appended, for experiments.
-fn start_pgsluice(postgres: &Postgres, rest: &str) -> Proxy {
-    let quiet = "workers = 0\nlog_connections = false\nlog_disconnections = false\nlog_pooler_errors = false\n\
-                 log_level = \"warn\"\nmax_client_conn = 10000\ndefault_pool_size = 20\npool_mode = \"transaction\"";
-    let extra = std::env::var("EXTRA_TOML").unwrap_or_default();
-    let port = postgres.port();
-    // pgbench prepares a client's statements with calls that block its whole thread: one that waited for a server would keep those
-    // of its thread that have one from giving it back. So there are as many as clients.
-    let deferred = format!(
-        "[databases.{DEFERRED}]\nhost = \"127.0.0.1\"\nport = {port}\ndbname = \"{DATABASE}\"\n\
-         pool_size = 40\n[databases.{DEFERRED}.coalesce]\ndeferred = true\n"
-    );
-    Proxy::to(postgres, quiet, "", &format!("{deferred}{rest}{extra}"))
+    /// pgsluice as it comes, logging off as for PgBouncer. `EXTRA_TOML` is appended, for experiments.
+    fn start_pgsluice(&self, rest: &str) -> Proxy {
+        let quiet = "workers = 0\nlog_connections = false\nlog_disconnections = false\nlog_pooler_errors = false\n\
+                     log_level = \"warn\"\nmax_client_conn = 10000\ndefault_pool_size = 20\n\
+                     pool_mode = \"transaction\"\nclient_tls_sslmode = \"allow\"\n";
+        let (cert, key) = (self.certs.server_cert.display(), self.certs.server_key.display());
+        let general = format!("{quiet}client_tls_cert_file = \"{cert}\"\nclient_tls_key_file = \"{key}\"");
+        let extra = std::env::var("EXTRA_TOML").unwrap_or_default();
+        let port = self.postgres.port();
+        // pgbench prepares a client's statements with calls that block its whole thread: one that waited for a server would keep
+        // those of its thread that have one from giving it back. So there are as many as clients.
+        let deferred = format!(
+            "[databases.{DEFERRED}]\nhost = \"127.0.0.1\"\nport = {port}\ndbname = \"{DATABASE}\"\n\
+             pool_size = 40\n[databases.{DEFERRED}.coalesce]\ndeferred = true\n"
+        );
+        Proxy::to(&self.postgres, &general, "", &format!("{deferred}{rest}{extra}"))
+    }
 }
 
 /// A server that is neither PostgreSQL nor pgsluice.
@@ -142,17 +149,23 @@ fn directory() -> tempfile::TempDir {
 }
 
 /// Debian's PgBouncer.
-fn start_pgbouncer(postgres: &Postgres) -> Server {
+fn start_pgbouncer(postgres: &Postgres, certs: &Certs) -> Server {
     let (dir, port) = (directory(), free_port());
     let ini = dir.path().join("pgbouncer.ini");
     let userlist = dir.path().join("userlist.txt");
+    let (cert, key) = (dir.path().join("server.crt"), dir.path().join("server.key"));
+    fs::copy(&certs.server_cert, &cert).expect("server.crt");
+    fs::copy(&certs.server_key, &key).expect("server.key");
     let text = format!(
         "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
          unix_socket_dir =\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
          default_pool_size = 20\nmax_client_conn = 10000\nlog_connections = 0\nlog_disconnections = 0\n\
-         log_pooler_errors = 0\nlog_stats = 0\nignore_startup_parameters = extra_float_digits\n",
+         log_pooler_errors = 0\nlog_stats = 0\nignore_startup_parameters = extra_float_digits\n\
+         client_tls_sslmode = allow\nclient_tls_cert_file = {}\nclient_tls_key_file = {}\n",
         postgres.port(),
-        userlist.display()
+        userlist.display(),
+        cert.display(),
+        key.display()
     );
     fs::write(&ini, text).expect("pgbouncer.ini");
     fs::write(&userlist, "\"postgres\" \"\"\n").expect("userlist.txt");
