@@ -288,6 +288,34 @@ fn a_server_that_takes_no_more_writes_is_left_by_all_connections() {
 }
 
 #[test]
+fn so_it_is_where_only_blocks_hear_of_it_that_were_answered_before() {
+    let primary = Postgres::start(PgOptions::default());
+    primary.psql("postgres", "CREATE TABLE t (n int)");
+    let keys = "target_session_attrs = \"read-write\"";
+    let proxy = Proxy::to(&primary, "", keys, "[coalesce]\ndeferred = true");
+    let mut raw = Raw::login(proxy.port(), "postgres");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let error_of = |raw: &mut Raw, sql: &str| {
+        let answer = raw.query(sql);
+        answer.iter().find(|m| m.tag == b::ERROR_RESPONSE).map(support::Message::sqlstate)
+    };
+    let mut block = |console: &mut Raw| {
+        raw.rows("BEGIN");
+        assert_eq!(error_of(&mut raw, "INSERT INTO t VALUES (1)"), None);
+        // Nothing is held before the table was looked at.
+        let held = show(console, "SHOW CLIENTS").iter().all(|client| client["link"].is_empty());
+        (held, error_of(&mut raw, "COMMIT"))
+    };
+    assert!(poll(PATIENCE, || block(&mut console).0.then_some(())).is_some(), "no block is held");
+    primary.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on");
+    primary.psql("postgres", "SELECT pg_reload_conf()");
+    assert_eq!(poll(PATIENCE, || block(&mut console).1).as_deref(), Some("25006"));
+    let left = poll(PATIENCE, || show(&mut console, "SHOW SERVERS").is_empty().then_some(()));
+    assert!(left.is_some(), "the connections to it stay");
+    proxy.wait_for_log("servers left for target_session_attrs");
+}
+
+#[test]
 fn a_standby_that_was_promoted_is_left_without_an_error() {
     let mut primary = Postgres::start(PgOptions::default());
     let standby = primary.standby();

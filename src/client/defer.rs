@@ -433,6 +433,9 @@ impl Session {
             std::mem::swap(&mut server.own_names, &mut self.state.names);
             finished?;
             self.are_described(&reply.described, server);
+            if let Some(error) = &reply.error {
+                server.shared.heard_error(b::ErrorFields::new(error).sqlstate());
+            }
             all.error = all.error.or(reply.error);
             all.tags.append(&mut reply.tags);
             all.notices.append(&mut reply.notices);

@@ -95,10 +95,21 @@ impl ServerShared {
         }
     }
 
-    /// The server refused to write (25006), because it may not or because the transaction is read-only.
-    pub fn refused_to_write(&self) {
-        if matches!(self.target.attrs, TargetSessionAttrs::ReadWrite | TargetSessionAttrs::Primary) {
-            self.role_doubted.store(true, Ordering::Relaxed);
+    /// The server said an error with this SQLSTATE to a client's message.
+    pub fn heard_error(&self, sqlstate: &[u8]) {
+        match sqlstate {
+            // The server is not what it should be: nobody else is given this connection.
+            b"XX000" => drop(self.close_when_free("the server had an internal error")),
+            // It does not write, because it may not or because the transaction is read-only.
+            b"25006"
+                if matches!(
+                    self.target.attrs,
+                    TargetSessionAttrs::ReadWrite | TargetSessionAttrs::Primary
+                ) =>
+            {
+                self.role_doubted.store(true, Ordering::Relaxed);
+            }
+            _ => {}
         }
     }
 }

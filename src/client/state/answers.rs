@@ -15,9 +15,6 @@ use crate::wire::{TransactionStatus, backend as b};
 /// Statements more than twice those that a client has names for, before the others are forgotten.
 const TOLD_SPARE: usize = 64;
 
-/// SQLSTATE `internal_error`.
-const INTERNAL_ERROR: &[u8] = b"XX000";
-
 impl State {
     /// Hot path. ReadyForQuery was taken in.
     pub fn recv_ready(&mut self, status: TransactionStatus, answer: Answer) {
@@ -201,13 +198,7 @@ impl State {
         if fields.ends_connection() {
             self.server_left = Some(fields.outline());
         }
-        if fields.sqlstate() == INTERNAL_ERROR {
-            // The server is not what it should be: nobody else is given this connection.
-            server.close_when_free("the server had an internal error");
-        }
-        if fields.sqlstate() == b"25006" {
-            server.refused_to_write();
-        }
+        server.heard_error(fields.sqlstate());
         if fields.sqlstate() == b"0A000" && fields.field(b'R') == Some(b"RevalidateCachedQuery") {
             // Who prepares the same text again gets a new statement, and the server says of the others'; what has no name of ours goes
             // with the connection.
