@@ -308,6 +308,32 @@ fn a_login_that_a_reload_takes_back_serves_nobody_any_longer() {
     }
 }
 
+/// What the server of before says comes when the database is another one's already.
+#[test]
+fn a_login_that_was_under_way_when_its_server_changed_serves_nobody() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for before in ["", "dbname = \"not_there\""] {
+        let (answers, held) = std::sync::mpsc::channel::<()>();
+        let slow = support::relay::listen(server.port(), move |client, server| {
+            let _ = held.recv();
+            support::relay::both_ways(client, server);
+        });
+        let proxy = Proxy::to(server, "", &format!("port = {slow}\n{before}"), "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let mut client = Raw::connect(proxy.port());
+        client.startup(3 << 16, &[("user", "postgres"), ("database", &database)]);
+        until(&mut console, "SHOW POOLS", &[("database", &database), ("sv_login", "1")]);
+        proxy.write_config(&Proxy::config(server, "", "", ""));
+        tell(&mut console, "RELOAD");
+        answers.send(()).expect("somebody has connected");
+        client.read_until_ready();
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"), "{before}");
+        let ports: Vec<_> = show(&mut console, "SHOW SERVERS").iter().map(|s| s["port"].clone()).collect();
+        assert_eq!(ports, [server.port().to_string()], "{before}");
+    }
+}
+
 #[test]
 fn a_database_that_is_back_before_a_transaction_ends_loses_no_client() {
     let server = Postgres::shared();

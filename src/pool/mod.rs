@@ -221,6 +221,8 @@ struct Inner {
     vacate_until: Option<Instant>,
     /// When the addresses of host names are to be looked at; `None`: that is being done.
     look_at_names: Option<Instant>,
+    /// When all connections were last to be replaced, and why. A login that began before is for what was then.
+    renewed: Option<(Instant, &'static str)>,
 }
 
 impl Inner {
@@ -235,6 +237,7 @@ impl Inner {
             paused,
             vacate_until: None,
             look_at_names: Some(Instant::now()),
+            renewed: None,
         }
     }
 
@@ -242,6 +245,11 @@ impl Inner {
     fn is_full(&self, waited: Duration) -> bool {
         let settings = &self.settings;
         self.total + self.queue.logins() >= settings.most(settings.reserve(waited))
+    }
+
+    /// Why this login's connection is of no use any more.
+    fn outdated(&self, login: &Underway) -> Option<&'static str> {
+        self.renewed.filter(|(at, _)| login.began <= *at).map(|(_, why)| why)
     }
 
     /// A client that asked for this got a connection. One with a role serves nobody else when it has left.
@@ -668,7 +676,10 @@ impl Pool {
         self.custom_settings.refuse(&found.refused);
         let set = self.shared.vars.intern(found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str())));
         (server.vars, server.since) = (Arc::clone(&set), crate::proto::vars::now());
-        self.greeting.store(Some(set));
+        // A reload may have put another query in its place meanwhile.
+        if self.settings.load().connect_query == settings.connect_query {
+            self.greeting.store(Some(set));
+        }
         Ok(())
     }
 
@@ -692,14 +703,20 @@ impl Pool {
             let ServerShared { pid, tls, .. } = *server.shared;
             events::server_connected(&self.key.database, &self.key.user, pid, tls.is_some());
         }
-        {
+        let outdated = {
             let mut inner = self.lock();
             inner.queue.succeeded(login);
             inner.note_ordinary(login.startup.as_ref());
             inner.total += 1;
             inner.servers.push(Arc::clone(&server.shared));
+            inner.outdated(login)
+        };
+        match outdated {
+            Some(why) => drop(server.shared.close_when_free(why)),
+            None => {
+                self.remember_welcome(server.startup.as_ref().unwrap_or(&self.shared.none), &server.reported);
+            }
         }
-        self.remember_welcome(server.startup.as_ref().unwrap_or(&self.shared.none), &server.reported);
         self.give_young(self.lock(), server, Instant::now());
         self.launch_if_needed();
     }
@@ -720,7 +737,13 @@ impl Pool {
             inner
                 .ordinary
                 .take_if(|kept| login.startup.as_ref().is_some_and(|asked| Arc::ptr_eq(kept, asked)));
-            inner.queue.failed(login, &error, alive, longest)
+            if inner.outdated(login).is_some() {
+                // What it met says nothing of the next one.
+                inner.queue.end(login);
+                Failed::Pause(Duration::ZERO)
+            } else {
+                inner.queue.failed(login, &error, alive, longest)
+            }
         };
         self.changed.notify_waiters();
         match failed {
@@ -894,6 +917,7 @@ impl Pool {
 
     /// RECONNECT and its kin: connections close as they become free.
     pub fn reconnect(self: &Arc<Self>, why: &'static str) {
+        self.lock().renewed = Some((Instant::now(), why));
         self.forget_welcomes();
         self.retire(why, |_| true);
     }

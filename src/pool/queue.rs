@@ -57,7 +57,7 @@ impl Waiter {
 #[derive(Debug, Clone)]
 pub(super) struct Underway {
     pub(super) startup: Asked,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 /// Tries that failed in a row, why the last one did, and when the next one may be made.
@@ -221,7 +221,8 @@ impl Queue {
         login
     }
 
-    fn end(&mut self, ended: &Underway) {
+    /// It is not under way any more.
+    pub(super) fn end(&mut self, ended: &Underway) {
         let is_it = |login: &Underway| {
             login.began == ended.began && same(login.startup.as_ref(), ended.startup.as_ref())
         };
