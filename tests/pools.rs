@@ -520,6 +520,34 @@ fn a_common_limit_of_a_database_holds_and_idle_siblings_make_room() {
 }
 
 #[test]
+fn in_session_mode_who_asks_for_other_settings_is_not_passed_over_for_long() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "pool_mode = \"session\"\ndefault_pool_size = 1\nquery_wait_timeout = 10";
+    let proxy = Proxy::to(server, general, "", "");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let asks = |name: &str| {
+        let mut raw = Raw::connect(proxy.port());
+        raw.startup(3 << 16, &[("user", "postgres"), ("database", &database), ("application_name", name)]);
+        raw
+    };
+    let mut serve = |raw: &mut Raw, waiting: &str| {
+        raw.authenticate("postgres", "").unwrap_or_else(|error| panic!("{}", error.outline()));
+        until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", waiting)]);
+    };
+    let mut one = asks("one");
+    serve(&mut one, "0");
+    let mut other = asks("other");
+    std::thread::sleep(Duration::from_millis(500));
+    let mut again = asks("one");
+    std::thread::sleep(Duration::from_millis(100));
+    one.terminate();
+    serve(&mut other, "1");
+    other.terminate();
+    serve(&mut again, "0");
+}
+
+#[test]
 fn a_common_limit_of_a_user_holds_over_databases() {
     let server = Postgres::shared();
     let databases = [server.fresh_database(""), server.fresh_database("")];

@@ -417,6 +417,11 @@ impl Pool {
             drop(inner);
             return self.discard(server, "left in no state for another client");
         }
+        // In session mode what is free may be for none but those who came later.
+        if server.startup.is_some() && !inner.paused && inner.queue.is_owed_to_another(&server, now) {
+            drop(inner);
+            return self.discard(server, "made room for another");
+        }
         server.idle_since = now;
         while !inner.paused {
             let Some(waiter) = inner.queue.take_first(&server) else { break };

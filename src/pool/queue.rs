@@ -23,6 +23,9 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause while somebody waits. A try that takes as long holds up no other.
 const RETRY_WAITED_FOR: Duration = Duration::from_secs(1);
 
+/// Those who came so long after somebody are not served before: until then, because what becomes free may be for them alone.
+const PASSED_OVER: Duration = Duration::from_millis(200);
+
 /// What a login asks for; `None`: nothing, it is for whoever shares the connection.
 type Asked = Option<Arc<VarSet>>;
 
@@ -182,9 +185,26 @@ impl Queue {
         self.waiters.retain(|waiter| !waiter.is_gone());
     }
 
-    /// What the next login is to ask for: that of the first who has none under way, among those whose logins failed least
-    /// often, so that one whose settings make them hang is before nobody. `None`: no login is to be made now.
+    /// What the next login is to ask for. `None`: none is to be made now.
     pub(super) fn next_login(&self, now: Instant) -> Option<Asked> {
+        self.next_without(now).map(|waiter| waiter.startup.clone())
+    }
+
+    /// This connection is to make room: somebody whom it is not for waits, and came so long before the first whom it is for. Not for
+    /// one whose login failed: another may.
+    pub(super) fn is_owed_to_another(&self, server: &ServerConn, now: Instant) -> bool {
+        let is_owed = |next: &&Waiter| {
+            !self.is_in_trouble() && next.trouble.failures == 0 && !server.is_for(next.startup.as_ref())
+        };
+        let next = self.next_without(now).filter(is_owed);
+        let first = self.mate(server.startup.as_ref());
+        next.zip(first)
+            .is_some_and(|(next, first)| first.since.saturating_duration_since(next.since) >= PASSED_OVER)
+    }
+
+    /// The first who has no login under way, among those whose logins failed least often, so that one whose settings make them hang
+    /// is before nobody. `None`: no login is to be made now.
+    fn next_without(&self, now: Instant) -> Option<&Waiter> {
         let probing = |login: &Underway| now.saturating_duration_since(login.began) < RETRY_WAITED_FOR;
         let in_trouble = self.is_in_trouble();
         if in_trouble && (self.trouble.pauses(now) || self.logins.iter().any(probing)) {
@@ -211,7 +231,7 @@ impl Queue {
                 break;
             }
         }
-        best.map(|waiter| waiter.startup.clone())
+        best
     }
 
     /// A login that asks for this is under way from here on, until [`Queue::succeeded`] or [`Queue::failed`].
