@@ -1,5 +1,7 @@
 //! Pools: who gets a connection when, the limits, the timeouts, reload and drain.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support;
@@ -517,6 +519,30 @@ fn a_common_limit_of_a_database_holds_and_idle_siblings_make_room() {
     threads.into_iter().for_each(|thread| thread.join().expect("a client"));
     let held = format!("SELECT count(*) <= 2 FROM pg_stat_activity WHERE datname = '{database}'");
     server.wait_until("postgres", &held);
+}
+
+/// Who always has somebody waiting leaves no connection idle.
+#[test]
+fn a_pool_that_is_never_idle_leaves_some_of_a_common_limit_to_its_siblings() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let busy = role(server, &database, "busy");
+    let proxy = Proxy::to(server, "max_db_connections = 1\nquery_wait_timeout = 10", "", "");
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..5)
+        .map(|_| {
+            let (mut raw, done) = (login_as(&proxy, &busy, &database), Arc::clone(&done));
+            std::thread::spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    raw.rows("SELECT pg_sleep(0.05)");
+                }
+            })
+        })
+        .collect();
+    let mut raw = Raw::login(proxy.port(), &database);
+    assert_eq!(raw.value("SELECT 1").as_deref(), Some("1"));
+    done.store(true, Ordering::Relaxed);
+    clients.into_iter().for_each(|client| client.join().expect("a client"));
 }
 
 #[test]

@@ -223,6 +223,8 @@ struct Inner {
     look_at_names: Option<Instant>,
     /// When all connections were last to be replaced, and why. A login that began before is for what was then.
     renewed: Option<(Instant, &'static str)>,
+    /// The next connection that becomes free closes: a sibling has waited for its place under a common limit.
+    owes_one: bool,
 }
 
 impl Inner {
@@ -238,6 +240,7 @@ impl Inner {
             vacate_until: None,
             look_at_names: Some(Instant::now()),
             renewed: None,
+            owes_one: false,
         }
     }
 
@@ -312,6 +315,9 @@ const AT_HOME: u8 = 4;
 
 /// Welcomes remembered for one pool.
 const WELCOMES_MAX: usize = 64;
+
+/// So long does a pool wait for what its siblings leave of a common limit, before it is given a place of theirs.
+const SIBLING_WAITS: Duration = Duration::from_secs(1);
 
 /// As long as PostgreSQL waits for others to leave a database.
 const VACATE: Duration = Duration::from_secs(5);
@@ -417,6 +423,12 @@ impl Pool {
             drop(inner);
             return self.discard(server, "left in no state for another client");
         }
+        if std::mem::take(&mut inner.owes_one) {
+            drop(inner);
+            self.close(server, "made room for another");
+            self.shared.serve_siblings(&self.key);
+            return self.launch_if_needed();
+        }
         // In session mode what is free may be for none but those who came later.
         if server.startup.is_some() && !inner.paused && inner.queue.is_owed_to_another(&server, now) {
             drop(inner);
@@ -496,6 +508,9 @@ impl Pool {
                     if self.evict_unfit(inner) || (!full && self.evict_sibling(&settings)) {
                         continue;
                     }
+                    if !full && waited >= SIBLING_WAITS {
+                        self.ask_sibling(&settings);
+                    }
                     return;
                 }
                 inner.queue.begin(startup)
@@ -562,6 +577,25 @@ impl Pool {
         } else {
             self.shared.evict_idle(|key| key.user == self.key.user, &self.key)
         }
+    }
+
+    /// No connection of a sibling is idle: that which has most gives up the next one that becomes free, if it has more than this pool.
+    fn ask_sibling(&self, settings: &Settings) {
+        let most = self.size() + 1;
+        let of_database = Self::full(&self.db_count, settings.max_db_connections);
+        let shares = |key: &PoolKey| match of_database {
+            true => key.database == self.key.database,
+            false => key.user == self.key.user,
+        };
+        if let Some(sibling) = self.shared.largest(shares, &self.key).filter(|pool| pool.size() >= most) {
+            sibling.lock().owes_one = true;
+        }
+    }
+
+    /// Of the common limits, what it takes.
+    fn size(&self) -> usize {
+        let inner = self.lock();
+        inner.total + inner.queue.logins()
     }
 
     /// A sibling has a connection to spare under a common limit.
@@ -823,6 +857,7 @@ impl Pool {
         let shared = &server.shared;
         let inner = self.lock();
         inner.paused
+            || inner.owes_one
             || !inner.queue.is_empty()
             || shared.close_needed.load(Ordering::Relaxed)
             || shared.role_doubted.load(Ordering::Relaxed)

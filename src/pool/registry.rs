@@ -108,6 +108,15 @@ impl Shared {
         };
         pools.iter().any(|pool| pool.evict_one_idle())
     }
+
+    /// That with most connections of the pools that share a limit with `not`.
+    pub(super) fn largest(&self, shares: impl Fn(&PoolKey) -> bool, not: &PoolKey) -> Option<Arc<Pool>> {
+        let pools: Vec<Arc<Pool>> = {
+            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            pools.values().filter(|p| p.key != *not && shares(&p.key)).cloned().collect()
+        };
+        pools.into_iter().max_by_key(|pool| pool.size())
+    }
 }
 
 /// What the console said about whole databases; also for pools that are not there yet.
