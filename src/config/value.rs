@@ -136,6 +136,12 @@ fn text_of(raw: &Raw) -> Option<Cow<'_, str>> {
     }
 }
 
+/// The number; `None` also where a zero leads: PgBouncer reads that one as octal, and would listen on another port.
+fn decimal(text: &str) -> Option<i64> {
+    let octal = text.len() > 1 && text.trim_start_matches(['+', '-']).starts_with('0');
+    text.parse().ok().filter(|_| !octal)
+}
+
 /// A whole number within bounds (both included).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Count<T>(pub(super) T, pub(super) T);
@@ -151,7 +157,7 @@ where
     fn read(&self, raw: &Raw, _: &Path) -> Option<T> {
         let number = match raw {
             Raw::Whole(n) => *n,
-            Raw::Text(text) => text.trim().parse().ok()?,
+            Raw::Text(text) => decimal(text.trim())?,
             _ => return None,
         };
         T::try_from(number).ok().filter(|n| *n >= self.0 && *n <= self.1)

@@ -17,7 +17,7 @@ use crate::proto::prepared::ServerNames;
 use crate::server::{Reported, ServerConn, ServerShared, report};
 use crate::settings::PoolMode;
 use crate::wire::frame::{HEADER_BYTES, Header, header};
-use crate::wire::{TransactionStatus, backend as b};
+use crate::wire::{DecodeError, TransactionStatus, backend as b};
 
 /// Hot path. Backend messages from the server's input to the client's output.
 pub(super) fn pump_down(server: &mut ServerConn, state: &mut State, client: &mut Conn) -> Result<(), Fault> {
@@ -57,7 +57,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                 return Ok(());
             }
         }
-        let Some(head) = header(walk.at.rest(), state.bounds.message_max).map_err(violation)? else {
+        let Some(head) = header(walk.at.rest(), state.bounds.message_max).map_err(unbounded)? else {
             return Ok(());
         };
         let frame = walk.at.frame(head);
@@ -174,6 +174,15 @@ fn too_long() -> Fault {
 #[cold]
 fn violation(why: impl Display) -> Fault {
     Fault::ServerViolation(why.to_string())
+}
+
+/// A header that is none, or is that of more than a message may have.
+#[cold]
+fn unbounded(why: DecodeError) -> Fault {
+    match why {
+        DecodeError::LengthTooLarge { .. } => violation(format_args!("{why} (max_packet_size)")),
+        why => violation(why),
+    }
 }
 
 /// What comes while nothing is asked: does the server say that it goes?

@@ -214,6 +214,7 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("pool_mode = \"trasaction\"", "pool_mode", "expected one of session, transaction, statement"),
         ("default_pool_size = -1", "default_pool_size", "expected a whole number from 0 to 1000000"),
         ("max_client_conn = 0", "max_client_conn", "expected a whole number from 1 to"),
+        ("listen_port = \"06432\"", "listen_port", "expected a whole number from 1 to"),
         ("query_timeout = \"5 parsecs\"", "query_timeout", "seconds, or a text such as"),
         ("query_timeout = -1", "query_timeout", "a time from 0s"),
         ("query_timeout = nan", "query_timeout", "a time from 0s"),
