@@ -239,25 +239,53 @@ pub struct Lexing {
     pub encoding_safe: bool,
     /// The byte of `İ` in the server's encoding, where the server may fold it to `i`: [`dotted_i`].
     pub dotted_i: Option<u8>,
+    /// Two characters of the client's encoding may be one of the server's: [`may_merge`], of either.
+    pub merges: Merges,
+}
+
+/// Whose encoding it is that [`may_merge`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Merges {
+    client: bool,
+    server: bool,
 }
 
 impl Lexing {
     /// As long as the server reports nothing: an encoding that is not named is not safe.
-    pub const UNTOLD: Self = Self { std_strings: true, encoding_safe: false, dotted_i: Some(0xdd) };
+    pub const UNTOLD: Self = Self {
+        std_strings: true,
+        encoding_safe: false,
+        dotted_i: Some(0xdd),
+        merges: Merges { client: true, server: true },
+    };
     /// Nothing is said for sure.
     pub const UNSURE: Self = Self { std_strings: false, ..Self::UNTOLD };
     /// As most sessions have it.
-    pub const PLAIN: Self = Self { std_strings: true, encoding_safe: true, dotted_i: None };
+    pub const PLAIN: Self = Self {
+        std_strings: true,
+        encoding_safe: true,
+        dotted_i: None,
+        merges: Merges { client: false, server: false },
+    };
 
     /// The server reports a setting. False: it says nothing of this.
     pub fn hear(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"standard_conforming_strings" => self.std_strings = value != b"off",
-            b"client_encoding" => self.encoding_safe = encoding_is_safe(value),
-            b"server_encoding" => self.dotted_i = dotted_i(value),
+            b"client_encoding" => {
+                (self.encoding_safe, self.merges.client) = (encoding_is_safe(value), may_merge(value));
+            }
+            b"server_encoding" => {
+                (self.dotted_i, self.merges.server) = (dotted_i(value), may_merge(value));
+            }
             _ => return false,
         }
         true
+    }
+
+    /// A dollar quote that seems to go on may have ended: the server compares tags when it has converted the text.
+    pub fn may_end_early(self, text: &[u8]) -> bool {
+        (self.merges.client || self.merges.server) && scan::has_tag_beyond_ascii(text)
     }
 
     /// A word outside quotes holds the letter that the server may fold to `i`: to the server it is another word.
@@ -533,9 +561,7 @@ pub fn judge_long_query(rules: &Rules, bytes: usize) -> Verdict {
 /// No byte of a multibyte character is below 0x80 in this client encoding, as ParameterStatus or a startup
 /// packet names it. An encoding that is not known is not safe.
 pub fn encoding_is_safe(name: &[u8]) -> bool {
-    // As the server does: letters and digits only, in lower case.
-    let name: Vec<u8> =
-        name.iter().filter(|b| b.is_ascii_alphanumeric()).take(32).map(u8::to_ascii_lowercase).collect();
+    let name = alphanumeric(name);
     let begins = |prefixes: &[&[u8]]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let is = |names: &[&[u8]]| names.contains(&name.as_slice());
     is(&[
@@ -552,6 +578,20 @@ pub fn encoding_is_safe(name: &[u8]) -> bool {
     ]) || is(&[b"eucjp", b"eucjis2004", b"euccn", b"euckr", b"euctw", b"tcvn5712", b"vscii", b"abc"])
         || begins(&[b"latin", b"iso8859", b"win12", b"windows12"])
         || is(&[b"win866", b"win874", b"windows866", b"windows874"])
+}
+
+/// Two of its characters, or forms of one, may be one in another encoding, or two of another's one in it: EUC_JP has the Roman numbers
+/// twice, which UTF8 has once, and makes one bar of U+00A6 and U+FFE4; two letters of WIN1251 are one in WIN866. Of the encodings
+/// of PostgreSQL that are safe otherwise no others of single bytes do that, nor UTF8 with those.
+fn may_merge(name: &[u8]) -> bool {
+    let name = alphanumeric(name);
+    let is_win866 = [&b"win866"[..], b"windows866", b"alt"].contains(&name.as_slice());
+    !encoding_is_safe(&name) || name.starts_with(b"euc") || name == b"muleinternal" || is_win866
+}
+
+/// As the server compares names of encodings: letters and digits only, in lower case.
+fn alphanumeric(name: &[u8]) -> Vec<u8> {
+    name.iter().filter(|b| b.is_ascii_alphanumeric()).take(32).map(u8::to_ascii_lowercase).collect()
 }
 
 /// The only character beyond ASCII that an encoding of single bytes has and whose lower case is ASCII.
@@ -674,6 +714,7 @@ fn not_control(kind: Kind) -> Rejection {
 enum Hazard {
     Strings,
     Encoding,
+    Tag,
     Folding,
 }
 
@@ -683,6 +724,9 @@ fn hazard(text: &[u8], lexing: Lexing) -> Option<Hazard> {
     }
     if !lexing.encoding_safe && !text.is_ascii() {
         return Some(Hazard::Encoding);
+    }
+    if lexing.may_end_early(text) {
+        return Some(Hazard::Tag);
     }
     lexing.may_fold(text).then_some(Hazard::Folding)
 }
@@ -700,6 +744,13 @@ impl Hazard {
                 rules.1,
                 format!("characters beyond ASCII in a client_encoding that hides ASCII bytes: {setting}"),
                 hint.1,
+            ),
+            Self::Tag => Rejection::new(
+                rules.1,
+                format!(
+                    "characters beyond ASCII in the tag of a dollar quote, which client_encoding and server_encoding may make those of another: {setting}"
+                ),
+                "Give the dollar quote a tag of ASCII, or none.",
             ),
             Self::Folding => Rejection::new(
                 rules.1,

@@ -1024,6 +1024,31 @@ fn client_encodings_that_hide_ascii() {
     }
 }
 
+/// In EUC_JP the Roman number one has two forms, which are one character to a server of UTF8: it ends the first quote with the second tag.
+#[test]
+fn tags_of_dollar_quotes_that_the_server_makes_one_hide_nothing() {
+    let text = b"SELECT $\xad\xb5$a$\x8f\xf3\xfd$, nextval('s'), $\x8f\xf3\xfd$b$\xad\xb5$";
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
+        let parameters = [("user", "postgres"), ("database", &*database), ("client_encoding", "EUC_JP")];
+        let mut raw =
+            Raw::login_as(proxy.port(), &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+        let mut out = Vec::new();
+        f::put_query(&mut out, text);
+        f::put_parse(&mut out, b"", text, &[]);
+        bind_execute(&mut out, "");
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        for _ in 0..2 {
+            let answer = raw.read_until_ready();
+            let error = error_in(&answer);
+            assert_eq!(error.sqlstate(), "42501", "{}", error.outline());
+            assert!(error.field(b'M').contains("tag of a dollar quote"), "{}", error.outline());
+        }
+        assert_eq!(sequence_of(&database), "f", "{mode}");
+    }
+}
+
 #[test]
 fn what_backslash_quote_says_changes_no_reading() {
     // It only makes the server refuse \' in E'': where it passes it means the same.

@@ -1311,6 +1311,45 @@ fn nothing_is_hidden_where_a_backslash_is_half_of_a_character() {
     }
 }
 
+/// Two forms of one character in EUC_JP, and two characters that are one there: as tags they are the same to the server.
+#[test]
+fn nothing_is_hidden_between_dollar_quotes_whose_tags_the_server_makes_one() {
+    let euc_jp = ("", "EUC_JP", [&b"\xad\xb5"[..], b"\x8f\xf3\xfd"]);
+    let utf8 = (
+        " ENCODING 'EUC_JP' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
+        "UTF8",
+        ["\u{a6}", "\u{ffe4}"].map(str::as_bytes),
+    );
+    for (of, encoding, [one, other_form]) in [euc_jp, utf8] {
+        let (server, proxy, database) = one_connection("");
+        let database = if of.is_empty() {
+            database
+        } else {
+            let own = format!("{database}_eucjp");
+            Raw::login(server.port(), &database).rows(&format!("CREATE DATABASE {own}{of}"));
+            own
+        };
+        let mut a = with(&proxy, &database, &[("client_encoding", encoding)]);
+        let mut other = Raw::login(proxy.port(), &database);
+        let tagged = |tag: &[u8], body: &[u8]| [b"$", tag, b"$", body, b"$", tag, b"$"].concat();
+        let hidden = |hidden: &str| {
+            let inner =
+                [b"$", other_form, b"$; ", hidden.as_bytes(), b"; SELECT $", other_form, b"$"].concat();
+            [b"SELECT ".to_vec(), tagged(one, &inner)].concat()
+        };
+        send_all(&mut a, &[&hidden("SET work_mem = '3MB'; SET ROLE pg_monitor")]);
+        let look = "SELECT current_setting('work_mem') || current_user";
+        assert_eq!(other.value(look).as_deref(), Some("4MBpostgres"), "{encoding}");
+        // The one that set it has it.
+        assert_eq!(a.value(look).as_deref(), Some("3MBpg_monitor"), "{encoding}");
+        a.rows("RESET ROLE");
+        send_all(&mut a, &[&hidden("SELECT pg_advisory_lock(1)")]);
+        a.terminate();
+        let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+        assert_eq!(other.value(locks).as_deref(), Some("0"), "{encoding}");
+    }
+}
+
 #[test]
 fn nothing_is_hidden_behind_a_setting_of_one_transaction_that_is_not_answered_yet() {
     let trick = |hidden: &str| format!(r"SELECT '\', $$ ', {hidden}, 1 -- $$").into_bytes();

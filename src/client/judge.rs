@@ -20,6 +20,7 @@ use crate::proto::prepared::{Statement, told_apart};
 use crate::server::{Reported, ServerConn};
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects, is_read_plainly, unread};
+use crate::sql::scan::has_tag_beyond_ascii;
 
 thread_local! {
     static READINGS: RefCell<Readings> = RefCell::default();
@@ -180,6 +181,7 @@ impl State {
         let Reading { in_doubt, lexing, .. } = self.reading;
         (in_doubt && !is_read_plainly(text))
             || (!lexing.encoding_safe && !text.is_ascii())
+            || lexing.may_end_early(text)
             || lexing.may_fold(text)
     }
 
@@ -204,12 +206,17 @@ impl State {
     ) -> Effects {
         let Reading { in_doubt, was_odd, .. } = self.reading;
         let is_as_it_was = || !was_odd && (!in_doubt || self.is_here(name, statement, server));
-        if statement.is_read_plainly || is_as_it_was() {
+        if statement.is_read_plainly {
             return statement.effects;
         }
         let text = &statement.query;
+        // Whether its tags are others depends on an encoding that may have been another one when it was prepared.
+        let is_tagged = has_tag_beyond_ascii(text);
+        if !is_tagged && is_as_it_was() {
+            return statement.effects;
+        }
         let either = effects(text, true).union(effects(text, false)).union(statement.effects);
-        let misread = self.may_misread(text) || (was_odd && !text.is_ascii());
+        let misread = is_tagged || self.may_misread(text) || (was_odd && !text.is_ascii());
         if misread { either.union(unread(text)) } else { either }
     }
 

@@ -186,6 +186,11 @@ fn each_text_at_each_level() {
 
 #[test]
 fn hazards_of_the_session() {
+    let (mut eucjp, mut eucjp_server, mut win866_server) = (SAFE, SAFE, SAFE);
+    assert!(win866_server.hear(b"client_encoding", b"WIN1251"));
+    assert!(win866_server.hear(b"server_encoding", b"WIN866"));
+    assert!(eucjp.hear(b"client_encoding", b"EUC_JP"));
+    assert!(eucjp_server.hear(b"server_encoding", b"EUC_JP"));
     let table: &[(&[u8], Lexing, &str, &str)] = &[
         // Folding needs no lexing, so `single` lets the server say.
         (b"SET a = 'b\\'; DROP TABLE t; --'", STRINGS_OFF, OK, STRINGS),
@@ -206,6 +211,23 @@ fn hazards_of_the_session() {
         (b"SELECT 1; SELECT 2", SJIS, MANY, KIND),
         (b"SET a = '\x95\\'", BOTH, OK, STRINGS),
         (b"COMMIT", BOTH, OK, OK),
+        // Two forms of one character: to the server the first quote ends where the second begins.
+        (
+            b"SET a = $\xad\xb5$b$\x8f\xf3\xfd$; DROP TABLE t; SET a = $\x8f\xf3\xfd$b$\xad\xb5$",
+            eucjp,
+            OK,
+            ENCODING,
+        ),
+        (
+            "SET a = $\u{a6}$b$\u{ffe4}$; DROP TABLE t; SET a = $\u{ffe4}$b$\u{a6}$".as_bytes(),
+            eucjp_server,
+            OK,
+            ENCODING,
+        ),
+        (b"SET a = $\xad\xb5$b$\xad\xb5$", eucjp, OK, ENCODING),
+        (b"SET a = $\xb4$b$\xed$; DROP TABLE t; SET a = $\xed$b$\xb4$", win866_server, OK, ENCODING),
+        (b"SET a = $b$ \xad\xb5 $b$", eucjp, OK, OK),
+        ("SET a = $é$b$é$".as_bytes(), SAFE, OK, OK),
     ];
     for (text, lexing, single, control) in table {
         let shown = String::from_utf8_lossy(text);
@@ -655,7 +677,7 @@ mod properties {
         #[test]
         fn never_panics(text in prop::collection::vec(any::<u8>(), 0..200), std_strings: bool, encoding_safe: bool) {
             for level in [SimpleQuery::Single, SimpleQuery::Control, SimpleQuery::Deny] {
-                verdict(&rules(level), &text, Lexing { std_strings, encoding_safe, dotted_i: Some(0xdd) });
+                verdict(&rules(level), &text, Lexing { std_strings, encoding_safe, ..Lexing::UNTOLD });
             }
         }
 

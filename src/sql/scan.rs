@@ -384,6 +384,17 @@ pub(super) fn dollar(text: &[u8], start: usize) -> Option<(Kind, usize)> {
     memchr::memmem::find(&text[body..], tag).map(|n| (Kind::DollarString, body + n + tag.len()))
 }
 
+/// Somewhere stands what is the tag of a dollar quote, or would be one if quotes began and ended elsewhere, and is not ASCII alone.
+pub fn has_tag_beyond_ascii(text: &[u8]) -> bool {
+    !text.is_ascii()
+        && memchr::memchr_iter(b'$', text).any(|at| {
+            let rest = &text[at + 1..];
+            // A word may hold a `$`, a tag may not.
+            let end = rest.iter().position(|&b| b == b'$' || !is_word(b)).unwrap_or(rest.len());
+            rest.get(end) == Some(&b'$') && !rest[..end].is_ascii()
+        })
+}
+
 fn colon(text: &[u8], start: usize) -> (Kind, usize) {
     match text.get(start + 1) {
         Some(b':' | b'=') => (Kind::Operator, start + 2),

@@ -94,7 +94,15 @@ fn what_cannot_be_read_is_refused_with_a_rule_of_its_own() {
     let sjis = Lexing { encoding_safe: false, ..SAFE };
     let mut latin5 = SAFE;
     assert!(latin5.hear(b"server_encoding", b"LATIN5"));
+    let mut eucjp = SAFE;
+    assert!(eucjp.hear(b"client_encoding", b"EUC_JP"));
     let table: &[(&[u8], Lexing, &str)] = &[
+        (
+            b"SELECT $\xad\xb5$ $\x8f\xf3\xfd$, nextval('s'), $\x8f\xf3\xfd$ $\xad\xb5$",
+            eucjp,
+            "text/client_encoding",
+        ),
+        (b"SELECT '\xad\xb5', $1, $a$ \xad\xb5 $a$, '$\xad\xb5 $'", eucjp, "pass"),
         ("SELECT txİd_current()".as_bytes(), latin5, "text/client_encoding"),
         ("SELECT 1 AS \"a\"; SET transactİon_read_only = off".as_bytes(), latin5, "text/client_encoding"),
         (b"EXECUTE pgslu\xddce_8", latin5, "text/client_encoding"),
