@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 pub use peers::{Peers, Way, onward};
 
-use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX};
+use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX, PROCESS_IDS_OURS};
 use crate::net::stream::Peer;
 use crate::pool::PoolKey;
 use crate::server::{ServerShared, next_id};
@@ -451,11 +451,17 @@ impl Default for Registry {
     }
 }
 
+/// `number` as a process id that no process has. Applications end and cancel by SQL what runs under the one that they were
+/// told (`pg_terminate_backend()`): that must not be a server connection of somebody else's.
+const fn no_process(number: u32) -> i32 {
+    (number % PROCESS_IDS_OURS + PROCESS_IDS_OURS) as i32
+}
+
 impl Registry {
     /// A client logged in.
     pub fn enter(&self, new: NewClient) -> Arc<ClientShared> {
         let id = next_id();
-        let own = new.pid.unwrap_or((id & 0x7fff_ffff) as i32);
+        let own = new.pid.unwrap_or(no_process(id as u32));
         let mut bytes = Zeroizing::new(vec![0; new.key_bytes]);
         let mut clients = lock(&self.clients);
         let (pid, key) = loop {
@@ -586,6 +592,13 @@ mod tests {
     fn seen(client: &ClientShared, seconds: u64) -> (ClientState, u64, u64) {
         let (state, age, xact) = client.watch(client.connected + Duration::from_secs(seconds));
         (state, age.as_secs(), xact.as_secs())
+    }
+
+    #[test]
+    fn a_process_id_of_ours_is_no_processs() {
+        let told = [0, 1, 32_768, 4_194_304, PROCESS_IDS_OURS, u32::MAX].map(no_process);
+        assert!(told.iter().all(|pid| *pid >= 0x4000_0000), "{told:?}");
+        assert!(client().pid >= 0x4000_0000);
     }
 
     #[test]

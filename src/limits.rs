@@ -4,6 +4,10 @@
 /// Longest startup packet: PostgreSQL's own `MAX_STARTUP_PACKET_LENGTH`, and the length word (bytes).
 pub const STARTUP_BYTES_MAX: usize = 10_004;
 
+/// From here on, up to twice that, are the process ids that pgsluice tells clients where they are not a server's: far above those
+/// that systems give (Linux has 2²² at most), and no negative ones.
+pub const PROCESS_IDS_OURS: u32 = 1 << 30;
+
 /// Longest message PostgreSQL itself takes or sends (bytes, length word included): just below 1 GiB.
 pub const MESSAGE_BYTES_MAX: usize = 0x3fff_ffff;
 

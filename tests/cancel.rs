@@ -50,6 +50,20 @@ fn a_statement_is_cancelled_in_every_mode() {
 }
 
 #[test]
+fn the_process_id_that_a_client_was_told_is_nobody_elses() {
+    let server = Postgres::shared();
+    for general in ["pool_mode = \"transaction\"", "pool_mode = \"statement\"", "peer_id = 1"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, general, "", "");
+        let mut raw = Raw::login(proxy.port(), &database);
+        // Linux gives none above this.
+        assert!(raw.pid > 4_194_304, "{general}: {}", raw.pid);
+        let ended = format!("SELECT pg_terminate_backend({})", raw.pid);
+        assert_eq!(raw.value(&ended).as_deref(), Some("f"), "{general}");
+    }
+}
+
+#[test]
 fn the_log_tells_of_a_cancel_request_that_the_server_does_not_take() {
     let server = Postgres::shared();
     let database = server.fresh_database("");

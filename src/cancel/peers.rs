@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `i` is the peer's id, lower byte first; of `h` the two lowest bits say how often the request may still be passed on;
-//! all the rest is random (45 bits in 3.0, so the process id is none there).
+//! all the rest is random (44 bits in 3.0, so the process id is none there, nor any process').
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::no_process;
 use crate::limits::CANCELS_MAX;
 use crate::net::{Connector, Keepalive};
 use crate::server::connect;
@@ -46,7 +47,7 @@ pub(super) fn mark(peer_id: u16, pid: i32, key: &mut [u8]) -> i32 {
         _ => {
             let [first, .., last] = rand::random::<[u8; 4]>();
             // Some clients take a negative one for an error.
-            i32::from_be_bytes([first & 0x7f, low, high, last])
+            no_process(u32::from_be_bytes([first, low, high, last]))
         }
     }
 }
@@ -186,6 +187,7 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::PROCESS_IDS_OURS;
     use proptest::prelude::*;
 
     proptest! {
@@ -196,7 +198,8 @@ mod tests {
             mut key in prop_oneof![proptest::collection::vec(any::<u8>(), 4), proptest::collection::vec(any::<u8>(), 5..=256)],
         ) {
             let pid = mark(peer_id, own, &mut key);
-            prop_assert!(pid >= 0 && (key.len() == SHORT || pid == own));
+            let its_own = pid == own && key.len() != SHORT;
+            prop_assert!(its_own || pid.cast_unsigned() >= PROCESS_IDS_OURS && pid > 0);
             let told = CancelKey::from(key.as_slice());
             let mut passed_on = told.clone();
             for _ in 0..3 {
