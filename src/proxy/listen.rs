@@ -36,7 +36,6 @@ enum Socket {
 pub(super) struct Listeners {
     /// With the name that the log says.
     all: Vec<(Socket, String, Heir)>,
-    addrs: Vec<SocketAddr>,
     paths: Vec<PathBuf>,
 }
 
@@ -75,7 +74,6 @@ impl Listeners {
     }
 
     fn add_tcp(&mut self, addr: SocketAddr, listener: TcpListener, heir: Heir) {
-        self.addrs.push(addr);
         self.all.push((Socket::Tcp(listener), addr.to_string(), heir));
     }
 
@@ -106,8 +104,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Begins to let clients in. The addresses, and the files of sockets that were bound here, come back.
-    pub(super) fn accept(self, proxy: &Arc<Proxy>) -> (Vec<SocketAddr>, Vec<PathBuf>) {
+    /// Begins to let clients in. The files of sockets that were bound here come back.
+    pub(super) fn accept(self, proxy: &Arc<Proxy>) -> Vec<PathBuf> {
         for (socket, name, heir) in self.all {
             events::listening(&name);
             let proxy = Arc::clone(proxy);
@@ -116,7 +114,7 @@ impl Listeners {
                 Socket::Unix(listener) => tokio::spawn(proxy.accept_unix(listener, heir)),
             };
         }
-        (self.addrs, self.paths)
+        self.paths
     }
 }
 

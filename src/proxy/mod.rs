@@ -59,10 +59,8 @@ use crate::wire::startup::{Replication, Startup};
 use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
-use stop::{Awaited, Signals, Stopping};
+use stop::{Awaited, Running, Signals, Stopping};
 use workers::{Counted, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
-
-pub use stop::Running;
 
 /// The databases that are the console.
 pub const CONSOLES: [&str; 2] = ["pgsluice", "pgbouncer"];
@@ -140,7 +138,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
     let tls = Acceptor::new(&general.client_tls).map_err(|e| ServeError(e.to_string()))?;
     let server_tls = Connector::new(&general.server_tls).map_err(|e| ServeError(e.to_string()))?;
     let peers = Peers::new(&settings, server_tls.clone());
-    let (workers, threads) = start_workers(&general)?;
+    let workers = start_workers(&general)?;
     let pools = Pools::default();
     let audit = Sink::open(general.audit_file.as_deref())
         .and_then(Audit::start)
@@ -185,8 +183,8 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
     // Last: who is let in finds everything there.
-    let (addrs, sockets) = listeners.accept(&proxy);
-    Ok(Running::new(proxy, addrs, threads, sockets))
+    let sockets = listeners.accept(&proxy);
+    Ok(Running { proxy, sockets })
 }
 
 /// Another process would not be found by its pidfile any more. Those that follow each other on a port may share one, which names

@@ -1,6 +1,5 @@
 //! The end of the process: signals, draining, SHUTDOWN. Never: how a session ends (it is told, and does it itself).
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -223,26 +222,13 @@ impl Signals {
 
 /// A started proxy: listeners are open.
 #[derive(Debug)]
-pub struct Running {
-    /// What runs.
-    pub proxy: Arc<Proxy>,
-    /// The TCP addresses that were bound.
-    pub addrs: Vec<SocketAddr>,
-    threads: Vec<std::thread::JoinHandle<()>>,
-    sockets: Vec<PathBuf>,
+pub(super) struct Running {
+    pub(super) proxy: Arc<Proxy>,
+    /// Files of sockets that were bound here.
+    pub(super) sockets: Vec<PathBuf>,
 }
 
 impl Running {
-    /// What [`super::start`] opened.
-    pub(super) fn new(
-        proxy: Arc<Proxy>,
-        addrs: Vec<SocketAddr>,
-        threads: Vec<std::thread::JoinHandle<()>>,
-        sockets: Vec<PathBuf>,
-    ) -> Self {
-        Self { proxy, addrs, threads, sockets }
-    }
-
     /// Runs until it is told to stop: SIGTERM and SIGINT drain after `shutdown_grace` and within `shutdown_timeout`, a
     /// second one or SIGQUIT ends at once; SIGHUP reloads; SIGUSR1 and SIGUSR2 pause and resume all databases.
     pub(super) async fn until_stopped(self, signals: Signals) {
@@ -266,8 +252,8 @@ impl Running {
         self.end();
     }
 
-    /// Removes what the process leaves in the file system. Threads end with the process.
-    pub fn end(self) {
+    /// Removes what the process leaves in the file system.
+    fn end(self) {
         self.proxy.cx.learner.flush();
         for path in &self.sockets {
             let _ = std::fs::remove_file(path);
@@ -277,7 +263,6 @@ impl Running {
         }
         // What could not be written in time is lost, as with any event that meets a slow disk.
         let _ = self.proxy.cx.audit.flush(AUDIT_LAST_LINES);
-        drop(self.threads);
     }
 }
 

@@ -80,30 +80,26 @@ fn files_needed(settings: &Settings) -> usize {
     all.saturating_add(OTHER_FILES)
 }
 
-pub(super) fn start_workers(
-    general: &General,
-) -> Result<(Vec<Worker>, Vec<std::thread::JoinHandle<()>>), ServeError> {
+/// Their threads end with the process.
+pub(super) fn start_workers(general: &General) -> Result<Vec<Worker>, ServeError> {
     let count = match general.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2),
         n => n,
     };
     let mut workers = Vec::new();
-    let mut threads = Vec::new();
     for id in 0..count {
         let runtime = runtime().map_err(|e| ServeError(format!("cannot start a runtime: {e}")))?;
         let handle = runtime.handle().clone();
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name(format!("pgsluice-{id}"))
             .spawn(move || {
                 registry::set_current_worker(id);
-                // Ends with the process, or when the last handle tells it to.
                 runtime.block_on(std::future::pending::<()>());
             })
             .map_err(|e| ServeError(format!("cannot start worker {id}: {e}")))?;
         workers.push(Worker { handle, clients: Arc::new(AtomicUsize::new(0)) });
-        threads.push(thread);
     }
-    Ok((workers, threads))
+    Ok(workers)
 }
 
 impl Proxy {
