@@ -3,7 +3,7 @@
 #![allow(missing_docs, unreachable_pub)]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use pgsluice::coalesce::batch::{Batch, Caps};
+use pgsluice::coalesce::batch::Batch;
 use pgsluice::coalesce::catalog::{self, Table};
 use pgsluice::coalesce::plan::{InsertPlan, plan_literals, plan_params};
 use pgsluice::coalesce::rows::{encode_literals, encode_params, format_of};
@@ -131,9 +131,9 @@ fn escape(c: &mut Criterion) {
 fn batches(c: &mut Criterion) {
     let row = [b'x'; 120];
     let full = || {
-        let mut batch = Batch::new(CopyFormat::Text, Caps { rows: 1000, bytes: 1 << 20 });
+        let mut batch = Batch::new(CopyFormat::Text);
         for _ in 0..1000 {
-            batch.push_unit(&row, 1);
+            batch.push(&row, 1);
         }
         batch
     };

@@ -1,7 +1,7 @@
 //! What the catalogue query, the plans and the rows say of real tables, held against PostgreSQL itself.
 
 use crate::support;
-use pgsluice::coalesce::batch::{self, Batch, Caps, put_copy};
+use pgsluice::coalesce::batch::{self, Batch, put_copy};
 use pgsluice::coalesce::catalog::{self, Reason, Table};
 use pgsluice::coalesce::plan::{InsertPlan, plan_literals, plan_literals_together};
 use pgsluice::coalesce::rows::encode_literals;
@@ -13,8 +13,6 @@ use pgsluice::wire::backend::{self, ErrorFields};
 use pgsluice::wire::copy::CopyFormat;
 use pgsluice::wire::frontend;
 use support::{Message, Postgres, Raw, outline};
-
-const CAPS: Caps = Caps { rows: 1000, bytes: 1 << 20 };
 
 /// Asks for a table in that session.
 fn ask(raw: &mut Raw, schema: Option<&str>, table: &str) -> Result<Table, Reason> {
@@ -86,8 +84,8 @@ fn one_row(plan: &InsertPlan, values: &[i32]) -> Batch {
     }
     let mut row = Vec::new();
     encode_literals(plan, &text, &items, &mut row).expect("row");
-    let mut batch = Batch::new(CopyFormat::Text, CAPS);
-    batch.push_unit(&row, 1).expect("room");
+    let mut batch = Batch::new(CopyFormat::Text);
+    batch.push(&row, 1);
     batch
 }
 
@@ -695,9 +693,9 @@ fn a_failed_copy_points_at_the_guilty_line() {
     let mut raw = Raw::login(server.port(), &database);
     let plan = plan(&mut raw, name, &["a", "b"], &classes("ii")).expect("plan");
     for (bad, why) in [(100, "23514"), (2, "23505")] {
-        let mut batch = Batch::new(CopyFormat::Text, CAPS);
+        let mut batch = Batch::new(CopyFormat::Text);
         for a in [1, 2, 3, bad, 5] {
-            batch.push_unit(one_row(&plan, &[a, 0]).bytes(), 1).expect("room");
+            batch.push(one_row(&plan, &[a, 0]).bytes(), 1);
         }
         let messages = flush(&mut raw, &plan, &batch);
         let failed = error(&messages).expect("an error");

@@ -8,13 +8,11 @@ use pgsluice::coalesce::catalog::{decode_sentinel, sentinel_sql};
 use pgsluice::wire::copy::{self, CopyFormat};
 use pgsluice::wire::frontend::{self, put_empty};
 
-use pgsluice::coalesce::batch::{Batch, Caps, put_copy};
+use pgsluice::coalesce::batch::{Batch, put_copy};
 
 use crate::common::middle;
 use crate::lab::{ASYNC, Lab, SYNC};
 use crate::line::{Line, put_run};
-
-const NO_CAPS: Caps = Caps { rows: usize::MAX, bytes: usize::MAX };
 
 /// INSERTs a transaction and the seed's rows per second; the same for rows of a COPY.
 const SEED_6_INSERT: [(usize, u32); 6] =
@@ -84,9 +82,9 @@ pub fn copytest(lab: &Lab) -> String {
         let pipeline = ended(one.repeat(rows));
         let pipelined = figure(1_000, &mut || rate(time, rows, || drop(direct.run(&pipeline, 1))));
         let poured = figure(1_000, &mut || rate(time, rows, || drop(through.run(&pipeline, 1))));
-        let mut batch = Batch::new(CopyFormat::Text, NO_CAPS);
+        let mut batch = Batch::new(CopyFormat::Text);
         for _ in 0..rows {
-            batch.push_unit(b"a name of some length\t1\t2\t3\n", 1);
+            batch.push(b"a name of some length\t1\t2\t3\n", 1);
         }
         let mut bytes = Vec::new();
         frontend::put_query(&mut bytes, b"COPY copytest (name, thread, block, num) FROM STDIN");
@@ -291,7 +289,7 @@ fn flush(plan: Plan, width: usize, rows: usize, guard: &[u8]) -> (Vec<u8>, usize
     let number = b"1234567";
     let text = vec![b'x'; width - number.len()];
     let mut out = Vec::new();
-    let mut batch = Batch::new(CopyFormat::Text, NO_CAPS);
+    let mut batch = Batch::new(CopyFormat::Text);
     let mut row = Vec::new();
     match plan {
         Plan::Singly | Plan::Pipelined => {
@@ -314,7 +312,7 @@ fn flush(plan: Plan, width: usize, rows: usize, guard: &[u8]) -> (Vec<u8>, usize
             row.push(copy::ROW_END);
         }
         Plan::CopyBinary => {
-            batch = Batch::new(CopyFormat::Binary, NO_CAPS);
+            batch = Batch::new(CopyFormat::Binary);
             copy::put_binary_count(&mut row, 2);
             copy::put_binary(&mut row, Some(&1_234_567_i32.to_be_bytes()));
             copy::put_binary(&mut row, Some(&text));
@@ -322,7 +320,7 @@ fn flush(plan: Plan, width: usize, rows: usize, guard: &[u8]) -> (Vec<u8>, usize
     }
     if let Plan::CopyText | Plan::CopyBinary = plan {
         for _ in 0..rows {
-            batch.push_unit(&row, 1);
+            batch.push(&row, 1);
         }
         let (name, format) = match plan {
             Plan::CopyText => ("text", CopyFormat::Text),

@@ -60,7 +60,7 @@ impl From<CopyFormat> for Form {
     }
 }
 
-/// Does a batch have room?
+/// What a cargo has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
     /// Most rows.
@@ -82,16 +82,15 @@ struct Unit {
 #[derive(Debug, Clone)]
 pub struct Batch {
     form: Form,
-    caps: Caps,
     bytes: Vec<u8>,
     units: Vec<Unit>,
     rows: usize,
 }
 
 impl Batch {
-    /// Empty. A unit that is larger than the caps is taken by an empty batch only.
-    pub fn new(form: impl Into<Form>, caps: Caps) -> Self {
-        Self { form: form.into(), caps, bytes: Vec::new(), units: Vec::new(), rows: 0 }
+    /// Empty.
+    pub fn new(form: impl Into<Form>) -> Self {
+        Self { form: form.into(), bytes: Vec::new(), units: Vec::new(), rows: 0 }
     }
 
     /// Rows in it.
@@ -126,23 +125,8 @@ impl Batch {
         &self.bytes
     }
 
-    /// Would a unit of `rows` rows and `bytes` bytes fit?
-    pub fn fits(&self, rows: usize, bytes: usize) -> bool {
-        let fits = |have: usize, more: usize, cap: usize| have.checked_add(more).is_some_and(|n| n <= cap);
-        self.is_empty()
-            || (fits(self.rows, rows, self.caps.rows) && fits(self.bytes.len(), bytes, self.caps.bytes))
-    }
-
-    /// Appends a unit of `rows` (1 or more) encoded rows and gives its index; `None`: no room, or no row.
-    pub fn push_unit(&mut self, encoded: &[u8], rows: usize) -> Option<usize> {
-        if rows == 0 || !self.fits(rows, encoded.len()) {
-            return None;
-        }
-        self.push(encoded, rows);
-        Some(self.units.len() - 1)
-    }
-
-    fn push(&mut self, encoded: &[u8], rows: usize) {
+    /// Appends a unit of `rows` (1 or more) encoded rows.
+    pub fn push(&mut self, encoded: &[u8], rows: usize) {
         self.units.push(Unit { start: self.bytes.len(), row: self.rows });
         self.bytes.extend_from_slice(encoded);
         self.rows += rows;
@@ -175,7 +159,7 @@ impl Batch {
 
     /// The units of `units` alone, in their order; for a search by halves. Out of range: empty.
     pub fn select(&self, units: Range<usize>) -> Self {
-        let mut part = Self::new(self.form, self.caps);
+        let mut part = Self::new(self.form);
         for unit in units {
             part.copy_unit(self, unit);
         }
@@ -184,7 +168,7 @@ impl Batch {
 
     /// All but unit `unit`; later units move down by one.
     pub fn without(&self, unit: usize) -> Self {
-        let mut part = Self::new(self.form, self.caps);
+        let mut part = Self::new(self.form);
         for other in (0..self.units.len()).filter(|&other| other != unit) {
             part.copy_unit(self, other);
         }
@@ -302,9 +286,9 @@ pub struct Cargo {
 }
 
 impl Cargo {
-    /// Empty, for one COPY of each of these forms.
+    /// Empty, for one COPY of each of these forms. A unit that is larger than the caps is taken by an empty cargo only.
     pub fn new(forms: impl IntoIterator<Item = impl Into<Form>>, caps: Caps) -> Self {
-        Self { parts: forms.into_iter().map(|form| Batch::new(form, caps)).collect(), caps }
+        Self { parts: forms.into_iter().map(Batch::new).collect(), caps }
     }
 
     /// The batch of each COPY.
@@ -460,17 +444,12 @@ mod tests {
         assert!(cargo.is_empty() && cargo.rows() == 0 && cargo.capacity() > 0);
     }
 
-    const CAPS: Caps = Caps { rows: 5, bytes: 100 };
-
     #[test]
     fn a_batch_knows_whose_line_it_is() {
-        let mut batch = Batch::new(CopyFormat::Text, CAPS);
-        assert_eq!(batch.push_unit(b"a\n", 1), Some(0));
-        assert_eq!(batch.push_unit(b"b\nc\n", 2), Some(1));
-        assert_eq!(batch.push_unit(b"d\n", 1), Some(2));
-        assert_eq!(batch.push_unit(b"", 0), None);
-        assert_eq!(batch.push_unit(b"e\nf\n", 2), None, "too many rows");
-        assert_eq!(batch.push_unit(&[b'x'; 100], 1), None, "too many bytes");
+        let mut batch = Batch::new(CopyFormat::Text);
+        for unit in [&b"a\n"[..], b"b\nc\n", b"d\n"] {
+            batch.push(unit, unit.len() / 2);
+        }
         let owners: Vec<_> = (0..6).map(|line| batch.line_owner(line)).collect();
         assert_eq!(owners, [None, Some(0), Some(1), Some(1), Some(2), None]);
         assert_eq!(batch.line_owner(u64::MAX), None);
@@ -483,17 +462,20 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_batch_takes_a_unit_of_any_size() {
-        let mut batch = Batch::new(CopyFormat::Text, CAPS);
-        assert_eq!(batch.push_unit(&[b'\n'; 200], 200), Some(0));
-        assert_eq!(batch.push_unit(b"a\n", 1), None);
+    fn an_empty_cargo_takes_a_unit_of_any_size_and_another_one_what_it_has_room_for() {
+        let mut cargo = Cargo::new([CopyFormat::Text], Caps { rows: 5, bytes: 100 });
+        let mut push = |bytes: usize, rows| cargo.push_unit(&vec![b'\n'; bytes], &[Cut { end: bytes, rows }]);
+        assert!(push(200, 200) && !push(1, 1));
+        cargo.clear();
+        let mut push = |bytes: usize, rows| cargo.push_unit(&vec![b'\n'; bytes], &[Cut { end: bytes, rows }]);
+        assert!(push(2, 4) && !push(2, 2) && !push(99, 1) && push(98, 1));
     }
 
     #[test]
     fn many_rows_are_several_copies_of_about_the_same_size() {
         for (rows, expected) in [(1, &[1][..]), (COPY_ROWS, &[160]), (161, &[81, 80]), (1000, &[143; 7])] {
-            let mut batch = Batch::new(CopyFormat::Text, Caps { rows: 2000, bytes: 100_000 });
-            batch.push_unit(&b"1\n".repeat(rows), rows).unwrap();
+            let mut batch = Batch::new(CopyFormat::Text);
+            batch.push(&b"1\n".repeat(rows), rows);
             let mut copies: Vec<usize> = batch.copies().collect();
             let bytes: Vec<usize> = batch.copied(CopyFormat::Text).map(<[u8]>::len).collect();
             assert_eq!(bytes, copies.iter().map(|n| n * 2).collect::<Vec<_>>());
@@ -516,8 +498,8 @@ mod tests {
 
     #[test]
     fn a_binary_copy_has_its_header_and_trailer() {
-        let mut batch = Batch::new(CopyFormat::Binary, CAPS);
-        batch.push_unit(b"\0\x01\xff\xff\xff\xff", 1).unwrap();
+        let mut batch = Batch::new(CopyFormat::Binary);
+        batch.push(b"\0\x01\xff\xff\xff\xff", 1);
         let mut out = Vec::new();
         put_copy(CopyFormat::Binary, batch.bytes(), &mut out);
         let (head, body) = frame::whole(&out, usize::MAX).unwrap().unwrap();
@@ -553,9 +535,9 @@ mod tests {
 
     #[test]
     fn answers_are_cut_by_unit() {
-        let mut batch = Batch::new(Form::Pipelined, CAPS);
-        batch.push_unit(b"x", 1).unwrap();
-        batch.push_unit(b"yy", 2).unwrap();
+        let mut batch = Batch::new(Form::Pipelined);
+        batch.push(b"x", 1);
+        batch.push(b"yy", 2);
         let done = |tag: &str| {
             let mut out = Vec::new();
             frame::put(&mut out, crate::wire::backend::DATA_ROW, |out| out.extend_from_slice(tag.as_bytes()));
@@ -593,11 +575,10 @@ mod tests {
     proptest! {
         #[test]
         fn taking_units_out_keeps_the_others(sizes in proptest::collection::vec(1usize..4, 1..8), out in any::<usize>()) {
-            let caps = Caps { rows: 1000, bytes: 1000 };
-            let mut batch = Batch::new(CopyFormat::Text, caps);
+            let mut batch = Batch::new(CopyFormat::Text);
             for (i, &rows) in sizes.iter().enumerate() {
                 let unit = format!("{i}\n").repeat(rows);
-                prop_assert_eq!(batch.push_unit(unit.as_bytes(), rows), Some(i));
+                batch.push(unit.as_bytes(), rows);
             }
             let gone = out % sizes.len();
             let rest = batch.without(gone);
@@ -609,6 +590,5 @@ mod tests {
                 prop_assert_eq!(text, expected.as_bytes());
             }
         }
-
     }
 }
