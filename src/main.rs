@@ -110,7 +110,7 @@ fn serve(path: &Path) -> bool {
         return false;
     }
     for notice in &loaded.notices {
-        tracing::warn!("{notice}");
+        telemetry::events::has_no_effect(notice);
     }
     let served = proxy::serve(loaded.settings, path.to_owned());
     if let Err(error) = &served {

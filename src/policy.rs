@@ -58,11 +58,6 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The rules that a session of this user on this database has.
-    pub fn new(global: &Policy, database: &Policy, user: &Policy) -> Self {
-        Self::merge([global, database, user])
-    }
-
     /// The strictest of all policies that apply, the first of which is `[policy]`. Where none says anything: everything
     /// passes, FunctionCall too unless Query is restricted, and a rule rejects. What becomes of a broken rule is what the policies say that have
     /// that rule, and the first one for those that do not say it: nobody's `report` loosens what others forbid.

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::support;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use pgsluice::auth::{Auth, Credential};
+use pgsluice::auth::{Auth, Credential, Found};
 use pgsluice::config;
 use pgsluice::settings::Secret;
 use pgsluice::wire::{CancelKey, backend as b, frame, frontend as f};
@@ -128,7 +128,7 @@ fn check_and_debug_print_no_secret() {
     assert!(checked.status.success());
     let loaded = config::read(&path).unwrap_or_else(|problems| panic!("{problems:?}"));
     let auth = Auth::new(&loaded.settings);
-    let account = auth.account(&loaded.settings, "ann");
+    let account = auth.account_of(&loaded.settings, "ann", &Found::NotAsked);
     let key = CancelKey::from(&b"hunter2"[..]);
     let told = [
         String::from_utf8_lossy(&checked.stdout).into_owned() + &String::from_utf8_lossy(&checked.stderr),

@@ -282,12 +282,8 @@ impl Auth {
         *self.looks.lock().unwrap_or_else(PoisonError::into_inner) = Looks::of(settings);
     }
 
-    /// What is known of `user`, or something that looks like it.
-    pub fn account<'a>(&self, settings: &'a Settings, user: &'a str) -> Account<'a> {
-        self.account_of(settings, user, &Found::NotAsked)
-    }
-
-    /// The same, where the server was asked and gave `found`. Who has no secret looks as if there were no such user.
+    /// What is known of `user`, of whom the server gave `found`, or something that looks like it. Who has no secret looks as if there
+    /// were no such user.
     pub fn account_of<'a>(&self, settings: &'a Settings, user: &'a str, found: &'a Found) -> Account<'a> {
         // Made up for everybody, so that it takes equally long.
         let made_up = self.made_up(user);
@@ -505,6 +501,12 @@ mod tests {
         let stored = BASE64.encode(Sha256::digest(key(b"Client Key")));
         let server = BASE64.encode(key(b"Server Key"));
         Secret::Scram(format!("SCRAM-SHA-256$1:{}${stored}:{server}", BASE64.encode(salt)))
+    }
+
+    impl Auth {
+        fn account<'a>(&self, settings: &'a Settings, user: &'a str) -> Account<'a> {
+            self.account_of(settings, user, &Found::NotAsked)
+        }
     }
 
     fn block_on<T>(work: impl Future<Output = T>) -> T {

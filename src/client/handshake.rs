@@ -468,11 +468,6 @@ impl Unauthenticated {
         &self.startup
     }
 
-    /// Where from.
-    pub fn peer(&self) -> Peer {
-        self.peer
-    }
-
     /// The connection; `None`: it broke.
     pub fn stream(&self) -> Option<&Stream> {
         self.line.stream.as_ref()

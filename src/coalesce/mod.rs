@@ -27,5 +27,4 @@ pub mod shapes;
 pub mod tables;
 
 pub use batch::Cut;
-pub use lane::{Lane, Leg, Offer, Outcome, Ticket};
 pub use shapes::{Lanes, Ready, Source};

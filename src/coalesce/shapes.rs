@@ -447,10 +447,6 @@ pub enum Lately<'a> {
 pub struct ShapeView {
     /// Database.
     pub database: String,
-    /// User.
-    pub user: String,
-    /// The statement's shape.
-    pub shape: String,
     /// The table, when it is known.
     pub table: Option<String>,
     /// Poured?
@@ -926,8 +922,6 @@ fn view(pool: &Pool, shape: &Shape) -> ShapeView {
     let Said { table, eligible, reason } = lock(&shape.said).clone();
     ShapeView {
         database: pool.key.database.clone(),
-        user: pool.key.user.clone(),
-        shape: String::from_utf8_lossy(&shape.text).into_owned(),
         table,
         eligible,
         reason,

@@ -35,18 +35,6 @@ pub enum Section {
 }
 
 impl Section {
-    /// Every section.
-    pub const ALL: [Self; 8] = [
-        Self::General,
-        Self::Database,
-        Self::Peer,
-        Self::User,
-        Self::UserCoalesce,
-        Self::Policy,
-        Self::Coalesce,
-        Self::CoalesceTable,
-    ];
-
     /// Its name in messages and headings.
     pub fn path(self) -> &'static str {
         match self {

@@ -117,18 +117,6 @@ pub fn read(path: &Path) -> Result<Loaded, Vec<Problem>> {
     draft.finish()
 }
 
-/// Reads `path` as [`read`] does; what has no effect goes to the log.
-///
-/// # Errors
-/// Everything that is wrong, in the order of the lines.
-pub fn load(path: &Path) -> Result<Settings, Vec<Problem>> {
-    let loaded = read(path)?;
-    for notice in &loaded.notices {
-        tracing::warn!("{notice}");
-    }
-    Ok(loaded.settings)
-}
-
 /// `settings`, read from `file`, with what their `auth_file` holds now.
 ///
 /// # Errors

@@ -104,13 +104,6 @@ pub struct Judged {
     pub learned: Vec<(usize, Named)>,
 }
 
-impl Judged {
-    /// It passes, and nothing is learned of it.
-    pub fn passes(&self) -> bool {
-        self.verdict == Verdict::Pass && self.learned.is_empty()
-    }
-}
-
 impl From<Verdict> for Judged {
     fn from(verdict: Verdict) -> Self {
         Self { verdict, learned: Vec::new() }

@@ -131,11 +131,6 @@ impl Effects {
         !self.difference(Self::TRANSACTION.union(Self::LOCAL)).is_empty()
     }
 
-    /// The names of the flags that are set, with commas between.
-    pub fn describe(self) -> String {
-        self.to_string()
-    }
-
     /// The names of the flags that are set, for logs and the console.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| name)

@@ -340,8 +340,6 @@ pub enum NotPourable {
     Params,
     /// More items or other items than columns, or too many.
     Count,
-    /// `standard_conforming_strings` is off.
-    StringsNotStandard,
     /// A comment with bytes outside ASCII. Comments do not leave with what is poured, and the server refuses a text for bytes that
     /// are no characters of the client's encoding, wherever they stand.
     Comment,
@@ -373,7 +371,6 @@ impl NotPourable {
             Self::Literal => "literal",
             Self::Params => "params",
             Self::Count => "count",
-            Self::StringsNotStandard => "strings_not_standard",
             Self::Comment => "comment",
             Self::ReadAtParse => "literal read at parse",
             Self::Syntax => "syntax",

@@ -16,9 +16,6 @@ pub use options::{parse_options, setting_parameters};
 /// The newest minor of protocol 3 that we speak.
 pub const NEWEST_MINOR: u16 = 2;
 
-/// From this minor on a cancel key may be longer than four bytes.
-pub const LONG_KEY_MINOR: u16 = 2;
-
 /// Length word and code.
 pub const HEADER_BYTES: usize = 8;
 

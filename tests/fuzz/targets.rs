@@ -281,7 +281,7 @@ pub(crate) fn sql_texts(data: &[u8]) {
             assert!(at <= token.start && token.start < token.end && token.end <= data.len());
             at = token.end;
         }
-        let _ = effects::effects(data, std_strings).describe();
+        let _ = effects::effects(data, std_strings).to_string();
     }
     let _ = effects::deallocated_name(data);
     custom::custom_settings(data, |name| assert!(name.len() <= data.len()));
@@ -342,12 +342,7 @@ pub(crate) fn policy_verdicts(data: &[u8]) {
     let lexing = Lexing::PLAIN;
     let verdict = |simple_query| {
         let policy = Policy { simple_query: Some(simple_query), ..Policy::default() };
-        judge_query(
-            &Rules::new(&policy, &Policy::default(), &Policy::default()),
-            data,
-            lexing,
-            &mut texts::Readings::default(),
-        )
+        judge_query(&Rules::merge([&policy]), data, lexing, &mut texts::Readings::default())
     };
     assert!(matches!(verdict(SimpleQuery::Allow), Verdict::Pass));
     assert!(!matches!(verdict(SimpleQuery::Single), Verdict::Pass), "one statement is the server's to say");
