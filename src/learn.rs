@@ -33,6 +33,8 @@ pub const FILE_BYTES_MAX: u64 = 64 << 20;
 struct Seen {
     all: HashSet<Print>,
     waiting: BTreeMap<Print, String>,
+    /// That no more is learned was said.
+    full: bool,
 }
 
 /// What one proxy learns.
@@ -40,8 +42,6 @@ struct Seen {
 pub struct Learner {
     seen: RwLock<HashMap<PathBuf, Seen>>,
     writing: Mutex<()>,
-    learned: AtomicU64,
-    dropped: AtomicU64,
     /// Questions by [`Learner::waits`] that are denied after a file could not be written.
     pause: AtomicU64,
 }
@@ -54,12 +54,10 @@ impl Learner {
     pub fn forget(&self) {
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         seen.retain(|_, seen| !seen.waiting.is_empty());
-        seen.values_mut().for_each(|seen| seen.all = seen.waiting.keys().copied().collect());
-    }
-
-    /// Statements written into files, and statements that were not learned because [`PRINTS_MAX`] was reached.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.learned.load(Ordering::Relaxed), self.dropped.load(Ordering::Relaxed))
+        for seen in seen.values_mut() {
+            seen.all = seen.waiting.keys().copied().collect();
+            seen.full = false;
+        }
     }
 
     /// A statement that the list of `file` does not have went by.
@@ -72,7 +70,9 @@ impl Learner {
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
         let seen = seen.entry(file.to_owned()).or_default();
         if seen.all.len() >= PRINTS_MAX {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            if !std::mem::replace(&mut seen.full, true) {
+                events::learns_no_more(file, PRINTS_MAX);
+            }
         } else if seen.all.insert(named.print) {
             seen.waiting.insert(named.print, named.remark);
         }
@@ -91,10 +91,7 @@ impl Learner {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         for (file, new) in self.take_waiting() {
             match append(&file, &new) {
-                Ok(count) => {
-                    self.learned.fetch_add(count as u64, Ordering::Relaxed);
-                    events::learned(&file, count);
-                }
+                Ok(count) => events::learned(&file, count),
                 Err(error) => {
                     events::not_learned(&file, &error);
                     self.pause.store(PAUSE_TURNS, Ordering::Relaxed);
@@ -226,9 +223,12 @@ mod tests {
         for shape in 0..PRINTS_MAX as u64 + 3 {
             learner.note(&file, named(shape + 1));
         }
-        assert_eq!(learner.counts(), (0, 3));
+        assert!(learner.seen.read().unwrap()[&file].full, "it is said once");
         learner.flush();
         assert_eq!(parse(&fs::read_to_string(&file).unwrap()).0.len(), PRINTS_MAX);
+        learner.forget();
+        learner.note(&file, named(PRINTS_MAX as u64 + 1));
+        assert!(learner.waits(), "until a reload");
     }
 
     #[test]

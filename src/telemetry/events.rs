@@ -183,6 +183,11 @@ pub fn learned(file: &Path, count: usize) {
     tracing::info!(file = %file.display(), count, "allow_list learned");
 }
 
+/// So many statements were learned for one allow-list, and what comes is not, until the next reload.
+pub fn learns_no_more(file: &Path, count: usize) {
+    tracing::warn!(file = %file.display(), count, "allow_list learns no more until a reload");
+}
+
 /// An allow-list could not be written; what it was to get waits.
 pub fn not_learned(file: &Path, error: &dyn Display) {
     tracing::warn!(file = %file.display(), error = %OneLine(error), "allow_list_file cannot be written");
