@@ -106,6 +106,9 @@ fn every_room_has_a_floor_and_stands_in_the_drawing() {
     let lib = read("src/lib.rs");
     let drawing = lib.lines().filter(|l| l.starts_with("//!")).collect::<Vec<_>>().join("\n");
     let mut breaches = Breaches::default();
+    if !drawing.replace("//! ", "").contains(block_of(&read("docs/architecture.md"))) {
+        breaches.add("docs/architecture.md", 1, "its drawing is not that of src/lib.rs");
+    }
     for (i, line) in lib.lines().enumerate() {
         let Some(room) = line.strip_prefix("pub mod ").and_then(|l| l.strip_suffix(';')) else { continue };
         if floor(room).is_none() && !OPEN.contains(&room) {
@@ -116,6 +119,11 @@ fn every_room_has_a_floor_and_stands_in_the_drawing() {
         }
     }
     breaches.none();
+}
+
+/// The first block of text in a page.
+fn block_of(page: &str) -> &str {
+    page.split_once("```text\n").and_then(|(_, rest)| rest.split_once("```")).expect("a block").0
 }
 
 #[test]
