@@ -4,6 +4,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::copy;
 use super::frame::{Fields, HEADER_BYTES, put, put_cstr};
 use super::{DecodeError, Flaw, TransactionStatus};
 
@@ -307,15 +308,7 @@ pub fn put_text_row_description(out: &mut Vec<u8>, columns: &[&str]) {
 pub fn put_data_row<'a>(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = Option<&'a [u8]>>) {
     put(out, DATA_ROW, |out| {
         out.extend_from_slice(&(values.len() as u16).to_be_bytes());
-        for value in values {
-            match value {
-                None => out.extend_from_slice(&(-1i32).to_be_bytes()),
-                Some(value) => {
-                    out.extend_from_slice(&(value.len() as u32).to_be_bytes());
-                    out.extend_from_slice(value);
-                }
-            }
-        }
+        values.for_each(|value| copy::put_binary(out, value));
     });
 }
 
