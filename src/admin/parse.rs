@@ -48,7 +48,7 @@ pub enum Action {
     Kill(Option<String>),
     /// `KILL_CLIENT id`: by the `id` of SHOW CLIENTS.
     KillClient(u64),
-    /// `SUSPEND`: flush and freeze all traffic.
+    /// `SUSPEND`: flush and freeze all traffic. Refused.
     Suspend,
     /// `RELOAD`: read the files again.
     Reload,
@@ -125,9 +125,9 @@ shows! {
     Mem = "mem",
     /// active, paused or suspended.
     State = "state",
-    /// Processes that share an address: none.
+    /// Processes that share an address.
     Peers = "peers",
-    /// Connections to them: none.
+    /// Cancel requests on their way to them.
     PeerPools = "peer_pools",
     /// Names kept with their addresses: none.
     DnsHosts = "dns_hosts",

@@ -47,9 +47,9 @@ row! {
         sv_being_canceled: u64 = "sv_being_canceled" Int4,
         /// Servers ready for a client.
         sv_idle: u64 = "sv_idle" Int4,
-        /// Servers that need `server_check_query` first.
+        /// PgBouncer's; 0.
         sv_used: u64 = "sv_used" Int4,
-        /// Servers being checked or reset.
+        /// PgBouncer's; 0.
         sv_tested: u64 = "sv_tested" Int4,
         /// Servers logging in.
         sv_login: u64 = "sv_login" Int4,
@@ -59,7 +59,7 @@ row! {
         maxwait_us: u64 = "maxwait_us" Int4,
         /// session, transaction or statement.
         pool_mode: &'static str = "pool_mode" Text,
-        /// PgBouncer's; NULL.
+        /// NULL: there is one host.
         load_balance_hosts: Option<String> = "load_balance_hosts" Text,
     }
 }
@@ -221,7 +221,7 @@ row! {
         server_lifetime: u64 = "server_lifetime" Int4,
         /// NULL: the global one.
         pool_mode: Option<&'static str> = "pool_mode" Text,
-        /// PgBouncer's; NULL.
+        /// NULL: there is one host.
         load_balance_hosts: Option<String> = "load_balance_hosts" Text,
         /// Servers over all users; 0: no limit.
         max_connections: u64 = "max_connections" Int4,

@@ -34,7 +34,7 @@ pub struct StatsKey {
     pub table: String,
     /// The column list.
     pub columns: String,
-    /// text or binary.
+    /// text, binary or pipelined; of several tables each table's, where they differ.
     pub format: String,
 }
 

@@ -289,7 +289,7 @@ pub fn put_no_parameters(out: &mut Vec<u8>) {
     out.extend_from_slice(&[PARAMETER_DESCRIPTION, 0, 0, 0, 6, 0, 0]);
 }
 
-/// Appends RowDescription of text columns (type `text`, OID 25), for answers we make ourselves.
+/// Appends RowDescription of text columns (type `text`, OID 25).
 pub fn put_text_row_description(out: &mut Vec<u8>, columns: &[&str]) {
     put(out, ROW_DESCRIPTION, |out| {
         out.extend_from_slice(&(columns.len() as u16).to_be_bytes());
