@@ -99,6 +99,9 @@ pub const CANCELS_PER_SERVER_MAX: usize = 4;
 /// Cancel requests on their way to servers in all; the next one waits, within `cancel_wait_timeout`.
 pub const CANCELS_MAX: usize = 128;
 
+/// No limit, for a timer that must have one.
+pub const FOREVER: std::time::Duration = std::time::Duration::from_secs(365 * 86_400);
+
 /// Pause after accept failed (out of files or memory).
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{Inner, Pool, registry::current_worker};
+use crate::limits::FOREVER;
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::ServerConn;
@@ -16,9 +17,6 @@ use crate::server::internal::{Lost, Refused};
 
 /// Why a connection was closed that turned out dead.
 const BY_SERVER: &str = "closed by the server";
-
-/// As good as no limit.
-const FOREVER: Duration = Duration::from_secs(365 * 86400);
 
 /// `None`: `limit` passed; zero is no limit.
 ///

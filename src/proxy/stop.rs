@@ -12,11 +12,8 @@ use tokio::time::Instant;
 use super::Proxy;
 use crate::cancel::Signal;
 use crate::files;
-use crate::limits::{AUDIT_LAST_LINES, LAST_WORDS};
+use crate::limits::{AUDIT_LAST_LINES, FOREVER, LAST_WORDS};
 use crate::telemetry::events;
-
-/// "No deadline", for a timer that must have one.
-pub(super) const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// How far the process is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

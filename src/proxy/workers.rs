@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::{Proxy, ServeError};
+use crate::limits::FOREVER;
 use crate::net::busy::before_sleep;
 use crate::pool::registry;
 use crate::settings::{Database, General, Settings};
@@ -26,9 +26,6 @@ const BLOCKING_THREADS_MAX: usize = 128;
 /// Their name.
 const BLOCKING_THREAD: &str = "pgsluice-blocks";
 
-/// As long as such a thread stays without work.
-const FOR_GOOD: Duration = Duration::from_secs(365 * 24 * 3600);
-
 /// A runtime, and a first thread for what blocks, which stays: where the system refuses one more, work waits for one that is
 /// there, and a runtime without any would panic.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
@@ -37,7 +34,7 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .on_thread_park(before_sleep)
         .max_blocking_threads(BLOCKING_THREADS_MAX)
-        .thread_keep_alive(FOR_GOOD)
+        .thread_keep_alive(FOREVER)
         .thread_name(BLOCKING_THREAD)
         .enable_all()
         .build()?;

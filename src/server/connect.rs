@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::auth::scram::{self, Binding, ClientKeys, Derivation, ScramError};
 use crate::auth::{Credential, md5};
-use crate::limits::{LOGIN_BYTES_MAX, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
+use crate::limits::{FOREVER, LOGIN_BYTES_MAX, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::tls::end_point;
 use crate::net::{Connector, Keepalive, Stream};
 use crate::server::names;
@@ -322,10 +322,9 @@ async fn request_cancel(mut stream: Stream, pid: i32, key: &[u8]) -> Result<()> 
     Ok(())
 }
 
-/// Zero is no limit, as everywhere in the settings; a year is as good as that.
+/// Zero is no limit, as everywhere in the settings.
 fn deadline(timeout: Duration) -> Instant {
-    const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
-    Instant::now() + if timeout.is_zero() { NO_LIMIT } else { timeout.min(NO_LIMIT) }
+    Instant::now() + if timeout.is_zero() { FOREVER } else { timeout.min(FOREVER) }
 }
 
 async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T>>) -> Result<T> {
