@@ -64,7 +64,7 @@ pub struct Place {
 pub type Turn<'a> = tokio::sync::MutexGuard<'a, Option<Arc<Seen>>>;
 
 impl Place {
-    /// What is known, or the turn to ask.
+    /// What is known, or the turn to ask. Cancel safety: call it again.
     pub async fn look(&self) -> Result<Arc<Seen>, Turn<'_>> {
         let turn = self.seen.lock().await;
         match &*turn {

@@ -726,6 +726,8 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::checkout`].
+    ///
+    /// Cancel safety: as [`Pool::checkout`].
     pub async fn greeting(self: &Arc<Self>) -> Result<Arc<VarSet>, CheckoutError> {
         let known = || self.greeting.load_full();
         if self.settings.load().connect_query.is_none() {
@@ -906,11 +908,15 @@ impl Pool {
     }
 
     /// Ready when no connection is open or being opened any more, or when somebody says RESUME; used after [`Pool::pause`].
+    ///
+    /// Cancel safety: nothing is held; call it again.
     pub async fn drained(&self) {
         self.until(|inner| !inner.paused || inner.total + inner.queue.logins() == 0).await;
     }
 
     /// Ready when no connection is left that is to be replaced; used after [`Pool::reconnect`].
+    ///
+    /// Cancel safety: nothing is held; call it again.
     pub async fn replaced(&self) {
         self.until(|inner| !inner.servers.iter().any(|s| s.close_needed.load(Ordering::Relaxed))).await;
     }

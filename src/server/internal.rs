@@ -1,6 +1,7 @@
 //! Round trips of our own on a server connection: the session probe, reset, check, catalogue questions.
 //!
 //! Owns: sending one unit of ours and reading its answers to the end. Never on the hot path.
+//! Cancel safety, where nothing else is said: none; drop the connection if one of these is cancelled.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -138,8 +139,6 @@ impl ServerConn {
     ///
     /// # Errors
     /// [`Lost`] when the connection failed or the server broke the protocol.
-    ///
-    /// Cancel safety: none; drop the connection if this is cancelled.
     pub async fn simple(&mut self, text: &str) -> Result<Reply, Lost> {
         self.conn.prepare_out();
         f::put_query(&mut self.conn.out, text.as_bytes());
@@ -152,8 +151,6 @@ impl ServerConn {
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
-    ///
-    /// Cancel safety: as [`ServerConn::simple`].
     pub async fn simple_at_once(&mut self, text: &str) -> Result<Reply, Lost> {
         if self.may_wait_for_others() {
             return self.simple(&format!("{AT_ONCE};{text}")).await;
@@ -165,8 +162,6 @@ impl ServerConn {
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
-    ///
-    /// Cancel safety: as [`ServerConn::simple`].
     pub async fn prepared(
         &mut self,
         statement: &Statement,
