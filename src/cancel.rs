@@ -30,7 +30,7 @@ use crate::wire::CancelKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ClientState {
-    /// Nothing asked, no server.
+    /// Nothing asked, and no server unless session state keeps it on one.
     Idle,
     /// In the pool's queue.
     Waiting,
@@ -69,7 +69,7 @@ impl ClientState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Signal {
-    /// KILL, KILL_CLIENT, a timeout of the janitor's.
+    /// KILL, KILL_CLIENT, `shutdown_timeout`.
     Kill = 1,
     /// The process drains: end when idle.
     Drain = 2,

@@ -1,5 +1,5 @@
-//! Every hard bound, named, with its reason. A length from the wire is compared with one of these
-//! before it is used. What an operator may choose stands in [`crate::settings`] instead.
+//! Hard bounds, each with its reason: those of the protocol, and those that several files know. A length from the wire is
+//! compared with one of these before it is used. What an operator may choose stands in [`crate::settings`] instead.
 
 /// Longest startup packet: PostgreSQL's own `MAX_STARTUP_PACKET_LENGTH`, and the length word (bytes).
 pub const STARTUP_BYTES_MAX: usize = 10_004;
