@@ -21,7 +21,7 @@ pub mod scram;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -266,6 +266,10 @@ impl fmt::Debug for Auth {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Auth {
     /// With a fresh secret.
     pub fn new(settings: &Settings) -> Self {
@@ -279,7 +283,7 @@ impl Auth {
 
     /// Follows a reload. Strangers keep their made-up salts, users their derived keys.
     pub fn reload(&self, settings: &Settings) {
-        *self.looks.lock().unwrap_or_else(PoisonError::into_inner) = Looks::of(settings);
+        *lock(&self.looks) = Looks::of(settings);
     }
 
     /// What is known of `user`, of whom the server gave `found`, or something that looks like it. Who has no secret looks as if there
@@ -292,7 +296,7 @@ impl Auth {
             _ => None,
         };
         if let Some(secret) = given {
-            self.looks.lock().unwrap_or_else(PoisonError::into_inner).see(secret);
+            lock(&self.looks).see(secret);
         }
         match (settings.userlist.get(user), given) {
             (Some(secret), _) => {
@@ -366,7 +370,7 @@ impl Auth {
     /// A secret that nobody has, of a kind that somebody has.
     fn made_up(&self, user: &str) -> Secret {
         let chance = self.hash(b"look", user);
-        let look = self.looks.lock().unwrap_or_else(PoisonError::into_inner).pick(&chance);
+        let look = lock(&self.looks).pick(&chance);
         let secret = self.hash(b"secret", user);
         match look {
             Look::Plain => Secret::Plain(BASE64.encode(secret.as_slice())),
@@ -449,12 +453,12 @@ struct Derived(Mutex<HashMap<[u8; 32], Arc<Verifier>>>);
 
 impl Derived {
     fn get(&self, id: &[u8; 32]) -> Option<Arc<Verifier>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        lock(&self.0).get(id).cloned()
     }
 
     /// When it is full, one that chance picks goes.
     fn put(&self, id: [u8; 32], verifier: Arc<Verifier>) -> Arc<Verifier> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         if kept.len() >= DERIVED_MAX {
             let victim = kept.keys().next().copied();
             victim.map(|victim| kept.remove(&victim));

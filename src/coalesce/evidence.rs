@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use super::lock;
 use crate::telemetry::histogram::Histogram;
 
 /// Flushes remembered.
@@ -272,10 +273,6 @@ pub struct Evidence {
     stats: Mutex<Counted>,
     flushes: Mutex<VecDeque<Flush>>,
     numbers: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Evidence {

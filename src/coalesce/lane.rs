@@ -15,7 +15,7 @@ mod ticket;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use super::batch::{Caps, Cargo, Cut, Form, line_of_error};
 use super::catalog;
 use super::evidence::{Fallback, Flush, LaneStats, Seen, StatsKey, TableStats};
+use super::lock;
 use super::plan::{InsertPlan, ManyValues};
 use super::shapes::{Lanes, Shape};
 use crate::pool::Pool;
@@ -87,10 +88,6 @@ const SLOW: Duration = Duration::from_micros(1500);
 
 /// The same for so few sessions that no batch of theirs goes behind another: it is no work for a processor.
 const SLOW_FEW: Duration = Duration::from_micros(250);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What a lane says to rows.
 #[derive(Debug)]

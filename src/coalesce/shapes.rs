@@ -10,13 +10,14 @@ mod closed;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
 use super::evidence::Evidence;
 use super::lane::{Berths, Lane, Leg};
+use super::lock;
 use super::plan::InsertPlan;
 use super::tables::Tables;
 use crate::pool::Pool;
@@ -583,10 +584,6 @@ pub struct Lanes {
     /// Places for flushes.
     pub(super) berths: Berths,
     tables: Tables,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Lanes {

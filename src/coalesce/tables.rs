@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::catalog::Table;
+use super::lock;
 use crate::pool::Pool;
 
 /// Tables remembered in all, by as many names as they are called by.
@@ -112,12 +113,12 @@ fn make_room(places: &mut Places, bytes_max: usize) {
 impl Tables {
     /// All is asked anew. What is being asked now serves those who wait for it.
     pub fn forget(&self) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.places).clear();
     }
 
     /// The place for the table of this name.
     pub fn place(&self, pool: &Arc<Pool>, class: u64, name: &str) -> Arc<Place> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = lock(&self.places);
         make_room(&mut places, TABLES_BYTES_MAX);
         let key = (Arc::as_ptr(pool) as usize, class, name.to_owned());
         let new = || Arc::new(Place { pool: Arc::downgrade(pool), seen: tokio::sync::Mutex::default() });

@@ -5,8 +5,9 @@
 //! crowded out by those of others.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use super::registry::lock;
 use crate::sql::custom::custom_settings;
 
 /// Names remembered of one pool, and most that are asked about because of others of its database. What goes beyond is not carried.
@@ -35,7 +36,7 @@ impl CustomSettings {
     pub(super) fn new(database: Arc<OfDatabase>) -> Arc<Self> {
         let this = Arc::new(Self { names: Mutex::default(), database });
         {
-            let mut all = this.database.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = lock(&this.database.0);
             all.retain(|pool| pool.strong_count() > 0);
             all.push(Arc::downgrade(&this));
         }
@@ -60,7 +61,7 @@ impl CustomSettings {
             own.refused.clone()
         };
         let pools: Vec<Arc<Self>> = {
-            let all = self.database.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = lock(&self.database.0);
             all.iter().filter_map(Weak::upgrade).filter(|pool| !std::ptr::eq(&**pool, self)).collect()
         };
         let others = pools.iter().flat_map(|pool| pool.lock().said.iter().cloned().collect::<Vec<_>>());
@@ -76,7 +77,7 @@ impl CustomSettings {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.names)
     }
 }
 

@@ -77,8 +77,7 @@ impl Shared {
     /// A CREATE, ALTER or DROP DATABASE is about to be sent over a connection of `by`: idle connections of the same role
     /// make way for it, as those of a client that left are closed directly. Those of other roles are not its to close.
     pub fn make_way(&self, text: &[u8], by: &Target) {
-        let pools: Vec<Arc<Pool>> =
-            self.pools.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let pools: Vec<Arc<Pool>> = lock(&self.pools).values().cloned().collect();
         for pool in pools {
             let target = pool.target.load();
             let same = target.user == by.user && target.hosts == by.hosts && target.port == by.port;
@@ -91,7 +90,7 @@ impl Shared {
     /// A connection of `of` became idle: those who wait in a pool that shares a limit with it may have its place.
     pub(super) fn serve_siblings(&self, of: &PoolKey) {
         let pools: Vec<Arc<Pool>> = {
-            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            let pools = lock(&self.pools);
             let shares = |key: &PoolKey| key != of && (key.database == of.database || key.user == of.user);
             pools.values().filter(|p| shares(&p.key)).cloned().collect()
         };
@@ -103,7 +102,7 @@ impl Shared {
     /// Closes one idle connection of a pool that shares a limit with `not`.
     pub(super) fn evict_idle(&self, shares: impl Fn(&PoolKey) -> bool, not: &PoolKey) -> bool {
         let pools: Vec<Arc<Pool>> = {
-            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            let pools = lock(&self.pools);
             pools.values().filter(|p| p.key != *not && shares(&p.key)).cloned().collect()
         };
         pools.iter().any(|pool| pool.evict_one_idle())
@@ -134,12 +133,12 @@ impl Held {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn in_common<T: Default>(map: &Mutex<HashMap<String, Weak<T>>>, name: &str) -> Arc<T> {
-    let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut map = lock(map);
     if let Some(found) = map.get(name).and_then(Weak::upgrade) {
         return found;
     }
@@ -189,7 +188,7 @@ impl Pools {
 
     /// The pool of `key`, made by `make` when it is new.
     pub fn get(&self, key: &PoolKey, make: impl FnOnce() -> (Settings, Target)) -> Arc<Pool> {
-        let mut pools = self.shared.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = lock(&self.shared.pools);
         if let Some(pool) = pools.get(key) {
             return Arc::clone(pool);
         }

@@ -1,8 +1,8 @@
 //! What the console orders. Each order is given at once, then its end is awaited; who stops waiting undoes nothing.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use super::{CONSOLES, Proxy};
+use super::{CONSOLES, Proxy, lock};
 use crate::admin::Refusal;
 use crate::admin::parse::{Action, Shutdown};
 use crate::cancel::Signal;
@@ -64,14 +64,14 @@ impl Proxy {
 
     /// PAUSE; waits for nothing.
     pub(super) fn hold(&self, database: Option<&str>) {
-        let _turn = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.holding);
         self.lookups.pause(database);
         self.cx.pools.pause(database);
     }
 
     /// RESUME. False: it was not paused.
     pub(super) fn let_go(&self, database: Option<&str>) -> bool {
-        let _turn = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.holding);
         self.lookups.resume(database);
         self.cx.pools.resume(database)
     }

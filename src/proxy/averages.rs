@@ -1,9 +1,10 @@
 //! The averages of SHOW STATS: counters now against counters one `stats_period` ago. Never: counts anything itself.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::lock;
 use crate::admin::rows::Counters;
 use crate::telemetry::events;
 
@@ -27,7 +28,7 @@ struct Inner {
 
 impl Averages {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Ends the period at the tick that is nearest to its end, and gives its averages over all databases; `totals` are

@@ -11,11 +11,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::lock;
 use crate::limits::LOGIN_GRACE;
 use crate::net::Peer;
 use crate::telemetry::events;
@@ -116,7 +117,7 @@ impl Logins {
     }
 
     fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Login>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

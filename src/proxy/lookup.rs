@@ -4,12 +4,12 @@
 //! names in `auth_query` are looked for in pg_catalog only. Never: judges a secret (the handshake does).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{CONSOLES, Proxy, is_console};
+use super::{CONSOLES, Proxy, is_console, lock};
 use crate::auth::{Credential, Found};
 use crate::client::handshake::Unauthenticated;
 use crate::client::login;
@@ -54,7 +54,7 @@ pub(super) struct Lookups {
 impl Lookups {
     /// Who asks there waits for its turn, in order of arrival.
     fn turns(&self, target: &Target) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = lock(&self.turns);
         let of_server = turns.entry((target.hosts.clone(), target.port));
         Arc::clone(of_server.or_insert_with(|| Arc::new(Semaphore::new(LOOKUPS_A_SERVER))))
     }
@@ -78,11 +78,11 @@ impl Lookups {
             past.push(Arc::downgrade(&pool));
         }
         drop(past);
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.turns).clear();
     }
 
     fn past(&self) -> MutexGuard<'_, Vec<Weak<Pool>>> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.past)
     }
 
     fn past_of(&self, database: Option<&str>) -> Vec<Arc<Pool>> {

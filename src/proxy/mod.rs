@@ -32,7 +32,7 @@ mod workers;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -91,6 +91,10 @@ pub struct Proxy {
     averages: Averages,
     /// What pools that are no more had counted, of databases that have an entry of their own.
     past: Mutex<ByDatabase>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the proxy could not start or had to give up.
@@ -460,7 +464,7 @@ impl Proxy {
     fn forget_pools(&self, settings: &Settings) {
         self.cx.pools.forget_unserved(|name| settings.database(name).is_some());
         self.cx.lanes.forget(&self.cx.pools.unused());
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut past = lock(&self.past);
         past.retain(|name, _| settings.databases.contains_key(name));
         self.cx.pools.forget_unused(|pool| {
             let name = &pool.key.database;

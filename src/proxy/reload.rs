@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::Proxy;
+use super::{Proxy, lock};
 use crate::auth::Credential;
 use crate::cancel::{Peers, Signal};
 use crate::client::login;
@@ -65,7 +65,7 @@ impl Proxy {
     }
 
     fn try_reload(&self) -> Result<(), Vec<String>> {
-        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.reloading);
         // What was learned so far is part of what is read.
         self.cx.learner.flush();
         let loaded = config::read(&self.path)
@@ -113,7 +113,7 @@ impl Proxy {
     }
 
     fn reread_userlist(&self, file: &Path) -> Result<(), Vec<String>> {
-        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.reloading);
         let running = self.cx.settings.load_full();
         let outcome = config::with_userlist(&self.path, &running)
             .map(|loaded| {
@@ -135,7 +135,7 @@ impl Proxy {
     /// # Errors
     /// The key or the value can't be used; nothing has changed then.
     pub fn set(&self, key: &str, value: &str) -> Result<(), SetError> {
-        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.reloading);
         let settings = config::set(&self.path, &self.cx.settings.load(), key, value)?;
         self.apply(settings).map_err(SetError::Invalid)
     }

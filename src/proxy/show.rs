@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::averages::ByDatabase;
-use super::{CONSOLES, Proxy};
+use super::{CONSOLES, Proxy, lock};
 use crate::admin::rows::*;
 use crate::admin::session::Engine;
 use crate::cancel::{ClientShared, ClientState, Way};
@@ -287,7 +287,7 @@ impl Proxy {
     /// The counters of all databases since the start.
     pub(super) fn totals(&self) -> ByDatabase {
         // Held to the end: a pool that is forgotten meanwhile counts once.
-        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let past = lock(&self.past);
         let mut totals = past.clone();
         for pool in self.cx.pools.all() {
             totals.entry(pool.key.database.clone()).or_default().add(&counters(&pool.stats));
@@ -454,7 +454,7 @@ fn address(address: Option<SocketAddr>) -> (String, u64) {
 }
 
 fn application_name(client: &ClientShared) -> String {
-    client.application_name.lock().unwrap_or_else(PoisonError::into_inner).to_string()
+    lock(&client.application_name).to_string()
 }
 
 fn client_row(client: &ClientShared, now: Instant) -> SocketRow {
