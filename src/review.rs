@@ -20,7 +20,6 @@ use crate::server::ServerConn;
 use crate::server::connect::connect;
 use crate::server::internal::{Lost, Reply};
 use crate::settings::{AllowListMode, Settings, SimpleQuery, Statements, Switch};
-use crate::sql::effects::Effects;
 use crate::sql::meaning::Kind;
 use crate::sql::verbs::{self, Class, Found};
 use crate::wire::backend::ErrorFields;
@@ -301,7 +300,7 @@ pub async fn live(settings: &Settings, sender: &Sender, text: &str) -> Result<St
             return Err(said(&body));
         }
     }
-    let statement = Statement::new(text.as_bytes(), &[], Effects::NONE);
+    let statement = Statement::own(text);
     let mut out = String::new();
     let parsed = asked(server.describe_anew(&statement).await)?;
     let refused = parsed.error.as_deref().map(said);

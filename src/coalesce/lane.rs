@@ -139,7 +139,7 @@ impl Leg {
             CopyFormat::Text => Some(&plan.copy_text_sql),
             CopyFormat::Binary => plan.copy_binary_sql.as_ref(),
         }?;
-        let copy = Statement::new(sql.as_bytes(), &[], Effects::NONE);
+        let copy = Statement::own(sql);
         Some(Self::of(plan, Form::Copy(format), copy, 1))
     }
 
@@ -398,7 +398,7 @@ fn vars_for(form: Form, vars: &VarSet, settings: &Coalesce, pool: &Pool) -> Arc<
 fn sentinel_for(legs: &[Leg]) -> Option<Arc<Statement>> {
     legs.iter().all(|leg| leg.plan.has_sentinel).then(|| {
         let sql = catalog::sentinel_sql(legs.iter().map(|leg| leg.plan.target.as_str()));
-        Statement::new(sql.as_bytes(), &[], Effects::NONE)
+        Statement::own(&sql)
     })
 }
 

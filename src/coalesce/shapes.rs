@@ -28,7 +28,7 @@ use crate::sql::again::Memo;
 use crate::sql::insert::{Item, Lifted, NotPourable, table_named};
 use crate::wire::backend::row_shape;
 use crate::wire::copy::CopyFormat;
-pub(super) use ask::guard_statement;
+pub(super) use ask::GUARD;
 use ask::{Answer, Asker, Question, Refusal};
 pub use closed::Closed;
 

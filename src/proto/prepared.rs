@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
 use crate::limits::NAME_BYTES_MAX;
 use crate::proto::vars::VarSet;
@@ -125,12 +125,20 @@ pub fn settings_of_texts(vars: &VarSet, std_strings: bool) -> u64 {
     vars.answer_class ^ u64::from(std_strings)
 }
 
+/// A statement of our own, made when it is first run, for all connections.
+pub type OwnStatement = LazyLock<Arc<Statement>>;
+
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Statement {
     /// A statement of its own, shared with nobody (the unnamed one).
     pub fn new(query: &[u8], types: &[u8], effects: Effects) -> Arc<Self> {
         Self::under(query, types, 0, effects)
+    }
+
+    /// One of our own, without parameters whose types would have to be declared.
+    pub fn own(text: &str) -> Arc<Self> {
+        Self::new(text.as_bytes(), &[], Effects::NONE)
     }
 
     /// As [`Statement::new`], parsed under the settings of `class` (see [`crate::proto::vars::VarSet::pour_class`]).

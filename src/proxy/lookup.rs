@@ -22,7 +22,6 @@ use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
 use crate::server::internal::{Reply, Rows};
 use crate::settings::{AuthType, PoolMode, Settings};
-use crate::sql::effects::Effects;
 use crate::telemetry::events;
 use crate::wire::backend::ErrorFields;
 use crate::wire::startup::Startup;
@@ -244,7 +243,7 @@ impl Proxy {
             }
             CheckoutError::Closed => Failed::Unreachable("shutting down".into()),
         })?;
-        let statement = Statement::new(query.as_bytes(), &[], Effects::NONE);
+        let statement = Statement::own(&query);
         let Reply { rows, error, .. } = server
             .prepared(&statement, &[Some(user.as_bytes())], 1)
             .await

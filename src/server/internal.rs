@@ -3,18 +3,17 @@
 //! Owns: sending one unit of ours and reading its answers to the end. Never on the hot path.
 //! Cancel safety, where nothing else is said: none; drop the connection if one of these is cancelled.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::role::{self, Role};
-use super::{AT_ONCE, ServerConn, at_once_statement, report};
+use super::{AT_ONCE, AT_ONCE_SQL, ServerConn, report};
 use crate::limits::HEARD_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Settled};
-use crate::proto::prepared::Statement;
+use crate::proto::prepared::{OwnStatement, Statement};
 use crate::proto::vars::{VarSet, Whose};
-use crate::sql::effects::Effects;
 use crate::wire::{backend as b, frame, frontend as f};
 
 /// Rows of text values.
@@ -153,7 +152,7 @@ impl ServerConn {
     /// As [`ServerConn::simple`].
     pub async fn simple_at_once(&mut self, text: &str) -> Result<Reply, Lost> {
         if self.may_wait_for_others() {
-            return self.simple(&format!("{AT_ONCE};{text}")).await;
+            return self.simple(&format!("{AT_ONCE_SQL};{text}")).await;
         }
         self.simple(text).await
     }
@@ -171,7 +170,7 @@ impl ServerConn {
         self.conn.prepare_out();
         if self.may_wait_for_others() {
             let mut names = std::mem::take(&mut self.own_names);
-            self.put_own(at_once_statement(), &[], &mut names, max);
+            self.put_own(&AT_ONCE, &[], &mut names, max);
             self.own_names = names;
         }
         self.ensure_own(statement, max);
@@ -518,15 +517,15 @@ impl ServerConn {
     async fn probe_rows(&mut self, names: &[u8], counted: bool, max: usize) -> Result<Reply, Lost> {
         self.conn.prepare_out();
         if counted {
-            f::put_query(&mut self.conn.out, format!("{AT_ONCE};\n{NAMES_SQL}").as_bytes());
+            f::put_query(&mut self.conn.out, format!("{AT_ONCE_SQL};\n{NAMES_SQL}").as_bytes());
             self.pipeline.push(Kind::Query, Action::Own, false);
             self.names.unnamed = None;
         }
         let mut own = std::mem::take(&mut self.own_names);
-        self.put_own(at_once_statement(), &[], &mut own, max);
-        self.put_own(lift_statement(), &[], &mut own, max);
+        self.put_own(&AT_ONCE, &[], &mut own, max);
+        self.put_own(&LIFT, &[], &mut own, max);
         let login = self.shared.target.user.clone();
-        self.put_own(probe_statement(), &[Some(names), Some(login.as_bytes())], &mut own, max);
+        self.put_own(&PROBE, &[Some(names), Some(login.as_bytes())], &mut own, max);
         self.own_names = own;
         self.put_sync();
         self.finish().await
@@ -536,9 +535,9 @@ impl ServerConn {
 /// Lifts a statement_timeout of less than a second for the rest of the transaction, and JIT where the probe would be compiled: a kind of
 /// plan that is switched off is estimated to cost enough for it, which takes seconds. The row is what they were; of `jit`, what the
 /// session itself has set. PostgreSQL shows such timeouts, and no others, in milliseconds.
-fn lift_statement() -> &'static Arc<Statement> {
-    static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
-    const SQL: &str = "\
+static LIFT: OwnStatement = OwnStatement::new(|| Statement::own(LIFT_SQL));
+
+const LIFT_SQL: &str = "\
 SELECT CASE WHEN t.short THEN t.timeout END,
        CASE WHEN t.costly THEN (SELECT CASE WHEN s.source OPERATOR(pg_catalog.=) 'session'::pg_catalog.text THEN s.setting ELSE '' END
                                   FROM pg_catalog.pg_settings s WHERE s.name OPERATOR(pg_catalog.=) 'jit'::pg_catalog.text) END,
@@ -549,8 +548,6 @@ SELECT CASE WHEN t.short THEN t.timeout END,
                    pg_catalog.current_setting('enable_seqscan'), pg_catalog.current_setting('enable_sort'),
                    pg_catalog.current_setting('enable_hashagg'), pg_catalog.current_setting('enable_indexscan')]) AS costly
           FROM (SELECT pg_catalog.current_setting('statement_timeout') AS timeout OFFSET 0) s) t";
-    STATEMENT.get_or_init(|| Statement::new(SQL.as_bytes(), &[], Effects::NONE))
-}
 
 /// How many prepared statements are ours, whatever the client's own limit on statements. Never prepared itself: nothing can
 /// be put in its place.
@@ -653,10 +650,7 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 /// then a flag for each kind of state that is bound to the connection, and one that says whether the settings are all there
 /// are. What the login role or the database has a default for is told also where it is none or empty: whoever has nothing set has that
 /// default. Every name is qualified: it runs under the client's search_path.
-pub fn probe_statement() -> &'static Arc<Statement> {
-    static STATEMENT: OnceLock<Arc<Statement>> = OnceLock::new();
-    STATEMENT.get_or_init(|| Statement::new(PROBE_SQL.as_bytes(), &[], Effects::NONE))
-}
+static PROBE: OwnStatement = OwnStatement::new(|| Statement::own(PROBE_SQL));
 
 const PROBE_SQL: &str = "\
 WITH defaults AS MATERIALIZED (

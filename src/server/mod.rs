@@ -21,7 +21,7 @@ pub use self::reported::{Reported, are_equal, report};
 use crate::limits::SMALL_MESSAGE_BYTES_MAX;
 use crate::net::conn::Conn;
 use crate::proto::pipeline::{Action, Kind, Pipeline};
-use crate::proto::prepared::{ClientNames, ServerNames, Statement};
+use crate::proto::prepared::{ClientNames, OwnStatement, ServerNames, Statement};
 use crate::proto::vars::{ALL, Change, DEFERRABLE, VarSet, Whose, changes, changes_from_anything, now};
 use crate::settings::TargetSessionAttrs;
 use crate::sql::effects::Effects;
@@ -392,7 +392,7 @@ impl ServerConn {
         let unvouched = self.is_unvouched(whose.client);
         let anew = self.since < whose.since;
         if self.may_wait_for_others() {
-            self.put_own(at_once_statement(), &[], names, max);
+            self.put_own(&AT_ONCE, &[], names, max);
         }
         for step in self.steps(&have, want, whose) {
             self.put_setting(&step, names, max);
@@ -425,14 +425,14 @@ impl ServerConn {
     fn put_setting(&mut self, step: &Change<'_>, names: &mut ClientNames, max: usize) {
         let name = Some(step.name.as_bytes());
         match step.value {
-            None if step.name == ALL => self.put_own(reset_all_statement(), &[], names, max),
+            None if step.name == ALL => self.put_own(&RESET_ALL, &[], names, max),
             // Bytes outside ASCII would be read in the client encoding that the connection happens to have.
             Some(value) if !value.is_ascii() => {
                 let hex: String = value.bytes().map(|b| format!("{b:02x}")).collect();
                 let params = [name, Some(hex.as_bytes())];
-                self.put_own(set_config_hex_statement(), &params, names, max);
+                self.put_own(&SET_CONFIG_HEX, &params, names, max);
             }
-            value => self.put_own(set_config_statement(), &[name, value.map(str::as_bytes)], names, max),
+            value => self.put_own(&SET_CONFIG, &[name, value.map(str::as_bytes)], names, max),
         }
     }
 
@@ -480,42 +480,26 @@ impl ServerConn {
     }
 }
 
-/// The statement that sets one setting; NULL resets it.
-pub fn set_config_statement() -> &'static Arc<Statement> {
-    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    STATEMENT.get_or_init(|| {
-        Statement::new(
-            b"SELECT pg_catalog.set_config($1,$2,false)",
-            &[0, 0, 0, 25, 0, 0, 0, 25],
-            Effects::NONE,
-        )
-    })
-}
+/// Sets one setting; NULL resets it.
+static SET_CONFIG: OwnStatement =
+    OwnStatement::new(|| setting_of_texts("SELECT pg_catalog.set_config($1,$2,false)"));
 
 /// The same with the value as hexadecimal digits of its UTF-8 form. The answer does not hold it: the client encoding
 /// may have no such characters.
-fn set_config_hex_statement() -> &'static Arc<Statement> {
-    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    STATEMENT.get_or_init(|| {
-        Statement::new(
-            b"SELECT pg_catalog.set_config($1,pg_catalog.convert_from(pg_catalog.decode($2,'hex'),'UTF8'),false) IS NULL",
-            &[0, 0, 0, 25, 0, 0, 0, 25],
-            Effects::NONE,
-        )
-    })
+static SET_CONFIG_HEX: OwnStatement = OwnStatement::new(|| {
+    setting_of_texts(
+        "SELECT pg_catalog.set_config($1,pg_catalog.convert_from(pg_catalog.decode($2,'hex'),'UTF8'),false) IS NULL",
+    )
+});
+
+fn setting_of_texts(sql: &str) -> Arc<Statement> {
+    Statement::new(sql.as_bytes(), &[0, 0, 0, 25, 0, 0, 0, 25], Effects::NONE)
 }
 
-/// Says that a transaction waits for no others, in front of all that it does.
-pub const AT_ONCE: &str = "SET transaction_deferrable = off";
+/// Says that a transaction waits for no others, in front of all that it does. Its tag is nothing else's of ours.
+pub const AT_ONCE_SQL: &str = "SET transaction_deferrable = off";
 
-/// [`AT_ONCE`]. Its tag is nothing else's of ours.
-pub(crate) fn at_once_statement() -> &'static Arc<Statement> {
-    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    STATEMENT.get_or_init(|| Statement::new(AT_ONCE.as_bytes(), &[], Effects::NONE))
-}
+static AT_ONCE: OwnStatement = OwnStatement::new(|| Statement::own(AT_ONCE_SQL));
 
 /// All settings but role and session_authorization, also those that no catalogue shows.
-fn reset_all_statement() -> &'static Arc<Statement> {
-    static STATEMENT: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    STATEMENT.get_or_init(|| Statement::new(b"RESET ALL", &[], Effects::NONE))
-}
+static RESET_ALL: OwnStatement = OwnStatement::new(|| Statement::own("RESET ALL"));

@@ -4,8 +4,8 @@
 //! its commit. Every ticket is resolved, once; `Inserted` only after the server confirmed the COMMIT. Never: decides when to leave.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,9 @@ use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
 use crate::net::busy::PipelinesFlush;
 use crate::pool::Checkout;
-use crate::proto::prepared::Statement;
+use crate::proto::prepared::{OwnStatement, Statement};
 use crate::proto::vars::Whose;
 use crate::server::internal::{Notice, Reply};
-use crate::sql::effects::Effects;
 use crate::wire::backend::{self, ErrorFields};
 
 /// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
@@ -100,7 +99,7 @@ impl Lane {
             return false;
         }
         if server.incarnation.is_none() {
-            let Ok(reply) = server.prepared(incarnation_statement(), &[], max).await else { return false };
+            let Ok(reply) = server.prepared(&INCARNATION, &[], max).await else { return false };
             server.incarnation = Some(only_value(reply).unwrap_or_default().into());
         }
         true
@@ -129,7 +128,7 @@ impl Lane {
             return Status::Known(Landed::Unknown);
         }
         let (text, max) = (xid.to_string(), self.max_prepared());
-        let Ok(reply) = server.prepared(status_statement(), &[Some(text.as_bytes())], max).await else {
+        let Ok(reply) = server.prepared(&STATUS, &[Some(text.as_bytes())], max).await else {
             return Status::NotYet;
         };
         server.release(Instant::now());
@@ -194,15 +193,9 @@ fn only_value(mut reply: Reply) -> Option<Vec<u8>> {
     reply.rows.pop()?.pop().flatten()
 }
 
-fn incarnation_statement() -> &'static Arc<Statement> {
-    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
-    CELL.get_or_init(|| Statement::new(catalog::INCARNATION_SQL.as_bytes(), &[], Effects::NONE))
-}
+static INCARNATION: OwnStatement = OwnStatement::new(|| Statement::own(catalog::INCARNATION_SQL));
 
-fn status_statement() -> &'static Arc<Statement> {
-    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
-    CELL.get_or_init(|| Statement::new(catalog::STATUS_SQL.as_bytes(), &[], Effects::NONE))
-}
+static STATUS: OwnStatement = OwnStatement::new(|| Statement::own(catalog::STATUS_SQL));
 
 impl Flight {
     /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in

@@ -2,8 +2,8 @@
 //!
 //! Owns: the messages of a flush and of a run inside a client's own block, the guard and its mark. Never: waits for an answer.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::{Lane, Leg, RowNotice};
@@ -11,12 +11,11 @@ use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
 use crate::coalesce::plan::InsertPlan;
-use crate::coalesce::shapes::guard_statement;
+use crate::coalesce::shapes::GUARD;
 use crate::pool::Checkout;
 use crate::proto::pipeline::{Action, Kind};
-use crate::proto::prepared::Statement;
+use crate::proto::prepared::{OwnStatement, Statement};
 use crate::server::internal::Reply;
-use crate::sql::effects::Effects;
 use crate::wire::backend::ErrorFields;
 use crate::wire::frontend as f;
 
@@ -153,9 +152,9 @@ impl Lane {
         };
         let relids: Vec<String> = self.legs.iter().map(|leg| leg.plan.relid.to_string()).collect();
         for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids).take(self.names_first()) {
-            server.ensure_own(same_table_statement(), max);
+            server.ensure_own(&SAME_TABLE, max);
             let params = [&plan.name_as_written, relid, &plan.sequences, &plan.most];
-            put_own(server, same_table_statement(), &params.map(|param| Some(param.as_bytes())));
+            put_own(server, &SAME_TABLE, &params.map(|param| Some(param.as_bytes())));
         }
         let mut values_rows = 0;
         for (leg, part) in self.legs.iter().zip(batch.parts()) {
@@ -184,12 +183,12 @@ impl Lane {
             }
         }
         if guard != Guard::Sentinel {
-            server.ensure_own(guard_statement(), max);
+            server.ensure_own(&GUARD, max);
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
                 let InsertPlan { name_as_written, fingerprint, types, functions, names, .. } = &**plan;
                 let params = [relid, name_as_written, fingerprint, types, functions, names];
                 let params = params.map(|param| Some(param.as_bytes()));
-                put_guard(server, portal, guard_statement(), &params);
+                put_guard(server, portal, &GUARD, &params);
             }
         }
         if let Some(sentinel) = sentinel {
@@ -259,10 +258,7 @@ pub(super) enum Way {
     Copies,
 }
 
-fn same_table_statement() -> &'static Arc<Statement> {
-    static CELL: OnceLock<Arc<Statement>> = OnceLock::new();
-    CELL.get_or_init(|| Statement::new(catalog::SAME_TABLE_SQL.as_bytes(), &[], Effects::NONE))
-}
+static SAME_TABLE: OwnStatement = OwnStatement::new(|| Statement::own(catalog::SAME_TABLE_SQL));
 
 /// Appends Bind and Execute of a statement of ours.
 fn put_own(server: &mut Checkout, statement: &Statement, params: &[Option<&[u8]>]) {
@@ -293,24 +289,10 @@ fn expect_own(server: &mut Checkout) {
     server.pipeline.push(Kind::Execute, Action::Own, false);
 }
 
-/// Appends Bind and Execute of a text of ours without parameters.
-fn put_plain(server: &mut Checkout, text: &OnceText, max: usize) {
-    let statement = text.cell.get_or_init(|| Statement::new(text.text.as_bytes(), &[], Effects::NONE));
+/// Appends Bind and Execute of a statement of ours without parameters.
+fn put_plain(server: &mut Checkout, statement: &Statement, max: usize) {
     server.ensure_own(statement, max);
     put_own(server, statement, &[]);
-}
-
-/// A text and the statement that it becomes.
-#[derive(Debug)]
-struct OnceText {
-    text: &'static str,
-    cell: OnceLock<Arc<Statement>>,
-}
-
-impl OnceText {
-    const fn new(text: &'static str) -> Self {
-        Self { text, cell: OnceLock::new() }
-    }
 }
 
 /// What stands around a run of rows in a client's own block.
@@ -323,15 +305,17 @@ pub enum Opening {
 }
 
 impl Opening {
-    fn before(self) -> &'static [OnceText] {
-        static BEGIN: [OnceText; 1] = [OnceText::new("BEGIN")];
+    fn before(self) -> &'static [OwnStatement] {
+        static BEGIN: [OwnStatement; 1] = [OwnStatement::new(|| Statement::own("BEGIN"))];
         // An older snapshot than the COPY's would show the guard an older table.
-        static SAVEPOINT: [OnceText; 2] = [
-            OnceText::new("SAVEPOINT pgsluice_run"),
-            OnceText::new(
+        static SAVEPOINT: [OwnStatement; 2] = [
+            OwnStatement::new(|| Statement::own("SAVEPOINT pgsluice_run")),
+            OwnStatement::new(|| {
+                Statement::own(
                 "SELECT CASE WHEN pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
   THEN 1 ELSE pg_catalog.concat('pgsluice: ', pg_catalog.current_setting('transaction_isolation'))::pg_catalog.int4 END",
-            ),
+            )
+            }),
         ];
         match self {
             Self::Begin => &BEGIN,
@@ -339,8 +323,9 @@ impl Opening {
         }
     }
 
-    fn after(self) -> &'static [OnceText] {
-        static RELEASE: [OnceText; 1] = [OnceText::new("RELEASE SAVEPOINT pgsluice_run")];
+    fn after(self) -> &'static [OwnStatement] {
+        static RELEASE: [OwnStatement; 1] =
+            [OwnStatement::new(|| Statement::own("RELEASE SAVEPOINT pgsluice_run"))];
         match self {
             Self::Begin => &[],
             Self::Savepoint => &RELEASE,

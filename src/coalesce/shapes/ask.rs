@@ -9,7 +9,7 @@ use crate::coalesce::catalog::{self, Reason};
 use crate::coalesce::plan::{self, InsertPlan};
 use crate::coalesce::tables::{Seen, Tables};
 use crate::pool::{Checkout, Pool};
-use crate::proto::prepared::{NO_ROWS, Statement, settings_of_texts};
+use crate::proto::prepared::{NO_ROWS, OwnStatement, Statement, settings_of_texts};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::internal::{Lost, Reply};
 use crate::sql::cast::OtherType;
@@ -269,8 +269,7 @@ impl<'a> Asker<'a> {
         let names = serde_json::to_string(&names).unwrap_or_default();
         let max = self.max();
         let server = self.server().await?;
-        let reply =
-            server.prepared(libraries_statement(), &[Some(names.as_bytes())], max).await.map_err(lost)?;
+        let reply = server.prepared(&LIBRARIES, &[Some(names.as_bytes())], max).await.map_err(lost)?;
         let row = one_row(&reply)?;
         Ok(row.first().copied().flatten().map(|name| String::from_utf8_lossy(name).into_owned()))
     }
@@ -284,10 +283,9 @@ impl<'a> Asker<'a> {
         };
         let max = self.max();
         let server = self.server().await?;
-        let reply = server.prepared(session_statement(), &[], max).await.map_err(lost)?;
+        let reply = server.prepared(&SESSION, &[], max).await.map_err(lost)?;
         let session = catalog::decode_session(&one_row(&reply)?)?;
-        let reply =
-            server.prepared(eligibility_statement(), &[Some(name.as_bytes())], max).await.map_err(lost)?;
+        let reply = server.prepared(&ELIGIBILITY, &[Some(name.as_bytes())], max).await.map_err(lost)?;
         let table = catalog::decode(name, &one_row(&reply)?)?;
         if table.viewer.temporary_objects {
             return Err(Reason::TemporaryObjects.into());
@@ -307,7 +305,7 @@ impl<'a> Asker<'a> {
         let max = self.max();
         let list = plan::text_array(names);
         let server = self.server().await?;
-        let reply = server.prepared(types_statement(), &[Some(list.as_bytes())], max).await.map_err(lost)?;
+        let reply = server.prepared(&TYPES, &[Some(list.as_bytes())], max).await.map_err(lost)?;
         Ok(catalog::decode_types(names.len(), &one_row(&reply)?)?)
     }
 
@@ -315,7 +313,7 @@ impl<'a> Asker<'a> {
     async fn are_own(&mut self, names: &str) -> Result<bool, Refusal> {
         let max = self.max();
         let server = self.server().await?;
-        let reply = server.prepared(names_statement(), &[Some(names.as_bytes())], max).await.map_err(lost)?;
+        let reply = server.prepared(&NAMES, &[Some(names.as_bytes())], max).await.map_err(lost)?;
         Ok(one_row(&reply)?.first() == Some(&Some(&b""[..])))
     }
 
@@ -343,7 +341,7 @@ fn lost(lost: Lost) -> Refusal {
 /// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
 async fn try_sentinel(server: &mut Checkout, max: usize, table: &catalog::Table) -> Result<bool, Refusal> {
     let sql = catalog::sentinel_sql([table.target.as_str()]);
-    let statement = Statement::new(sql.as_bytes(), &[], Effects::NONE);
+    let statement = Statement::own(&sql);
     let relid = table.relid.to_string();
     let params = [None, Some(table.name_as_written.as_bytes()), Some(relid.as_bytes())];
     let reply = server.prepared(&statement, &params, max).await.map_err(lost)?;
@@ -387,37 +385,12 @@ fn server_said(error: &[u8]) -> Refusal {
     }
 }
 
-fn statement(cell: &'static std::sync::OnceLock<Arc<Statement>>, text: &str) -> &'static Arc<Statement> {
-    cell.get_or_init(|| Statement::new(text.as_bytes(), &[], Effects::NONE))
-}
-
-fn session_statement() -> &'static Arc<Statement> {
-    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    statement(&CELL, catalog::SESSION_SQL)
-}
-
-fn eligibility_statement() -> &'static Arc<Statement> {
-    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    statement(&CELL, catalog::ELIGIBILITY_SQL)
-}
-
-fn types_statement() -> &'static Arc<Statement> {
-    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    statement(&CELL, catalog::TYPES_SQL)
-}
-
-fn names_statement() -> &'static Arc<Statement> {
-    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    statement(&CELL, catalog::NAMES_SQL)
-}
-
-fn libraries_statement() -> &'static Arc<Statement> {
-    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    statement(&CELL, catalog::LIBRARIES_SQL)
-}
+static SESSION: OwnStatement = OwnStatement::new(|| Statement::own(catalog::SESSION_SQL));
+static ELIGIBILITY: OwnStatement = OwnStatement::new(|| Statement::own(catalog::ELIGIBILITY_SQL));
+static TYPES: OwnStatement = OwnStatement::new(|| Statement::own(catalog::TYPES_SQL));
+static NAMES: OwnStatement = OwnStatement::new(|| Statement::own(catalog::NAMES_SQL));
+static LIBRARIES: OwnStatement = OwnStatement::new(|| Statement::own(catalog::LIBRARIES_SQL));
 
 /// The check inside a flush's transaction.
-pub(in crate::coalesce) fn guard_statement() -> &'static Arc<Statement> {
-    static CELL: std::sync::OnceLock<Arc<Statement>> = std::sync::OnceLock::new();
-    statement(&CELL, catalog::guard_sql())
-}
+pub(in crate::coalesce) static GUARD: OwnStatement =
+    OwnStatement::new(|| Statement::own(catalog::guard_sql()));
