@@ -6,11 +6,13 @@
 //! ```text
 //!            request                 server given              ReadyForQuery(I), nothing owed
 //!   Idle ------------> Waiting ---------------------> Active ---------------------------------> Idle
-//!     |                   | query_wait_timeout           | keeps it while state is bound to it (pinned)
-//!     | INSERT a lane     v ERROR 53300                  v server lost: FATAL 08006
-//!     | takes           Idle                           closed
+//!     |                   | query_wait_timeout:          | keeps it while state is bound to it (pinned)
+//!     | INSERT a lane     v FATAL 53300                  v server lost: FATAL 08006
+//!     | takes           closed                         closed
 //!     v
 //!   Coalescing --- outcome ---> Idle (answered), or Active (run singly)
+//!
+//!   Active is IdleInTransaction while its client says nothing inside a block.
 //! ```
 
 mod defer;

@@ -8,7 +8,7 @@
 //! stop       start, signals, the end         reload     a new configuration into what runs
 //! listen     addresses, accept               console    one client of the console
 //! http       /metrics, /healthz, /readyz    metrics    what is counted, for the first of them
-//!                                            status     the page for people
+//! averages   those of SHOW STATS            status     the page for people
 //! lookup     auth_query
 //! logins     who has not logged in yet       show, act  what it asks, what it orders
 //! workers    threads                        timeouts   of clients

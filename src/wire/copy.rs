@@ -2,7 +2,7 @@
 //!
 //! Owns: how a value is escaped in a text row, how a binary row is laid out. Never: whether a value may be sent so.
 //! See "COPY", sections "Text Format" and "Binary Format", in the manual; the text form is that of the defaults: TAB between
-//! fields, `\N` for NULL, LF at the end. No function here allocates but for growing `out`.
+//! fields, `\N` for NULL, LF at the end. No encoder allocates but for growing `out`.
 
 use std::fmt::Arguments;
 use std::io::Write;
