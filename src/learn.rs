@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn an_entry_is_what_stands_before_the_remark() {
         let (prints, odd) = parse(
             "\n # x\n00000000000000ff\n00000000000000FF:0000000000000001 #y\nff\n+0000000000000ff\nSELECT 1\n",
         );

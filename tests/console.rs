@@ -171,7 +171,7 @@ async fn a_driver_that_asks_simply() {
 }
 
 #[tokio::test]
-async fn psql() {
+async fn psql_can_ask_the_console() {
     let addr = console().await;
     let ask = move |text: &str| {
         let port = addr.port().to_string();

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar() {
+    fn each_text_is_its_command_or_refused() {
         let db = || Some("app".to_owned());
         let set = |key: &str, value: &str| act(Action::Set { key: key.into(), value: value.into() });
         for (text, expected) in [

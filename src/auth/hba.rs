@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn transports() {
+    fn a_rule_holds_for_its_transport_alone() {
         use HbaTransport::{Host, HostNoSsl, HostSsl, Local};
         for (transport, unix, clear, tls) in [
             (Local, true, false, false),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn a_rule_holds_for_addresses_in_its_network() {
         for (network, prefix, ip, fits) in [
             ("10.1.0.0", 16, "10.1.200.3", true),
             ("10.1.0.0", 16, "10.2.0.1", false),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn maps() {
+    fn a_map_says_who_may_be_whom() {
         let line =
             |system: &str, user: Option<&str>| Mapping { system: system.into(), user: user.map(Into::into) };
         let map = [line("ann", Some("app")), line("ann", Some("report")), line("root", None)];

@@ -564,7 +564,7 @@ fn rule_names_are_stable_and_differ() {
 }
 
 #[test]
-fn encodings() {
+fn encodings_whose_characters_may_hold_ascii_bytes_are_not_safe() {
     let safe = [
         "UTF8",
         "utf-8",

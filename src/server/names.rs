@@ -40,7 +40,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lines() {
+    fn a_name_has_the_addresses_of_all_its_lines() {
         let text =
             "# none\n127.0.0.1 a.test b.test # c.test\n\n::1\tA.TEST\nnonsense a.test\n127.0.0.2 b.test.\n";
         for (name, found) in [

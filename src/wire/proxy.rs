@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn headers_of_version_1_name_the_client() {
         for (line, address) in [
             ("PROXY TCP4 192.0.2.1 192.0.2.2 1 65535\r\n", Some("192.0.2.1:1")),
             ("PROXY TCP6 2001:db8::1 ::1 65535 5432\r\n", Some("[2001:db8::1]:65535")),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_headers() {
+    fn headers_of_version_2_name_the_client() {
         let ipv4 = [192, 0, 2, 1, 192, 0, 2, 2, 0x12, 0x34, 0, 1];
         let ipv6 = [&[0x20, 1, 0xd, 0xb8][..], &[0; 28], &[0, 7, 0, 8]].concat();
         let with_more = [&ipv4[..], &[3, 0, 4, 1, 2, 3, 4]].concat();

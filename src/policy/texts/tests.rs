@@ -67,7 +67,7 @@ fn levels_of_statements() {
 }
 
 #[test]
-fn sql_prepare() {
+fn sql_prepare_refuses_prepare_and_execute_wherever_they_stand() {
     let policy = Policy { sql_prepare: Some(Switch::Deny), ..Policy::default() };
     for (text, passes) in [
         ("PREPARE a AS SELECT 1", false),
@@ -187,7 +187,7 @@ fn listed(mode: AllowListMode, lists: &[&[&str]]) -> Rules {
 }
 
 #[test]
-fn allow_lists() {
+fn a_list_refuses_what_it_does_not_name() {
     use AllowListMode as A;
     let texts: &[&str] = &["SELECT a FROM t WHERE b = 1", "COPY t FROM STDIN"];
     for (text, want) in [

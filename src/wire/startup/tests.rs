@@ -163,7 +163,7 @@ fn what_is_not_utf8_is_refused_but_in_application_name() {
 }
 
 #[test]
-fn lying_lengths() {
+fn lengths_that_lie_are_refused() {
     for len in [0u32, 1, 3, 4, 7, STARTUP_BYTES_MAX as u32 + 1, 1 << 31, u32::MAX >> 1, u32::MAX] {
         let mut bytes = len.to_be_bytes().to_vec();
         bytes.extend_from_slice(&[0; 64]);
