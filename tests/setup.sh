@@ -4,7 +4,7 @@
 set -eu
 
 # The oldest Rust that builds pgsluice.
-rust_min=1.88
+rust_min=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "$0")/../Cargo.toml")
 
 missing=""
 need() { # need PACKAGE TEST...: remembers PACKAGE unless TEST succeeds
