@@ -1144,7 +1144,8 @@ fn a_stranger_hears_what_a_user_with_a_wrong_password_hears() {
                     let Err(LoginError::Refused(seen)) = seen else { panic!("let in") };
                     let stranger = seen.log().is_some_and(|log| log.contains("not in auth_file"));
                     assert_eq!(stranger, user == "stranger", "the log knows");
-                    let exchange = door.auth.account_of(&door.settings, user, &Found::NotAsked).exchange(method);
+                    let exchange =
+                        door.auth.account_of(&door.settings, user, &Found::NotAsked).exchange(method);
                     transcripts.push((text, told.code().clone(), told.detail().map(str::to_owned), exchange));
                 }
                 assert_eq!(transcripts[0], transcripts[1], "{secret:?} {method:?}");
