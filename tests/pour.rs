@@ -1407,6 +1407,42 @@ fn a_literal_that_was_parsed_in_another_encoding_stays_what_it_was() {
     }
 }
 
+/// What a string says is no part of what a statement is known by, in whatever encoding it is.
+#[test]
+fn strings_in_other_encodings_than_utf_8_are_poured_from_the_first_on() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let proxy = Proxy::to(pg, "", "", "[coalesce]\nlinger = \"5ms\"");
+    let mut clients = warmed(pg, &proxy, &db, CLIENTS);
+    clients.iter_mut().for_each(|client| drop(client.rows("SET client_encoding = 'LATIN1'")));
+    let forms: [(&[u8], &[u8]); 4] = [
+        (b"'\xe9t\xe9')", "\u{e9}t\u{e9}".as_bytes()),
+        (b"E'\xe9\\\\')", "\u{e9}\\".as_bytes()),
+        (b"'\xe9'::text)", "\u{e9}".as_bytes()),
+        (b"'\xfc') RETURNING a", "\u{fc}".as_bytes()),
+    ];
+    for (at, (value, stored)) in forms.into_iter().enumerate() {
+        for round in 0..ROUNDS {
+            let script = |c: usize| {
+                let mut sql = format!("INSERT INTO t VALUES ({}, ", number(c, round, at)).into_bytes();
+                sql.extend_from_slice(value);
+                let mut bytes = Vec::new();
+                frontend::put_query(&mut bytes, &sql);
+                vec![Step { bytes, ready: 1 }]
+            };
+            let scripts: Vec<_> = (0..CLIENTS).map(script).collect();
+            crowd::run(&mut clients, &scripts, false).iter().for_each(|seen| assert_eq!(errors(seen), []));
+        }
+        let stored = std::str::from_utf8(stored).expect("UTF-8");
+        assert_eq!(pg.psql(&db, "SELECT DISTINCT b FROM t").trim(), stored);
+        let shared = pg.psql(&db, "SELECT count(*), count(DISTINCT xmin::text) FROM t");
+        let (rows, transactions) = shared.trim().split_once('|').expect("two columns");
+        assert_eq!(rows.parse(), Ok(ROUNDS * CLIENTS), "{stored}");
+        assert_ne!(rows, transactions, "{stored}: none left with others");
+        pg.psql(&db, "TRUNCATE t");
+    }
+}
+
 /// What is said to be in no encoding a COPY stores unseen; an INSERT's bytes have to be characters of the server's.
 #[test]
 fn bytes_that_are_no_characters_are_refused_in_no_encoding_as_directly() {

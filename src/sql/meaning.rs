@@ -377,8 +377,7 @@ fn transaction_kind(kind: protobuf::TransactionStmtKind) -> Kind {
 /// # Errors
 /// [`NotPourable::Disagreement`] when it does not.
 pub fn target_of(text: &[u8], lifted: &Lifted) -> Result<InsertTarget, NotPourable> {
-    let text = std::str::from_utf8(text).map_err(|_| NotPourable::Syntax)?;
-    let (mut target, all) = parse_insert(text)?;
+    let (mut target, all) = parse_insert(&with_readable_strings(text, lifted)?)?;
     let same = all.len() == lifted.items.len()
         && target.items.len() == lifted.row(0).len()
         && all.iter().zip(&lifted.items).all(|(tree, item)| is_same(*tree, item.class))
@@ -403,6 +402,24 @@ pub fn is_same(tree: Class, scanned: Class) -> bool {
         }
         (tree, scanned) => tree == scanned,
     }
+}
+
+/// The text; where its strings are not UTF-8, with letters of ASCII in their place: what they say is no matter here. Each item stands where
+/// it stood.
+///
+/// # Errors
+/// [`NotPourable::Name`] when something else is not UTF-8.
+pub fn with_readable_strings<'a>(text: &'a [u8], lifted: &Lifted) -> Result<Cow<'a, str>, NotPourable> {
+    if let Ok(text) = std::str::from_utf8(text) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut out = text.to_vec();
+    let is_string = |class| matches!(class, Class::String | Class::Escaped | Class::CastString(_));
+    for item in lifted.items.iter().filter(|item| is_string(item.class)) {
+        let string = out.get_mut(item.start..item.end).ok_or(NotPourable::Disagreement)?;
+        string.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'x');
+    }
+    String::from_utf8(out).map(Cow::Owned).map_err(|_| NotPourable::Name)
 }
 
 /// The target of an INSERT, and the classes of its first row.

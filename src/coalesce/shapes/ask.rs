@@ -1,5 +1,6 @@
 //! What is asked of the server about one statement, and what it is refused for.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -118,7 +119,12 @@ impl Question {
         let mut one_row = Vec::new();
         lifted.put_statement(self.text(), 0, &mut one_row);
         lift(&one_row, &mut lifted).map_err(|why: NotPourable| why.to_string())?;
-        let text = std::str::from_utf8(&one_row).map_err(|_| "the text is not UTF-8".to_owned())?;
+        let text = match self {
+            // They are no part of the shape, and the next one may be in ASCII.
+            Self::Literals(..) => meaning::with_readable_strings(&one_row, &lifted).ok(),
+            Self::Prepared(_) => std::str::from_utf8(&one_row).ok().map(Cow::Borrowed),
+        };
+        let text = &*text.ok_or_else(|| "the text is not UTF-8".to_owned())?;
         let mut target = meaning::insert_target(text).map_err(by_its_text)?;
         if target.types != lifted.types {
             return Err(NotPourable::Disagreement.to_string().into());
