@@ -163,7 +163,9 @@ async fn talk(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), tls: bool, not
                 let LdapBindCred::Simple(password) = request.cred else { panic!("another bind") };
                 // As directories do: without a name or a password it is nobody's, and a success.
                 let right = password.is_empty()
-                    || ENTRIES.iter().any(|(name, _, own)| *name == request.dn && *own == password);
+                    || ENTRIES
+                        .iter()
+                        .any(|(name, _, own)| name.eq_ignore_ascii_case(&request.dn) && *own == password);
                 answers.push(bind_response(match right {
                     true => LdapResultCode::Success,
                     false => LdapResultCode::InvalidCredentials,
@@ -198,7 +200,7 @@ fn is_met(filter: &LdapFilter, uid: &str) -> bool {
         LdapFilter::And(all) => all.iter().all(|filter| is_met(filter, uid)),
         LdapFilter::Or(all) => all.iter().any(|filter| is_met(filter, uid)),
         LdapFilter::Present(attribute) => attribute == "uid" && !uid.is_empty(),
-        LdapFilter::Equality(attribute, value) => attribute == "uid" && value == uid,
+        LdapFilter::Equality(attribute, value) => attribute == "uid" && value.eq_ignore_ascii_case(uid),
         other => panic!("{other:?}"),
     }
 }
@@ -296,6 +298,25 @@ fn a_name_is_searched_for() {
     // Who looks must be let look.
     reload(&proxy, &options(&text(r#"ldapbasedn="dc=x" ldapbinddn="cn=pg,dc=x" ldapbindpasswd=wrong"#)));
     refused(&proxy, "ann", "open sesame", "ldapbinddn: the directory says invalidCredentials");
+}
+
+#[test]
+fn whom_the_directory_takes_for_a_user_with_rules_is_not_let_in() {
+    let directory = Directory::start(Way::Clear, None);
+    let text = format!(
+        r#"auth_type = "ldap"
+auth_ldap_options = 'ldapserver=127.0.0.1 ldapport={} ldapprefix="uid=" ldapsuffix=",ou=people,dc=x"'"#,
+        directory.port
+    );
+    let without = config(&text);
+    let proxy = Proxy::start(&without);
+    assert_eq!(enter(&proxy, "ANN", "open sesame"), Ok(()));
+    reload(&proxy, &format!("{without}\n[users.ann]\n[users.ann.policy]\nstatements = \"read_only\"\n"));
+    refused(&proxy, "ANN", "open sesame", "the directory may take this name for");
+    assert_eq!(enter(&proxy, "ann", "open sesame"), Ok(()));
+    // Who has a section of its own is under its own rules.
+    reload(&proxy, &format!("{without}\n[users.ann]\npool_size = 1\n[users.ANN]\npool_size = 1\n"));
+    assert_eq!(enter(&proxy, "ANN", "open sesame"), Ok(()));
 }
 
 #[test]

@@ -8,6 +8,9 @@
 //! Owns: names, filters and verdicts. Never: a socket; that is [`crate::client`]'s. A Bind without a password is a success in LDAP
 //! that proves nothing, and so is one without a name: neither leaves here for a user.
 
+use stringprep::tables;
+use unicode_normalization::UnicodeNormalization as _;
+
 use crate::wire::ldap::{Answer, Filter, Outcome};
 
 /// What a filter has for the user's name.
@@ -36,6 +39,32 @@ pub fn filter(template: &str, user: &str) -> Result<Filter, String> {
         return Err("the user's name holds what means something in a search filter".into());
     }
     Filter::parse(&template.replace(USERNAME, user)).map_err(|why| format!("the search filter {why}"))
+}
+
+/// The one of `users`, whom rules and limits are for, for whom a directory may take `user`, who is none of them: it folds letters,
+/// passes over characters that are not seen, and counts a run of blanks as one. Whoever is let in so would be under no rule of theirs.
+pub fn taken_for<'a>(user: &str, users: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let prepared = |name: &str| {
+        let name: String = name.chars().filter(|c| !is_unseen(*c)).nfkc().collect();
+        // What is no text to a strict directory may be one to others.
+        let folded = stringprep::x520prep(&name, true).unwrap_or_else(|_| name.to_lowercase().into());
+        let text: String = folded.nfkc().collect();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    if users.clone().any(|known| known == user) {
+        return None;
+    }
+    let user = prepared(user);
+    users.into_iter().find(|known| prepared(known) == user)
+}
+
+/// Mapped to nothing where values of a directory are compared (RFC 4518, section 2.2), by the tables of RFC 3454.
+fn is_unseen(c: char) -> bool {
+    let is_control = tables::ascii_control_character(c) || tables::non_ascii_control_character(c);
+    (is_control && !c.is_whitespace())
+        || tables::commonly_mapped_to_nothing(c)
+        || tables::change_display_properties_or_deprecated(c)
+        || tables::tagging_character(c)
 }
 
 /// Did the directory agree to a Bind?
@@ -99,6 +128,21 @@ mod tests {
 
     fn outcome(code: u32) -> Outcome {
         Outcome { code, remark: String::new() }
+    }
+
+    #[test]
+    fn a_name_that_a_directory_may_take_for_one_with_rules_is_known() {
+        let users = ["ann", "de la Cruz", "Ω", "ANNE"];
+        let taken = |user| taken_for(user, users.into_iter());
+        for same in ["ANN", "Ann", "an\u{ad}n", "ａｎｎ", " ann", "ann\u{200d}"] {
+            assert_eq!(taken(same), Some("ann"), "{same}");
+        }
+        assert_eq!(taken("De  La Cruz"), Some("de la Cruz"));
+        assert_eq!(taken("ω"), Some("Ω"));
+        // Themselves, and others.
+        for other in ["ann", "de la Cruz", "ANNE", "an", "a nn", "dela Cruz", "", "\u{fffd}"] {
+            assert_eq!(taken(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 
 use super::ldap;
 use crate::auth::hba::{self, Asker};
+use crate::auth::ldap::taken_for;
 use crate::auth::scram::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
 use crate::auth::{Account, Auth, Credential, Exchange, Found};
 use crate::error::{Error, Kind};
@@ -646,7 +647,7 @@ impl Judge<'_> {
                 self.admit(&user, &account)?;
                 account.credential()
             }
-            Some(Exchange::Directory) => by_directory(client, ldap, &mut out).await?,
+            Some(Exchange::Directory) => by_directory(client, self.settings, ldap, &mut out).await?,
             Some(Exchange::Cleartext) => cleartext(client, &account, &mut out).await?,
             Some(Exchange::Md5) => md5(client, &account, &mut out).await?,
             Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,
@@ -791,6 +792,7 @@ async fn ask_password(client: &mut Unauthenticated, out: &mut Vec<u8>) -> Outcom
 /// `ldap`: whoever the directory knows by this password. Neither auth_file nor auth_query is looked at.
 async fn by_directory(
     client: &mut Unauthenticated,
+    settings: &Settings,
     ldap: Option<&Ldap>,
     out: &mut Vec<u8>,
 ) -> Outcome<Credential> {
@@ -804,6 +806,11 @@ async fn by_directory(
         (None, _) => Err("no directory is named".to_owned()),
         (_, Err(_)) => Err("the password is not UTF-8".to_owned()),
     };
+    let users = settings.users.keys().map(String::as_str);
+    let proven = proven.and_then(|()| match taken_for(user, users) {
+        None => Ok(()),
+        Some(other) => Err(format!("the directory may take this name for \"{other}\", whom [users] knows")),
+    });
     proven.map_err(|why| {
         let what = format!("LDAP authentication failed for user \"{user}\"");
         Error::new(Kind::InvalidAuthorization, what).with_log(why)

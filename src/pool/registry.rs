@@ -111,7 +111,7 @@ impl Shared {
     /// That with most connections of the pools that share a limit with `not`.
     pub(super) fn largest(&self, shares: impl Fn(&PoolKey) -> bool, not: &PoolKey) -> Option<Arc<Pool>> {
         let pools: Vec<Arc<Pool>> = {
-            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            let pools = lock(&self.pools);
             pools.values().filter(|p| p.key != *not && shares(&p.key)).cloned().collect()
         };
         pools.into_iter().max_by_key(|pool| pool.size())
