@@ -981,6 +981,16 @@ fn a_roles_default_and_a_restart_with_another_default() {
     assert_eq!(called(&server), "f");
 }
 
+/// Two units end in 42501, with these words in its message.
+fn both_are_refused(raw: &mut Raw, words: &str) {
+    for _ in 0..2 {
+        let answer = raw.read_until_ready();
+        let error = error_in(&answer);
+        assert_eq!(error.sqlstate(), "42501", "{}", error.outline());
+        assert!(error.field(b'M').contains(words), "{}", error.outline());
+    }
+}
+
 #[test]
 fn client_encodings_that_hide_ascii() {
     // SJIS: 0x95 0x5c is one character whose second byte is a backslash.
@@ -991,12 +1001,7 @@ fn client_encodings_that_hide_ascii() {
         f::put_parse(&mut out, b"", text, &[]);
         f::put_empty(&mut out, f::SYNC);
         raw.send(&out);
-        for _ in 0..2 {
-            let answer = raw.read_until_ready();
-            let error = error_in(&answer);
-            assert_eq!(error.sqlstate(), "42501", "{}", error.outline());
-            assert!(error.field(b'M').contains("client_encoding"), "{}", error.outline());
-        }
+        both_are_refused(raw, "client_encoding");
     };
     for mode in MODES {
         let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
@@ -1039,12 +1044,7 @@ fn tags_of_dollar_quotes_that_the_server_makes_one_hide_nothing() {
         bind_execute(&mut out, "");
         f::put_empty(&mut out, f::SYNC);
         raw.send(&out);
-        for _ in 0..2 {
-            let answer = raw.read_until_ready();
-            let error = error_in(&answer);
-            assert_eq!(error.sqlstate(), "42501", "{}", error.outline());
-            assert!(error.field(b'M').contains("tag of a dollar quote"), "{}", error.outline());
-        }
+        both_are_refused(&mut raw, "tag of a dollar quote");
         assert_eq!(sequence_of(&database), "f", "{mode}");
     }
 }
