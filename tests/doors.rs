@@ -11,6 +11,7 @@ use crate::support;
 use pgsluice::auth::{Auth, Credential, Found};
 use pgsluice::client::handshake::{self, Authenticated, LoginError, Opened};
 use pgsluice::limits::{LOGIN_BYTES_MAX, SCRAM_ITERATIONS_MAX, STARTUP_BYTES_MAX};
+use pgsluice::net::conn::Conn;
 use pgsluice::net::{Acceptor, Connector, Keepalive, Peer, Stream};
 use pgsluice::server::connect::{self, Address, Concerns, ConnectError, Login, Target};
 use pgsluice::settings::{
@@ -743,36 +744,51 @@ impl Door {
         handshake::open(stream, Peer::Tcp(from), &self.acceptor, self.timeout, general).await
     }
 
-    /// One client up to AuthenticationOk.
+    /// One client up to AuthenticationOk, which is sent.
     async fn take(&self, listener: &TcpListener) -> Result<Authenticated, LoginError> {
-        match self.open(listener).await? {
-            Opened::Startup(client) => client.authenticate(&self.settings, &self.auth, Found::NotAsked).await,
-            Opened::Cancel { .. } => panic!("a CancelRequest"),
-        }
+        let Opened::Startup(client) = self.open(listener).await? else { panic!("a CancelRequest") };
+        let mut proven = client.authenticate(&self.settings, &self.auth, Found::NotAsked).await?;
+        proven.client.flush().await.map_err(LoginError::Gone)?;
+        Ok(proven)
     }
 
     /// As [`Self::take`], then says ReadyForQuery and answers each Query with one row that says `hello`.
     async fn serve(&self, listener: &TcpListener) -> Result<Authenticated, LoginError> {
-        let mut client = self.take(listener).await?;
-        let mut out = Vec::new();
-        backend::put_backend_key_data(&mut out, 1, &[0; 4]);
-        backend::put_ready_for_query(&mut out, TransactionStatus::Idle);
-        client.stream.write_all(&out).await.unwrap();
-        client.stream.flush().await.unwrap();
-        while let Some((tag, _)) = message_from(&mut client.stream).await {
+        let mut proven = self.take(listener).await?;
+        let conn = &mut proven.client;
+        backend::put_backend_key_data(&mut conn.out, 1, &[0; 4]);
+        backend::put_ready_for_query(&mut conn.out, TransactionStatus::Idle);
+        conn.flush().await.unwrap();
+        while let Some((tag, _)) = next_message(conn).await {
             if tag == frontend::TERMINATE {
                 break;
             }
             assert_eq!(tag, frontend::QUERY);
-            out.clear();
-            backend::put_text_row_description(&mut out, &["word"]);
-            backend::put_data_row(&mut out, [Some(&b"hello"[..])].into_iter());
-            backend::put_command_complete(&mut out, b"SELECT 1");
-            backend::put_ready_for_query(&mut out, TransactionStatus::Idle);
-            client.stream.write_all(&out).await.unwrap();
-            client.stream.flush().await.unwrap();
+            backend::put_text_row_description(&mut conn.out, &["word"]);
+            backend::put_data_row(&mut conn.out, [Some(&b"hello"[..])].into_iter());
+            backend::put_command_complete(&mut conn.out, b"SELECT 1");
+            backend::put_ready_for_query(&mut conn.out, TransactionStatus::Idle);
+            conn.flush().await.unwrap();
         }
-        Ok(client)
+        Ok(proven)
+    }
+}
+
+/// The next whole message; `None` at the end.
+async fn next_message(conn: &mut Conn) -> Option<(u8, Vec<u8>)> {
+    loop {
+        let head = frame::header(conn.bytes(), 1 << 22).expect("header");
+        if let Some(head) = head
+            && let Some(body) = conn.bytes().get(frame::HEADER_BYTES..frame::HEADER_BYTES + head.body)
+        {
+            let message = (head.tag, body.to_vec());
+            conn.consume(frame::HEADER_BYTES + head.body);
+            return Some(message);
+        }
+        conn.want(head.map_or(0, |head| frame::HEADER_BYTES + head.body));
+        if std::future::poll_fn(|cx| conn.poll_fill(cx)).await.ok()? == 0 {
+            return None;
+        }
     }
 }
 
@@ -832,7 +848,10 @@ fn psql_logs_in_by_every_method_with_every_secret_in_clear_and_over_tls() {
                         if method == Trust || (possible && password == "secret") {
                             assert_eq!(said.as_deref(), Ok("hello\n"), "{what}");
                             let seen = seen.unwrap();
-                            assert_eq!((seen.stream.is_tls(), seen.method), (sslmode == "require", method));
+                            assert_eq!(
+                                (seen.client.stream().is_tls(), seen.method),
+                                (sslmode == "require", method)
+                            );
                             assert_eq!(
                                 (seen.startup.user.as_str(), seen.startup.database.as_str()),
                                 (user, "app")
@@ -1266,22 +1285,26 @@ fn over_direct_tls_a_certificate_counts_each_time_and_only_if_an_authority_of_ou
     });
 }
 
-#[test]
-fn direct_tls_needs_the_protocols_name() {
+/// Over `tcp` by a client that knows our authority, has no certificate, and offers these protocols.
+async fn client_tls(
+    tcp: TcpStream,
+    alpn: &[&[u8]],
+) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName};
-    let config = |alpn: &[&[u8]]| {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(&real().certs.ca).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder =
-            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-        Arc::new(config)
-    };
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&real().certs.ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    let name = ServerName::try_from("localhost").unwrap();
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await
+}
+
+#[test]
+fn direct_tls_needs_the_protocols_name() {
     block_on(async {
-        let name = || ServerName::try_from("localhost").unwrap();
         for (alpn, offered, want) in [
             (&[&b"postgresql"[..]][..], true, Some(b'R')),
             (&[b"http/1.1", b"postgresql"], true, Some(b'R')),
@@ -1294,8 +1317,7 @@ fn direct_tls_needs_the_protocols_name() {
             let (listener, address) = Door::listen().await;
             let client = async {
                 let tcp = TcpStream::connect(address).await.unwrap();
-                let tls = tokio_rustls::TlsConnector::from(config(alpn)).connect(name(), tcp).await;
-                let Ok(mut tls) = tls else { return None };
+                let mut tls = client_tls(tcp, alpn).await.ok()?;
                 tls.write_all(&startup_bytes("ann")).await.ok()?;
                 Some(message_from(&mut tls).await?.0)
             };
@@ -1420,14 +1442,42 @@ fn a_client_that_leaves_is_gone_and_not_refused() {
 #[test]
 fn what_a_client_sends_ahead_is_still_there_after_the_login() {
     block_on(async {
-        let door = Door::new(AuthType::Trust, &[], &Tls::default());
-        let (listener, address) = Door::listen().await;
-        let client = async {
-            let mut tcp = TcpStream::connect(address).await.unwrap();
-            tcp.write_all(&[startup_bytes("ann"), message(b'Q', b"SELECT 1\0")].concat()).await.unwrap();
-            tcp
-        };
-        let (seen, _tcp) = tokio::join!(door.take(&listener), client);
-        assert_eq!(message_from(&mut seen.unwrap().stream).await, Some((b'Q', b"SELECT 1\0".to_vec())));
+        let texts: Vec<Vec<u8>> = [8, 500, 1000, 1100, 5000, 70_000].map(|n| vec![b'x'; n]).into();
+        let ahead: Vec<u8> = texts.iter().flat_map(|text| message(b'Q', text)).collect();
+        let password = message(b'p', b"secret\0");
+        for (auth_type, encrypted) in [
+            (AuthType::Trust, false),
+            (AuthType::Trust, true),
+            (AuthType::Plain, false),
+            (AuthType::Plain, true),
+        ] {
+            let door = Door::new(auth_type, &[("ann", plain("secret"))], &own_tls(SslMode::Prefer));
+            let (listener, address) = Door::listen().await;
+            let said = if auth_type == AuthType::Plain { &password[..] } else { &[] };
+            let all = [&startup_bytes("ann"), said, &ahead].concat();
+            let client = async {
+                let mut tcp = TcpStream::connect(address).await.unwrap();
+                if !encrypted {
+                    tcp.write_all(&all).await.unwrap();
+                    return (Some(tcp), None);
+                }
+                tcp.write_all(&ssl_request()).await.unwrap();
+                assert_eq!(tcp.read_u8().await.unwrap(), b'S');
+                let mut tls = client_tls(tcp, &[]).await.unwrap();
+                tls.write_all(&all).await.unwrap();
+                tls.flush().await.unwrap();
+                (None, Some(tls))
+            };
+            let server = async {
+                let mut seen = door.take(&listener).await.unwrap();
+                for text in &texts {
+                    assert_eq!(
+                        next_message(&mut seen.client).await.expect("a message"),
+                        (b'Q', text.clone())
+                    );
+                }
+            };
+            let ((), _client) = tokio::join!(server, client);
+        }
     });
 }

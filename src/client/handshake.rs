@@ -7,20 +7,21 @@
 //!
 //! Owns: this straight line; each step consumes the one before, so none can be skipped or repeated and
 //! the identity never changes. Never: settings of the session, the database (who may exist or not), logs.
-//! Nothing is read beyond what was asked for, so that afterwards only the [`Stream`] remains: what a client
-//! sends ahead waits in the socket. Errors have been told to the client when they are returned.
+//! What a client sends ahead is kept for its session; in clear before TLS it is refused. AuthenticationOk goes with what
+//! follows it, as PostgreSQL sends it. Errors have been told to the client when they are returned.
 //! See "Start-up" and "SSL Session Encryption" in the message-flow section of the protocol chapter.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use nix::unistd::{Uid, User};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, timeout, timeout_at};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::ldap;
 use crate::auth::hba::{self, Asker};
@@ -29,6 +30,7 @@ use crate::auth::scram::{self, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
 use crate::auth::{Account, Auth, Credential, Exchange, Found};
 use crate::error::{Error, Kind};
 use crate::limits::{AUTH_MESSAGE_BYTES_MAX, LOGIN_PIECE_BYTES};
+use crate::net::conn::Conn;
 use crate::net::stream::first_byte;
 use crate::net::tls::common_name;
 use crate::net::{Acceptor, Peer, Stream};
@@ -108,11 +110,11 @@ pub struct Unauthenticated {
     end_point: Option<Box<[u8]>>,
 }
 
-/// A client that proved it. AuthenticationOk was sent; ParameterStatus, BackendKeyData and ReadyForQuery are next.
+/// A client that proved it. ParameterStatus, BackendKeyData and ReadyForQuery are next.
 #[derive(Debug)]
 pub struct Authenticated {
-    /// The connection; nothing was read beyond the last message of the login.
-    pub stream: Stream,
+    /// The connection. AuthenticationOk waits in it to be written with what comes next.
+    pub client: Conn,
     /// Who, where to, with which settings.
     pub startup: Startup,
     /// Where from.
@@ -142,7 +144,8 @@ pub fn announced<'a>(stream: Stream, from: Peer, timeout: Duration) -> Step<'a, 
                 Ok(proxy::Step::More(more)) => {
                     let have = header.len();
                     header.resize(have + more, 0);
-                    line.read(&mut header[have..]).await?;
+                    let deadline = line.deadline;
+                    by(deadline, line.stream_mut()?.read_exact(&mut header[have..])).await?;
                 }
                 Err(proxy::Malformed(what)) => {
                     let error = Error::new(Kind::ProtocolViolation, what);
@@ -250,12 +253,53 @@ async fn ssl_request(line: &mut Line, tls: &Acceptor) -> Outcome<bool> {
 struct Line {
     stream: Option<Stream>,
     deadline: Option<Instant>,
+    /// Read and not yet taken.
+    ahead: Ahead,
+}
+
+/// What came with the last bytes that were read.
+#[derive(Debug, Default)]
+struct Ahead {
+    bytes: Zeroizing<Vec<u8>>,
+    taken: usize,
+}
+
+impl Ahead {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+
+    /// Fills the beginning of `buf`; how much of it.
+    fn give(&mut self, buf: &mut [u8]) -> usize {
+        let n = self.bytes().len().min(buf.len());
+        buf[..n].copy_from_slice(&self.bytes()[..n]);
+        self.taken += n;
+        n
+    }
+
+    /// Everything was taken. Reads what is there, and holds nothing while nothing is.
+    async fn fill(&mut self, stream: &mut Stream) -> io::Result<()> {
+        let bytes = std::future::poll_fn(|cx| {
+            let mut piece = [0; LOGIN_PIECE_BYTES];
+            let mut space = ReadBuf::new(&mut piece);
+            ready!(Pin::new(&mut *stream).poll_read(cx, &mut space))?;
+            let bytes = Zeroizing::new(space.filled().to_vec());
+            space.filled_mut().zeroize();
+            Poll::Ready(io::Result::Ok(bytes))
+        })
+        .await?;
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        *self = Self { bytes, taken: 0 };
+        Ok(())
+    }
 }
 
 impl Line {
     fn new(stream: Stream, timeout: Duration) -> Self {
         let deadline = if timeout.is_zero() { None } else { Instant::now().checked_add(timeout) };
-        Self { stream: Some(stream), deadline }
+        Self { stream: Some(stream), deadline, ahead: Ahead::default() }
     }
 
     fn stream(&self) -> io::Result<&Stream> {
@@ -271,8 +315,20 @@ impl Line {
     }
 
     async fn read(&mut self, buf: &mut [u8]) -> Outcome<()> {
-        let deadline = self.deadline;
-        by(deadline, self.stream_mut()?.read_exact(buf)).await.map(drop)
+        let Self { stream, deadline, ahead } = self;
+        let mut filled = ahead.give(buf);
+        if filled == buf.len() {
+            return Ok(());
+        }
+        let stream = stream.as_mut().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        by(*deadline, async {
+            while filled < buf.len() {
+                ahead.fill(stream).await?;
+                filled += ahead.give(&mut buf[filled..]);
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Outcome<()> {
@@ -296,7 +352,7 @@ impl Line {
 
     /// What came in clear behind a request for encryption would pass for encrypted later (CVE-2021-3935).
     fn nothing_behind(&self, request: &str) -> Outcome<()> {
-        if !self.stream()?.has_unread()? {
+        if self.ahead.bytes().is_empty() {
             return Ok(());
         }
         let what = format!("received unencrypted data after {request}");
@@ -479,27 +535,30 @@ impl Unauthenticated {
         self.line.deadline
     }
 
-    /// Sends AuthenticationOk to a client that need not prove who it is.
-    ///
-    /// Cancel safety: dropping the future closes the connection.
+    /// A client that need not prove who it is.
     ///
     /// # Errors
     /// The client went.
-    pub fn let_in<'a>(mut self) -> Step<'a, Authenticated> {
-        Box::pin(async move {
-            let mut out = Vec::new();
-            negotiate(&self, &mut out);
-            match welcome(&mut self, out).await {
-                Ok(()) => self.authenticated(AuthType::Trust, Credential::None),
-                Err(error) => Err(self.line.end(error).await),
-            }
-        })
+    pub fn let_in(self) -> Outcome<Authenticated> {
+        let mut out = Vec::new();
+        negotiate(&self, &mut out);
+        self.authenticated(AuthType::Trust, Credential::None, &out)
     }
 
-    fn authenticated(mut self, method: AuthType, credential: Credential) -> Outcome<Authenticated> {
-        let stream = self.line.stream.take();
+    /// AuthenticationOk behind what is still `unsent`.
+    fn authenticated(
+        self,
+        method: AuthType,
+        credential: Credential,
+        unsent: &[u8],
+    ) -> Outcome<Authenticated> {
+        let Line { stream, ahead, .. } = self.line;
         let stream = stream.ok_or_else(|| LoginError::Gone(io::ErrorKind::NotConnected.into()))?;
-        Ok(Authenticated { stream, startup: self.startup, peer: self.peer, credential, method })
+        let mut client = Conn::new(stream, ahead.bytes());
+        client.prepare_out();
+        client.out.extend_from_slice(unsent);
+        startup::put_authentication(&mut client.out, code::OK, &[]);
+        Ok(Authenticated { client, startup: self.startup, peer: self.peer, credential, method })
     }
 
     /// Refuses it (too many clients, shutting down ...): says why and closes.
@@ -518,7 +577,7 @@ impl Unauthenticated {
         rule(settings, &self.startup, self.peer, self.line.stream().is_ok_and(Stream::is_tls))
     }
 
-    /// Has the client prove who it is, by `auth_type`, and sends AuthenticationOk. `found` is what the server said of a
+    /// Has the client prove who it is, by `auth_type`. `found` is what the server said of a
     /// user that auth_file does not have.
     ///
     /// Cancel safety: dropping the future closes the connection.
@@ -535,7 +594,7 @@ impl Unauthenticated {
             let judge = Judge { settings, auth, found };
             match judge.run(&mut self).await {
                 Err(error) => Err(self.line.end(error).await),
-                Ok((method, credential)) => self.authenticated(method, credential),
+                Ok((method, credential, unsent)) => self.authenticated(method, credential, &unsent),
             }
         })
     }
@@ -550,7 +609,7 @@ impl Unauthenticated {
 impl Authenticated {
     /// Who it is, for the audit, while it has no session.
     pub(super) fn source<'k>(&self, key: &'k PoolKey) -> Source<'k> {
-        let (address, tls) = (self.peer.addr(), self.stream.tls_name());
+        let (address, tls) = (self.peer.addr(), self.client.stream().tls_name());
         Source { client: 0, address, tls, user: &key.user, database: &key.database }
     }
 
@@ -560,7 +619,7 @@ impl Authenticated {
     }
 
     fn judged_by<'s>(&self, settings: &'s Settings) -> Option<(Rule<'s>, Option<&'s Secret>, bool)> {
-        let rule = rule(settings, &self.startup, self.peer, self.stream.is_tls()).ok()?;
+        let rule = rule(settings, &self.startup, self.peer, self.client.stream().is_tls()).ok()?;
         Some((rule, settings.userlist.get(&self.startup.user), lists_users(settings)))
     }
 }
@@ -620,12 +679,6 @@ fn negotiate(client: &Unauthenticated, out: &mut Vec<u8>) {
     }
 }
 
-/// AuthenticationOk behind what is in `out`.
-async fn welcome(client: &mut Unauthenticated, mut out: Vec<u8>) -> Outcome<()> {
-    startup::put_authentication(&mut out, code::OK, &[]);
-    client.line.write(&out).await
-}
-
 struct Judge<'a> {
     settings: &'a Settings,
     auth: &'a Auth,
@@ -633,7 +686,8 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential)> {
+    /// How, with what, and what the client is to be sent before AuthenticationOk.
+    async fn run(&self, client: &mut Unauthenticated) -> Outcome<(AuthType, Credential, Vec<u8>)> {
         let Rule { method, map, ldap } = client.rule(self.settings)?;
         let user = client.startup.user.clone();
         let account = self.auth.account_of(self.settings, &user, &self.found);
@@ -652,8 +706,7 @@ impl Judge<'_> {
             Some(Exchange::Md5) => md5(client, &account, &mut out).await?,
             Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,
         };
-        welcome(client, out).await?;
-        Ok((method, credential))
+        Ok((method, credential, out))
     }
 
     /// `cert` and `peer`: who was proven to be `system` may be the user.

@@ -81,7 +81,7 @@ impl NotAdmitted {
     /// A client that proved who it is, and is refused all the same.
     pub fn new(proven: Authenticated, why: Error) -> Self {
         let asked = Box::new(PoolKey::of(&proven.startup));
-        Self { client: Conn::new(proven.stream, &[]), asked, why: Box::new(why.into()) }
+        Self { client: proven.client, asked, why: Box::new(why.into()) }
     }
 
     /// Tells the client why, and logs it.
@@ -170,13 +170,6 @@ pub fn pool_target(
     credential: Credential,
 ) -> Target {
     let general = &settings.general;
-    let credential = match &database.user {
-        Some(named) => {
-            let secret = database.password.as_ref().or_else(|| settings.userlist.get(named));
-            secret.map_or(Credential::None, Credential::from_secret)
-        }
-        None => credential,
-    };
     Target {
         hosts: database.host.clone(),
         port: database.port,
@@ -184,13 +177,20 @@ pub fn pool_target(
         attrs: database.target_session_attrs,
         dbname: database.dbname.clone().unwrap_or_else(|| key.database.clone()),
         user: database.user.clone().unwrap_or_else(|| key.user.clone()),
-        credential,
+        credential: shown(settings, database, credential),
         tls,
         keepalive: Keepalive::from(general),
         replication: key.replication,
         startup: startup_settings(database),
         minor: 2,
     }
+}
+
+/// What servers are shown.
+fn shown(settings: &Settings, database: &Database, of_client: Credential) -> Credential {
+    let Some(named) = &database.user else { return of_client };
+    let secret = database.password.as_ref().or_else(|| settings.userlist.get(named));
+    secret.map_or(Credential::None, Credential::from_secret)
 }
 
 /// A pool before its first client; a login that the entry names needs nothing of one.
@@ -274,9 +274,8 @@ pub(super) struct LetIn {
 
 /// Finds the pool, and the server where it is the client's own from here on, and greets.
 pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<LetIn, NotAdmitted> {
-    let Authenticated { stream, startup, peer, credential, .. } = proven;
-    let (tls, local) = (stream.tls_name(), stream.addrs().map(|(local, _)| local));
-    let mut client = Conn::new(stream, &[]);
+    let Authenticated { mut client, startup, peer, credential, .. } = proven;
+    let (tls, local) = (client.stream().tls_name(), client.stream().local_addr());
     // Before the settings: a reload while this login waits for a server is then seen at the first message.
     let generation = cx.generation.load(Ordering::Acquire);
     let settings = cx.settings.load_full();
@@ -437,9 +436,11 @@ fn pool_of(
     key: &PoolKey,
     credential: Credential,
 ) -> Arc<Pool> {
-    let target = pool_target(settings, (**cx.server_tls.load()).clone(), database, key, credential);
-    let known = target.credential.clone();
-    let pool = cx.pools.get(key, || (pool_settings(settings, database, key), target));
+    let known = shown(settings, database, credential);
+    let pool = cx.pools.get(key, || {
+        let tls = (**cx.server_tls.load()).clone();
+        (pool_settings(settings, database, key), pool_target(settings, tls, database, key, known.clone()))
+    });
     let have = pool.target.load();
     if !matches!(known, Credential::None) && !have.credential.proves_the_same(&known) {
         let mut better = (**have).clone();

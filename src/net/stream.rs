@@ -176,14 +176,22 @@ impl Stream {
         unix.peer_cred().ok().map(|credentials| credentials.uid())
     }
 
-    /// Our address and the peer's; `None` over a Unix socket or when the system no longer knows.
+    /// Our address; `None` over a Unix socket or when the system no longer knows.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.inet()?.local_addr().ok()
+    }
+
+    /// Our address and the peer's; `None` as for [`Stream::local_addr`].
     pub fn addrs(&self) -> Option<(SocketAddr, SocketAddr)> {
-        let tcp = match self {
-            Self::Tcp(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
-            Self::Unix(_) => return None,
-        };
-        Some((tcp.local_addr().ok()?, tcp.peer_addr().ok()?))
+        Some((self.local_addr()?, self.inet()?.peer_addr().ok()?))
+    }
+
+    fn inet(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(tcp) => Some(tcp),
+            Self::Tls(tls) => Some(tls.get_ref().0),
+            Self::Unix(_) => None,
+        }
     }
 
     /// Hot path. Ready when the socket has bytes, or its end, so that no buffer need be held before.

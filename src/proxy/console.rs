@@ -59,12 +59,11 @@ enum Waited {
 
 /// Greets a client that proved who it is, or refuses it. `None`: it was refused.
 pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
-    let Authenticated { stream, startup, peer, .. } = proven;
-    let (tls, local) = (stream.tls_name(), stream.addrs().map(|(local, _)| local));
+    let Authenticated { mut client, startup, peer, .. } = proven;
+    let (tls, local) = (client.stream().tls_name(), client.stream().local_addr());
     let settings = cx.settings.load_full();
-    let own = is_our_own(&startup, &stream);
+    let own = is_our_own(&startup, client.stream());
     let role = role(&settings.general, &startup.user, own);
-    let mut client = Conn::new(stream, &[]);
     if role == Role::Other {
         let error = Error::console_not_allowed(&startup.user);
         cx.log_refused(&peer, Some(&PoolKey::of(&startup)), &error);

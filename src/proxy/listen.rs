@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use listenfd::ListenFd;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::logins::Place;
 use super::stop::Awaited;
+use super::workers::DOOR;
 use super::{Proxy, ServeError, connection};
 use crate::limits;
 use crate::net::{Keepalive, Peer, Stream};
@@ -29,6 +30,38 @@ enum Heir {
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
+}
+
+impl Socket {
+    /// Cancel safety: no connection is lost.
+    async fn accept(&self) -> std::io::Result<Arrived> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(tcp, from)| Arrived::Tcp(tcp, from)),
+            Self::Unix(listener) => listener.accept().await.map(|(unix, _)| Arrived::Unix(unix)),
+        }
+    }
+}
+
+/// A connection that nobody has read from.
+enum Arrived {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+impl Arrived {
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(_, from) => Peer::Tcp(*from),
+            Self::Unix(_) => Peer::Unix,
+        }
+    }
+
+    fn stream(self, keepalive: &Keepalive) -> std::io::Result<Stream> {
+        match self {
+            Self::Tcp(tcp, _) => Stream::tcp(tcp, keepalive),
+            Self::Unix(unix) => Ok(Stream::Unix(unix)),
+        }
+    }
 }
 
 /// What was opened, of which nobody is taken yet.
@@ -108,11 +141,8 @@ impl Listeners {
     pub(super) fn accept(self, proxy: &Arc<Proxy>) -> Vec<PathBuf> {
         for (socket, name, heir) in self.all {
             events::listening(&name);
-            let proxy = Arc::clone(proxy);
-            match socket {
-                Socket::Tcp(listener) => tokio::spawn(proxy.accept_tcp(listener, heir)),
-                Socket::Unix(listener) => tokio::spawn(proxy.accept_unix(listener, heir)),
-            };
+            let worker = &proxy.workers[DOOR].handle;
+            worker.spawn(Arc::clone(proxy).accept(socket, name, heir));
         }
         self.paths
     }
@@ -185,75 +215,49 @@ fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
 
 impl Proxy {
     /// A port that others have, too, is left to them once nobody is let in here.
-    async fn accept_tcp(self: Arc<Self>, listener: TcpListener, heir: Heir) {
+    async fn accept(self: Arc<Self>, socket: Socket, name: String, heir: Heir) {
         let _queue = (heir == Heir::Peers).then(|| Awaited::arriving(&self));
         let mut failed = 0;
         loop {
             tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((tcp, peer)) => {
-                        let Ok(tcp) = tcp.into_std() else { continue };
-                        self.take_tcp(tcp, peer).await;
-                    }
+                accepted = socket.accept() => match accepted {
+                    Ok(arrived) => self.take(arrived).await,
                     Err(error) => self.pause_after(&error, &mut failed).await,
                 },
                 () = self.stopping.is_closing(), if heir != Heir::Nobody => break,
             }
         }
-        let addr = listener.local_addr().map(|addr| addr.to_string()).unwrap_or_default();
-        if heir == Heir::Peers {
+        if let (Heir::Peers, Socket::Tcp(listener)) = (heir, socket) {
             self.empty_queue(listener).await;
         }
-        events::left_to_others(&addr);
+        events::left_to_others(&name);
     }
 
     /// Who is in a queue of our own has been given to this process.
     async fn empty_queue(self: &Arc<Self>, listener: TcpListener) {
         let Ok(listener) = listener.into_std() else { return };
-        while let Ok((tcp, peer)) = listener.accept() {
-            if tcp.set_nonblocking(true).is_ok() {
-                self.take_tcp(tcp, peer).await;
+        while let Ok((tcp, from)) = listener.accept() {
+            if let Ok(tcp) = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp)) {
+                self.take(Arrived::Tcp(tcp, from)).await;
             }
         }
     }
 
-    async fn take_tcp(self: &Arc<Self>, tcp: std::net::TcpStream, peer: SocketAddr) {
-        let arriving = Awaited::arriving(self);
-        let place = self.place(Peer::Tcp(peer)).await;
+    /// Gives it to a worker, once there is a place for it.
+    async fn take(self: &Arc<Self>, arrived: Arrived) {
+        let peer = arrived.peer();
+        let arriving = (peer != Peer::Unix).then(|| Awaited::arriving(self));
+        let place = self.place(peer).await;
         let proxy = Arc::clone(self);
-        // Polled first on the worker, whose the socket is from there on.
-        let login = Box::pin(async move {
-            let keepalive = Keepalive::from(&proxy.cx.settings.load().general);
-            let stream = tokio::net::TcpStream::from_std(tcp).and_then(|tcp| Stream::tcp(tcp, &keepalive));
-            proxy.log_in(stream.ok()?, Peer::Tcp(peer), place, Some(arriving)).await
+        self.give_to_worker(|at, elsewhere| {
+            let login = Box::pin(async move {
+                let keepalive = Keepalive::from(&proxy.cx.settings.load().general);
+                let stream = arrived.stream(&keepalive).ok()?;
+                let stream = if elsewhere { stream.rehome().ok()? } else { stream };
+                proxy.log_in(stream, peer, place, arriving).await
+            });
+            connection(login, at)
         });
-        self.give_to_worker(|at| connection(login, at));
-    }
-
-    async fn accept_unix(self: Arc<Self>, listener: UnixListener, heir: Heir) {
-        let mut failed = 0;
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((unix, _)) => {
-                        let Ok(unix) = unix.into_std() else { continue };
-                        self.take_unix(unix).await;
-                    }
-                    Err(error) => self.pause_after(&error, &mut failed).await,
-                },
-                () = self.stopping.is_closing(), if heir != Heir::Nobody => break,
-            }
-        }
-    }
-
-    async fn take_unix(self: &Arc<Self>, unix: std::os::unix::net::UnixStream) {
-        let place = self.place(Peer::Unix).await;
-        let proxy = Arc::clone(self);
-        let login = Box::pin(async move {
-            let unix = tokio::net::UnixStream::from_std(unix).ok()?;
-            proxy.log_in(Stream::Unix(unix), Peer::Unix, place, None).await
-        });
-        self.give_to_worker(|at| connection(login, at));
     }
 
     /// A place among those that have not logged in, once there is one.

@@ -60,7 +60,7 @@ use averages::{Averages, ByDatabase};
 use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Awaited, Running, Signals, Stopping};
-use workers::{Counted, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
+use workers::{Counted, DOOR, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
 
 /// The databases that are the console.
 pub const CONSOLES: [&str; 2] = ["pgsluice", "pgbouncer"];
@@ -174,7 +174,10 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         averages: Averages::default(),
         past: Mutex::default(),
     });
-    let listeners = listen::Listeners::open(&general, handed)?;
+    let listeners = {
+        let _its_reactor = proxy.workers[DOOR].handle.enter();
+        listen::Listeners::open(&general, handed)?
+    };
     if let Some(addr) = general.http_addr {
         http::listen(&proxy, addr).await?;
     }
@@ -314,7 +317,7 @@ impl Proxy {
             return None;
         }
         if client.stream().is_some_and(|stream| console::is_our_own(client.startup(), stream)) {
-            return match client.let_in().await {
+            return match client.let_in() {
                 Ok(proven) => Some(Proven::Client(Box::new(proven))),
                 Err(error) => self.refused(peer, Some(&asked), &error),
             };
@@ -347,7 +350,7 @@ impl Proxy {
     async fn admit(&self, proven: Authenticated) -> Option<Client> {
         let settings = self.cx.settings.load_full();
         let peer = proven.peer.to_string();
-        let admitted = if !self.lets_in(!proven.stream.is_unix()) {
+        let admitted = if !self.lets_in(!proven.client.stream().is_unix()) {
             Err(login::NotAdmitted::new(proven, Error::shutting_down()))
         } else if self.let_in() > settings.general.max_client_conn {
             Err(login::NotAdmitted::new(proven, Error::too_many_clients("max_client_conn")))
@@ -399,7 +402,7 @@ impl Proxy {
     /// A client may take its time to answer: what it was asked for must be what it would be asked for now.
     fn withdrawn(&self, before: &Settings, proven: &Authenticated) -> Option<Error> {
         let now = self.cx.settings.load();
-        let good = self.tls.load().is_enough(&proven.stream) && !proven.is_outdated(before, &now);
+        let good = self.tls.load().is_enough(proven.client.stream()) && !proven.is_outdated(before, &now);
         let what = "what governs this login was changed while it was under way";
         (!good).then(|| Error::new(Kind::InvalidAuthorization, what).with_hint("Connect again."))
     }

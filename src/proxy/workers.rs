@@ -20,6 +20,9 @@ pub(super) struct Worker {
     clients: Arc<AtomicUsize>,
 }
 
+/// The worker that lets clients in: those that stay there need not be handed to another thread.
+pub(super) const DOOR: usize = 0;
+
 /// Threads of one runtime for what blocks: files, names of hosts, keys that take long to derive.
 const BLOCKING_THREADS_MAX: usize = 128;
 
@@ -100,13 +103,14 @@ pub(super) fn start_workers(general: &General) -> Result<Vec<Worker>, ServeError
 }
 
 impl Proxy {
-    /// A new connection goes to the worker with the fewest.
+    /// A new connection goes to the worker with the fewest. `serve` is told whether that is another than [`DOOR`].
     pub(super) fn give_to_worker<F: Future<Output = ()> + Send + 'static>(
         &self,
-        serve: impl FnOnce(Counted) -> F,
+        serve: impl FnOnce(Counted, bool) -> F,
     ) {
-        if let Some(worker) = self.workers.iter().min_by_key(|w| w.clients.load(Ordering::Relaxed)) {
-            worker.handle.spawn(serve(Counted::new(&worker.clients)));
+        let clients = |(_, worker): &(usize, &Worker)| worker.clients.load(Ordering::Relaxed);
+        if let Some((id, worker)) = self.workers.iter().enumerate().min_by_key(clients) {
+            worker.handle.spawn(serve(Counted::new(&worker.clients), id != DOOR));
         }
     }
 }
