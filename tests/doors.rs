@@ -102,7 +102,7 @@ fn secret() -> Credential {
 }
 
 async fn log_in(target: &Target) -> Result<Login, ConnectError> {
-    connect::connect(target, PATIENCE).await
+    connect::connect(target, &[], PATIENCE).await
 }
 
 /// Runs one statement over a fresh login and gives the first column of its first row, or the error's SQLSTATE.
@@ -394,7 +394,7 @@ async fn against(script: Script, credential: Credential, sslmode: SslMode) -> Re
         }
     };
     tokio::select! {
-        login = connect::connect(&target, PATIENCE) => login,
+        login = connect::connect(&target, &[], PATIENCE) => login,
         () = play => unreachable!("accepts for ever"),
     }
 }
@@ -705,7 +705,7 @@ fn a_silent_server_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut target = target("t_scram", secret(), &server_tls(SslMode::Prefer, false));
         (target.hosts, target.port) = (vec!["127.0.0.1".into()], listener.local_addr().unwrap().port());
-        let login = connect::connect(&target, Duration::from_millis(50)).await;
+        let login = connect::connect(&target, &[], Duration::from_millis(50)).await;
         assert_eq!(login.unwrap_err(), ConnectError::Timeout);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::OnceLock;
 
 use crate::support;
@@ -91,6 +91,22 @@ fn connections_are_balanced_over_the_hosts() {
             let of = |name: &str| rows.iter().find(|row| row["database"] == name).expect("a row").clone();
             assert_eq!(of("postgres")["load_balance_hosts"], shown, "{table}");
         }
+    }
+}
+
+#[test]
+fn a_host_that_swallows_what_it_is_sent_is_waited_for_once() {
+    let primary = Postgres::start(PgOptions::default());
+    for keys in ["", "target_session_attrs = \"prefer-standby\""] {
+        // The system takes the connections in, and nobody ever answers.
+        let silent = TcpListener::bind((NOBODY, primary.port())).unwrap();
+        let general = "pool_mode = \"session\"\nserver_connect_timeout = \"2s\"\nserver_login_retry = \"1h\"";
+        let proxy = proxy(&primary, general, &[NOBODY, PRIMARY], keys);
+        let mut raws: Vec<Raw> = (0..6).map(|_| Raw::login(proxy.port(), "postgres")).collect();
+        assert!(raws.iter_mut().all(|raw| server_of(raw) == PRIMARY));
+        silent.set_nonblocking(true).unwrap();
+        let tries = std::iter::from_fn(|| silent.accept().ok()).count();
+        assert_eq!(tries, 1, "{keys}");
     }
 }
 

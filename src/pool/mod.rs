@@ -13,6 +13,7 @@
 
 pub mod checkout;
 mod custom;
+mod hosts;
 mod queue;
 pub mod registry;
 
@@ -24,11 +25,12 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
+use self::hosts::Hosts;
 use self::queue::{Failed, Queue, Underway};
 
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::VarSet;
-use crate::server::connect::{Address, ConnectError, Target};
+use crate::server::connect::{Address, ConnectError, Target, connect};
 use crate::server::{Reported, ServerConn, ServerShared};
 use crate::settings::{Coalesce, Database, LoadBalanceHosts, PoolMode, SessionState};
 use crate::telemetry::events;
@@ -288,8 +290,8 @@ pub struct Pool {
     pub texts: Arc<AtomicUsize>,
     /// By what names settings of applications are asked for here.
     pub custom_settings: Arc<CustomSettings>,
-    /// Of the target's hosts, the one that the next connection begins with.
-    next_host: AtomicUsize,
+    /// The target's.
+    hosts: Hosts,
     /// Counters.
     pub stats: Stats,
     /// What a server reports for a set of startup settings, once one was seen. Bounded.
@@ -620,15 +622,14 @@ impl Pool {
         let own = startup.iter().flat_map(|set| set.iter());
         asked.startup.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let balance = settings.load_balance_hosts;
-        let first = self.first_host(asked.hosts.len(), balance);
+        let first = self.hosts.first(asked.hosts.len(), balance);
         asked.hosts.rotate_left(first);
-        let outcome = crate::server::connect::connect(&asked, settings.server_connect_timeout).await;
-        match outcome {
+        let shunned = self.hosts.shunned(Instant::now());
+        match connect(&asked, &shunned, settings.server_connect_timeout).await {
             Ok(found) => {
-                if balance == LoadBalanceHosts::Disable {
-                    let at = target.hosts.iter().position(|host| *host == found.host);
-                    self.next_host.store(at.unwrap_or_default(), Ordering::Relaxed);
-                }
+                let at = target.hosts.iter().position(|host| *host == found.host);
+                self.hosts.had(&found.host, at, balance);
+                self.shun(&found.unreached, settings.server_login_retry);
                 self.abandon(&found.passed_over);
                 let worker = registry::current_worker();
                 let mut server = Box::new(ServerConn::new(
@@ -662,13 +663,16 @@ impl Pool {
         }
     }
 
-    /// Which of so many hosts a new connection begins with.
-    fn first_host(&self, hosts: usize, balance: LoadBalanceHosts) -> usize {
-        let next = match balance {
-            LoadBalanceHosts::RoundRobin => self.next_host.fetch_add(1, Ordering::Relaxed),
-            LoadBalanceHosts::Disable => self.next_host.load(Ordering::Relaxed),
-        };
-        next % hosts.max(1)
+    /// These hosts could not be had: others come first for a while.
+    fn shun(&self, hosts: &[(String, ConnectError)], pause: Duration) {
+        if pause.is_zero() {
+            return;
+        }
+        for (host, why) in hosts {
+            if self.hosts.shun(host, Instant::now() + pause) {
+                events::host_shunned(&self.key.database, &self.key.user, host, why);
+            }
+        }
     }
 
     /// These servers are not as `target_session_attrs` wants them (any more): connections to them serve nobody else.

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 
 use super::custom::OfDatabase;
+use super::hosts::Hosts;
 use super::{CustomSettings, Inner, Pool, PoolKey, Settings, Stats};
 use crate::proto::prepared::Statements;
 use crate::proto::vars::{VarSet, Vars};
@@ -204,7 +205,7 @@ impl Pools {
             catalog: Statements::own_catalog(),
             texts: Arc::default(),
             custom_settings,
-            next_host: AtomicUsize::new(0),
+            hosts: Hosts::default(),
             stats: Stats::default(),
             welcome: Mutex::default(),
             greeting: ArcSwapOption::empty(),

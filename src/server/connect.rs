@@ -102,6 +102,8 @@ pub struct Login {
     pub role: Option<Role>,
     /// Servers that were met before it, and are not as they should be.
     pub passed_over: Vec<Address>,
+    /// Hosts that were tried before it and could not be had, and why.
+    pub unreached: Vec<(String, ConnectError)>,
     /// The minor of protocol 3 that is spoken.
     pub minor: u16,
     /// The server's process id; 0 if it gave none.
@@ -248,14 +250,15 @@ type Result<T> = std::result::Result<T, ConnectError>;
 ///
 /// A server that answers with an error ends the search, but for "not yet" and "not any more" (57P03). One that is not
 /// as the target wants it is passed over; a target that only prefers a standby gets the first of those in the end.
+/// Hosts among `shunned` come last, and not at all where the search has that first one by then.
 /// Cancel safety: dropping the future closes the connection.
 ///
 /// # Errors
 /// That of the last host tried; [`ConnectError::Timeout`] after `timeout` (0: no limit).
-pub async fn connect(target: &Target, timeout: Duration) -> Result<Login> {
+pub async fn connect(target: &Target, shunned: &[String], timeout: Duration) -> Result<Login> {
     let deadline = deadline(timeout);
     // One allocation: callers hold a pointer, not the handshake's whole state.
-    Box::pin(within(deadline, connect_any(target, deadline))).await
+    Box::pin(within(deadline, connect_any(target, shunned, deadline))).await
 }
 
 /// Sends a CancelRequest to where `login` went, over TLS if the connection it is for is `encrypted`, whatever sslmode would choose
@@ -351,30 +354,44 @@ impl Search {
     }
 }
 
-async fn connect_any(target: &Target, deadline: Instant) -> Result<Login> {
+async fn connect_any(target: &Target, shunned: &[String], deadline: Instant) -> Result<Login> {
     let mut search = Search::default();
-    let mut last = ConnectError::Network("no host is configured (host)".into());
-    let mut told = Vec::new();
-    for (i, host) in target.hosts.iter().enumerate() {
+    let mut told: Vec<(String, ConnectError)> = Vec::new();
+    let (last, first): (Vec<_>, Vec<_>) = target.hosts.iter().partition(|host| shunned.contains(host));
+    let ordered = first.iter().chain(&last);
+    for (i, host) in ordered.enumerate() {
+        if i >= first.len() && search.spare.is_some() {
+            break;
+        }
         let share = share(deadline, target.hosts.len() - i);
         match within(share, connect_host(target, host, share, &mut search)).await {
-            Ok(login) => return Ok(Login { host: host.clone(), passed_over: search.unfit, ..login }),
-            Err(error) if tries_next(&error) => {
-                told.push(format!("{host}: {error}"));
-                last = error;
+            Ok(login) => {
+                let (host, passed_over) = ((*host).clone(), search.unfit);
+                return Ok(Login { host, passed_over, unreached: unreached(told), ..login });
             }
+            Err(error) if tries_next(&error) => told.push(((*host).clone(), error)),
             Err(error) => return Err(error),
         }
     }
     match search {
-        Search { spare: Some(login), .. } => Ok(login),
-        Search { unfit, .. } if unfit.is_empty() => Err(last),
+        Search { spare: Some(login), .. } => Ok(Login { unreached: unreached(told), ..login }),
+        Search { unfit, .. } if unfit.is_empty() => {
+            let none = || ConnectError::Network("no host is configured (host)".into());
+            Err(told.pop().map_or_else(none, |(_, error)| error))
+        }
         Search { unfit: passed_over, .. } => {
             let attrs = target.attrs.as_str();
+            let told: Vec<String> = told.iter().map(|(host, error)| format!("{host}: {error}")).collect();
             let told = format!("no server has target_session_attrs = \"{attrs}\": {}", told.join("; "));
             Err(ConnectError::Unfit { told, passed_over })
         }
     }
+}
+
+/// Hosts whose servers nobody knows anything of.
+fn unreached(mut told: Vec<(String, ConnectError)>) -> Vec<(String, ConnectError)> {
+    told.retain(|(_, error)| !matches!(error, ConnectError::Unfit { .. }));
+    told
 }
 
 async fn connect_host(target: &Target, host: &str, deadline: Instant, search: &mut Search) -> Result<Login> {
@@ -549,9 +566,21 @@ async fn login_once(target: &Target, address: &Address, sslmode: SslMode, minor:
         TargetSessionAttrs::Any => None,
         _ => Some(find_role(&mut talk, &params).await?.unless_asked_for(target.startup())),
     };
-    let (host, passed_over, address) = (String::new(), Vec::new(), address.clone());
+    let (host, passed_over, unreached, address) = (String::new(), Vec::new(), Vec::new(), address.clone());
     let rest = talk.buf[talk.start..].to_vec();
-    Ok(Login { stream: talk.stream, rest, host, address, role, passed_over, minor, pid, key, params })
+    Ok(Login {
+        stream: talk.stream,
+        rest,
+        host,
+        address,
+        role,
+        passed_over,
+        unreached,
+        minor,
+        pid,
+        key,
+        params,
+    })
 }
 
 /// The messages of one login.

@@ -57,6 +57,11 @@ pub fn servers_abandoned(database: &str, user: &str, servers: &str, connections:
     tracing::warn!(database, user, servers, connections, "servers left for target_session_attrs");
 }
 
+/// A host could not be had, and another was: it comes last for a while.
+pub fn host_shunned(database: &str, user: &str, host: &str, why: &dyn Display) {
+    tracing::warn!(database, user, host, error = %OneLine(why), "host passed over, and the others first for server_login_retry");
+}
+
 /// A server did not answer the check of an idle connection in time: so many connections to it close.
 pub fn server_silent(database: &str, user: &str, server: &dyn Display, connections: usize) {
     tracing::warn!(database, user, server = %server, connections, "server left because it does not answer");
