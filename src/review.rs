@@ -348,7 +348,8 @@ async fn log_in(settings: &Settings, sender: &Sender) -> Result<ServerConn, Stri
     let credential = settings.userlist.get(&sender.user).map_or(Credential::None, Credential::from_secret);
     let tls = Connector::new(&settings.general.server_tls).map_err(|e| e.to_string())?;
     let target = login::pool_target(settings, tls, database, &key, credential);
-    let found = connect(&target, &[], settings.general.server_connect_timeout).await.map_err(|e| e.to_string())?;
+    let found =
+        connect(&target, &[], settings.general.server_connect_timeout).await.map_err(|e| e.to_string())?;
     let none = Vars::default().intern(std::iter::empty());
     Ok(ServerConn::new(found, Arc::new(target), None, none, 0))
 }

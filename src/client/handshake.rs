@@ -98,7 +98,7 @@ pub enum Opened {
         stream: Stream,
     },
     /// A session is asked for.
-    Startup(Unauthenticated),
+    Startup(Box<Unauthenticated>),
 }
 
 /// A client that said who it wants to be.
@@ -429,7 +429,7 @@ impl Line {
             Ok(Asked::Startup(startup)) => {
                 let end_point =
                     tls.end_point().filter(|_| self.stream().is_ok_and(Stream::is_tls)).map(Box::from);
-                Ok(Opened::Startup(Unauthenticated { line: self, startup, peer, end_point }))
+                Ok(Opened::Startup(Box::new(Unauthenticated { line: self, startup, peer, end_point })))
             }
             Err(error) => Err(self.end(error.into()).await),
         }
