@@ -276,7 +276,7 @@ pub(super) fn hint(section: Section, name: &str, ini: bool) -> String {
 /// Longest name that is compared with the keys (bytes).
 const COMPARED_BYTES_MAX: usize = 64;
 
-/// Levenshtein's distance.
+/// Levenshtein's distance; capitals and small letters are the same.
 pub(super) fn distance(a: &str, b: &str) -> usize {
     if a.len() > COMPARED_BYTES_MAX || b.len() > COMPARED_BYTES_MAX {
         return usize::MAX;
@@ -286,7 +286,7 @@ pub(super) fn distance(a: &str, b: &str) -> usize {
         let mut diagonal = i;
         row[0] = i + 1;
         for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
+            let replaced = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
             diagonal = row[j + 1];
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
         }

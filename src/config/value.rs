@@ -35,7 +35,7 @@ impl std::fmt::Display for Raw {
         match self {
             Self::Text(text) => write!(f, "\"{}\"", shorten(text)),
             Self::Whole(n) => write!(f, "{n}"),
-            Self::Fraction(n) => write!(f, "{n}"),
+            Self::Fraction(n) => write!(f, "{n:?}"),
             Self::Flag(b) => write!(f, "{b}"),
             Self::List(_) => f.write_str("a list"),
             Self::Other(what) => write!(f, "a value of type {what}"),

@@ -208,6 +208,8 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("listen_port = 70000", "listen_port", "found 70000; expected a whole number from 1 to 65535"),
         ("listen_port = \"x\"", "listen_port", "found \"x\"; expected a whole number"),
         ("listen_prt = 6432", "listen_prt", "did you mean listen_port?"),
+        ("LISTEN-PORT = 6432", "LISTEN-PORT", "did you mean listen_port?"),
+        ("listen_port = 6432.0", "listen_port", "found 6432.0; expected a whole number"),
         ("pool_size = 5", "pool_size", "it belongs in [databases.NAME]"),
         ("zzzzzzzzzzzz = 1", "zzzzzzzzzzzz", "docs/config.md lists the keys of [general]"),
         ("dns_nxdomain_ttl = 5", "dns_nxdomain_ttl", "is PgBouncer's and has no effect here"),
@@ -839,6 +841,7 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
     // Each stands in line 4.
     let cases: &[(&str, &str, &str)] = &[
         ("listen_prt = 1", "listen_prt", "did you mean listen_port?"),
+        ("LISTEN_PORT = 1", "LISTEN_PORT", "did you mean listen_port?"),
         ("listen_port = 0", "listen_port", "expected a whole number from 1 to 65535"),
         ("auth_type = pam", "auth_type", "expected one of trust"),
         ("pool_mode = sesion", "pool_mode", "session, transaction, statement"),
