@@ -139,7 +139,8 @@ fn clients_are_shown_with_what_the_server_knows_them_by() {
         "client_tls_sslmode = \"allow\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
         certs.server_key, certs.server_cert
     );
-    let proxy = proxy(&format!("application_name_add_host = true\n{tls}"), "");
+    // Over an IPv6 socket, where there is IPv6.
+    let proxy = proxy(&format!("listen_addr = \"*\"\napplication_name_add_host = true\n{tls}"), "");
     let mut console = console(&proxy);
     let named = [("user", "postgres"), ("database", &*database), ("application_name", "zz")];
     let mut client = Raw::login_as(proxy.port(), &named, "").expect("a login");

@@ -33,12 +33,9 @@ impl Peer {
         }
     }
 
-    /// The address and the port.
+    /// That address and the port.
     pub fn addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(address) => Some(*address),
-            Self::Unix => None,
-        }
+        self.ip().map(|ip| SocketAddr::new(ip, self.port()))
     }
 
     /// The port; 0 over a Unix socket.
@@ -52,9 +49,9 @@ impl Peer {
 
 impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp(address) => SocketAddr::new(address.ip().to_canonical(), address.port()).fmt(f),
-            Self::Unix => f.write_str("unix"),
+        match self.addr() {
+            Some(address) => address.fmt(f),
+            None => f.write_str("unix"),
         }
     }
 }
@@ -326,6 +323,17 @@ pub async fn readable(stream: &Stream) -> io::Result<()> {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[test]
+    fn an_ipv4_address_in_ipv6_clothes_is_shown_without_them() {
+        let peer = |text: &str| Peer::Tcp(text.parse().unwrap());
+        for (from, shown) in [("[::ffff:192.0.2.1]:5", "192.0.2.1:5"), ("[2001:db8::1]:5", "[2001:db8::1]:5")]
+        {
+            assert_eq!(peer(from).addr().map(|address| address.to_string()).as_deref(), Some(shown));
+            assert_eq!(peer(from).to_string(), shown);
+        }
+        assert_eq!(Peer::Unix.addr(), None);
+    }
 
     async fn pair() -> (Stream, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
