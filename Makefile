@@ -1,8 +1,8 @@
 # Each target installs what it needs and is missing (Debian 12; as root, or as a user of sudo).
 
 SHELL := /bin/sh
-# Where rustup puts cargo, also before the next login.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# Where rustup puts cargo, also before the next login; before Debian's, which is too old.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help setup drivers test regress lint demo bench bench-seeds fuzz clean
@@ -40,7 +40,7 @@ lint: setup
 
 demo: setup
 	cargo build --release --quiet
-	@$${CARGO_TARGET_DIR:-target}/release/pgsluice quickstart --once
+	@"$${CARGO_TARGET_DIR:-target}/release/pgsluice" quickstart --once
 
 bench: setup
 	@tests/setup.sh bench

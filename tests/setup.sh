@@ -43,6 +43,11 @@ rust_new_enough() {
     [ -n "$version" ] && [ "$(printf '%s\n%s\n' "$rust_min" "$version" | sort -V | head -n1)" = "$rust_min" ]
 }
 
+no_rust() { # no_rust WHY
+    echo "setup: $1; install Rust $rust_min or newer, with cargo in PATH, and try again" >&2
+    exit 1
+}
+
 setup_base() {
     need build-essential has cc
     need cmake has cmake
@@ -60,9 +65,12 @@ setup_base() {
             rustup toolchain install stable --profile minimal -c rustfmt -c clippy
             rustup default stable
         else
-            curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+            script=$(curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs) || no_rust "rustup could not be fetched"
+            # Whoever has an older one from elsewhere gets this one beside it, before it in the Makefile's PATH.
+            printf '%s\n' "$script" | RUSTUP_INIT_SKIP_PATH_CHECK=yes \
                 sh -s -- -y -q --profile minimal -c rustfmt -c clippy --default-toolchain stable
         fi
+        rust_new_enough || no_rust "cargo is $(cargo --version 2>&1 | head -n1)"
     fi
 }
 

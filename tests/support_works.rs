@@ -1,5 +1,9 @@
 //! The tests' own footing, held against PostgreSQL alone.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+
 use crate::support;
 use support::{Certs, PgOptions, Postgres, Raw, outline};
 
@@ -69,4 +73,38 @@ fn a_server_recovers_from_a_crash_on_the_same_port() {
     server.crash();
     server.start_again();
     assert_eq!(server.psql("postgres", "SELECT a FROM kept").trim(), "1");
+}
+
+/// `tests/setup.sh base` where all is there but a Rust that is new enough, and `curl` does this.
+fn setup_with(curl: &str) -> (bool, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let put = |name: &str, script: &str| {
+        let file = dir.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("permissions");
+    };
+    for (name, script) in [("cc", ""), ("cmake", ""), ("git", ""), ("clang", ""), ("curl", curl)] {
+        put(name, script);
+    }
+    put("cargo", "echo cargo 1.63.0");
+    for name in ["sh", "sed", "dirname", "cut", "sort", "head", "id"] {
+        let real = ["/usr/bin", "/bin"].map(|bin| std::path::Path::new(bin).join(name));
+        let real = real.into_iter().find(|file| file.exists()).expect("a program of every system");
+        symlink(real, dir.path().join(name)).expect("a link");
+    }
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/setup.sh");
+    let output = Command::new("/bin/sh").arg(script).arg("base").env("PATH", dir.path()).output();
+    let output = output.expect("it runs");
+    (output.status.success(), String::from_utf8(output.stderr).expect("UTF-8"))
+}
+
+/// Otherwise what is seen is a `cargo` that is not there, or the first line that the old one does not know.
+#[test]
+fn where_no_rust_can_be_had_setup_says_so_and_stops() {
+    let (done, said) = setup_with("exit 6");
+    assert!(!done && said.contains("rustup could not be fetched; install Rust 1."), "{said}");
+    let (done, said) = setup_with("echo :");
+    assert!(!done && said.contains("cargo is cargo 1.63.0; install Rust 1."), "{said}");
+    let (done, said) = setup_with("echo exit 9");
+    assert!(!done, "an installer that fails: {said}");
 }
