@@ -7,14 +7,15 @@
 mod postgres;
 mod show;
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use postgres::{Installation, Server};
 
@@ -41,7 +42,11 @@ impl Default for Options {
 /// Why there was nothing to show.
 type Failure = String;
 
-/// Runs it to the end, or until SIGINT or SIGTERM; leaves no process and no file behind either way.
+/// What ends it: Ctrl-C, the service manager's, a terminal that is closed, Ctrl-\.
+const ENDING: [SignalKind; 4] =
+    [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+
+/// Runs it to the end, or until a signal of [`ENDING`]; leaves no process and no file behind either way.
 ///
 /// Blocks; builds its own runtime. What went wrong is printed on standard error.
 pub fn run(options: Options) -> ExitCode {
@@ -50,13 +55,18 @@ pub fn run(options: Options) -> ExitCode {
         Err(error) => return failed(&format!("no runtime: {error}")),
     };
     runtime.block_on(async {
+        // Before there is anything to clear away.
+        let mut signals = match ENDING.into_iter().map(signal).collect::<io::Result<Vec<_>>>() {
+            Ok(signals) => signals,
+            Err(error) => return failed(&format!("no signal handler: {error}")),
+        };
         let mut site = match Site::new() {
             Ok(site) => site,
             Err(why) => return failed(&why),
         };
         let ended = tokio::select! {
             ended = site.work(options) => ended,
-            stopped = stopped() => stopped,
+            () = any(&mut signals) => say(""),
         };
         site.clear().await;
         match ended {
@@ -71,17 +81,26 @@ fn failed(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Waits for SIGINT or SIGTERM.
-async fn stopped() -> Result<(), Failure> {
-    let handler = |kind| signal(kind).map_err(|e| format!("no signal handler: {e}"));
-    let (mut interrupt, mut terminate) =
-        (handler(SignalKind::interrupt())?, handler(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Waits for the first of them.
+async fn any(signals: &mut [Signal]) {
+    std::future::poll_fn(|context| {
+        let come = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+        if come { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
+
+/// Prints a line. Whoever closed the pipe (`| head`) has seen enough: that ends the work, in order.
+fn say(line: impl Display) -> Result<(), Failure> {
+    writeln!(io::stdout(), "{line}").map_err(|e| format!("cannot print: {e}"))
+}
+
+/// Takes the settings of libpq and PostgreSQL away that a shell may have for another server.
+fn without_pg_settings(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PG")) {
+        command.env_remove(name);
     }
-    println!();
-    Ok(())
+    command
 }
 
 /// Everything that has to be cleared away.
@@ -89,6 +108,8 @@ async fn stopped() -> Result<(), Failure> {
 struct Site {
     installation: Installation,
     dir: PathBuf,
+    /// `initdb`, while it runs.
+    maker: Option<Child>,
     server: Option<Server>,
     proxy: Option<Child>,
 }
@@ -97,12 +118,14 @@ impl Site {
     fn new() -> Result<Self, Failure> {
         let installation = Installation::find()?;
         let dir = temporary_dir().map_err(|e| format!("no temporary directory: {e}"))?;
-        Ok(Self { installation, dir, server: None, proxy: None })
+        Ok(Self { installation, dir, maker: None, server: None, proxy: None })
     }
 
     async fn work(&mut self, options: Options) -> Result<(), Failure> {
-        println!("starting {} in {}", self.installation.version(), self.dir.display());
-        let server = self.server.insert(Server::start(&self.installation, &self.dir).await?);
+        say(format_args!("starting {} in {}", self.installation.version(), self.dir.display()))?;
+        postgres::make(&self.installation, &self.dir, &mut self.maker).await?;
+        let server = self.server.insert(Server::start(&self.installation, &self.dir)?);
+        server.until_ready().await?;
         let port = free_port()?;
         let config = self.dir.join("pgsluice.toml");
         std::fs::write(&config, configuration(port, server.port))
@@ -110,9 +133,9 @@ impl Site {
         self.proxy = Some(start_proxy(&config)?);
         let proxy = self.proxy.as_mut().ok_or("no proxy")?;
         until_ready(proxy, port, &self.dir).await?;
-        println!("\n  direct            {}", dsn(server.port));
-        println!("  through pgsluice  {}", dsn(port));
-        println!("  configuration     {}\n", config.display());
+        say(format_args!("\n  direct            {}", dsn(server.port)))?;
+        say(format_args!("  through pgsluice  {}", dsn(port)))?;
+        say(format_args!("  configuration     {}\n", config.display()))?;
         let scene = show::Scene {
             installation: &self.installation,
             dir: &self.dir,
@@ -122,9 +145,7 @@ impl Site {
         };
         scene.play().await?;
         if !options.once {
-            println!(
-                "\nBoth go on running; connect with psql and try. Ctrl-C ends them and removes everything."
-            );
+            say("\nBoth go on running; connect with psql and try. Ctrl-C ends them and removes everything.")?;
             proxy.wait().await.map_err(|e| format!("waiting for the proxy: {e}"))?;
             return Err(format!("pgsluice ended:\n{}", log_of(&self.dir)));
         }
@@ -136,6 +157,9 @@ impl Site {
         if let Some(mut proxy) = self.proxy.take() {
             // Nothing of it is worth a drain: all its data is about to be removed.
             let _ = proxy.kill().await;
+        }
+        if let Some(maker) = &mut self.maker {
+            postgres::end(maker, "TERM").await;
         }
         if let Some(mut server) = self.server.take() {
             server.stop().await;

@@ -1,5 +1,6 @@
 //! Finds an installed PostgreSQL and runs one in a temporary directory.
 
+use std::fs::File;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-use super::{Failure, START_TIMEOUT, free_port};
+use super::{Failure, START_TIMEOUT, free_port, without_pg_settings};
 
 /// The user that PostgreSQL runs as when quickstart runs as root: it refuses to be root.
 const OS_USER: &str = "postgres";
@@ -51,7 +52,7 @@ impl Installation {
     fn server(&self, name: &str) -> Command {
         let mut command = Command::new(self.bin.join(name));
         // A group of its own, as for the proxy.
-        command.current_dir("/").stdin(Stdio::null()).process_group(0);
+        without_pg_settings(&mut command).current_dir("/").stdin(Stdio::null()).process_group(0);
         if let Some((user, group)) = self.run_as {
             command.uid(user).gid(group);
         }
@@ -88,78 +89,107 @@ fn run_as() -> Result<Option<(u32, u32)>, Failure> {
     Ok(Some(ids))
 }
 
+/// Makes a cluster in `dir` (fsync on, as anybody's). `initdb` stands in `maker` until it has ended: whoever gives this up has
+/// to end it, because it goes on writing into `dir`.
+pub(super) async fn make(
+    installation: &Installation,
+    dir: &Path,
+    maker: &mut Option<Child>,
+) -> Result<(), Failure> {
+    let home = home(dir);
+    std::fs::create_dir(&home).map_err(|e| format!("{}: {e}", home.display()))?;
+    if let Some((user, group)) = installation.run_as {
+        // The way in and the home belong to the server's user; the configuration beside it stays ours.
+        for path in [dir, &home] {
+            chown(path, Some(user), Some(group)).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+    }
+    let log = dir.join("initdb.log");
+    let mut initdb = installation.server("initdb");
+    initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-D"]).arg(data(dir));
+    let child = initdb.stdout(Stdio::null()).stderr(file(&log)?).kill_on_drop(true).spawn();
+    let child = maker.insert(child.map_err(|e| format!("initdb: {e}"))?);
+    let ended = child.wait().await.map_err(|e| format!("initdb: {e}"))?;
+    *maker = None;
+    if ended.success() { Ok(()) } else { Err(format!("initdb failed:\n{}", text(&log))) }
+}
+
+/// Ends one of these programs and all that it has started, and waits until it has.
+pub(super) async fn end(child: &mut Child, signal: &str) {
+    let Some(pid) = child.id() else { return };
+    let _ = Command::new("/bin/sh")
+        .args(["-c", r#"kill -"$1" -"$2""#, "kill", signal, &pid.to_string()])
+        .status()
+        .await;
+    if tokio::time::timeout(Duration::from_secs(10), child.wait()).await.is_err() {
+        let _ = child.kill().await;
+    }
+}
+
+fn home(dir: &Path) -> PathBuf {
+    dir.join("postgres")
+}
+
+fn data(dir: &Path) -> PathBuf {
+    home(dir).join("data")
+}
+
+fn file(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
 /// A running PostgreSQL.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
+    dir: PathBuf,
     /// On 127.0.0.1.
     pub(super) port: u16,
 }
 
 impl Server {
-    /// Makes a cluster in `dir` (fsync on, as anybody's) and starts it.
-    pub(super) async fn start(installation: &Installation, dir: &Path) -> Result<Self, Failure> {
-        let home = dir.join("postgres");
-        std::fs::create_dir(&home).map_err(|e| format!("{}: {e}", home.display()))?;
-        if let Some((user, group)) = installation.run_as {
-            // The way in and the home belong to the server's user; the configuration beside it stays ours.
-            for path in [dir, &home] {
-                chown(path, Some(user), Some(group)).map_err(|e| format!("{}: {e}", path.display()))?;
-            }
-        }
-        let data = home.join("data");
-        let mut initdb = installation.server("initdb");
-        initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-D"]).arg(&data);
-        let made = initdb.output().await.map_err(|e| format!("initdb: {e}"))?;
-        if !made.status.success() {
-            return Err(format!("initdb failed:\n{}", String::from_utf8_lossy(&made.stderr)));
-        }
+    /// Starts it over what [`make`] made in `dir`.
+    pub(super) fn start(installation: &Installation, dir: &Path) -> Result<Self, Failure> {
         let port = free_port()?;
-        let log = std::fs::File::create(dir.join("postgres.log")).map_err(|e| format!("no log file: {e}"))?;
         let mut postgres = installation.server("postgres");
-        postgres.arg("-D").arg(&data).arg("-k").arg(&home).args(["-p", &port.to_string()]);
+        // Without a socket's file, for which the name of a temporary directory may be too long.
+        postgres.arg("-D").arg(data(dir)).args(["-k", "", "-p", &port.to_string()]);
         for setting in
             ["listen_addresses=127.0.0.1", "max_connections=200", "shared_buffers=256MB", "max_wal_size=2GB"]
         {
             postgres.args(["-c", setting]);
         }
-        let child = postgres.stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn();
-        let mut server = Self { child: child.map_err(|e| format!("postgres: {e}"))?, port };
-        match server.until_ready(&data).await {
-            Ok(()) => Ok(server),
-            Err(why) => {
-                let log = std::fs::read_to_string(dir.join("postgres.log")).unwrap_or_default();
-                Err(format!("PostgreSQL {why}:\n{log}"))
-            }
-        }
+        postgres.stdout(Stdio::null()).stderr(file(&log_of(dir))?).kill_on_drop(true);
+        let child = postgres.spawn().map_err(|e| format!("postgres: {e}"))?;
+        Ok(Self { child, dir: dir.to_owned(), port })
     }
 
     /// The last line of `postmaster.pid` says it.
-    async fn until_ready(&mut self, data: &Path) -> Result<(), &'static str> {
-        let file = data.join("postmaster.pid");
-        let says_ready =
-            || std::fs::read_to_string(&file).is_ok_and(|text| text.lines().any(|l| l.trim() == "ready"));
+    pub(super) async fn until_ready(&mut self) -> Result<(), Failure> {
+        let file = data(&self.dir).join("postmaster.pid");
         let up = async {
-            while !says_ready() {
+            while !text(&file).lines().any(|line| line.trim() == "ready") {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::select! {
+        let reached = tokio::select! {
             reached = tokio::time::timeout(START_TIMEOUT, up) => reached.map_err(|_| "did not get ready"),
             _ = self.child.wait() => Err("ended at once"),
-        }
+        };
+        reached.map_err(|why| format!("PostgreSQL {why}:\n{}", text(&log_of(&self.dir))))
     }
 
     /// Ends it at once, without a checkpoint: its data is about to be removed.
     pub(super) async fn stop(&mut self) {
-        let Some(pid) = self.child.id() else { return };
         // QUIT is PostgreSQL's immediate shutdown; KILL would leave its children.
-        let _ = Command::new("/bin/sh")
-            .args(["-c", r#"kill -QUIT "$1""#, "kill", &pid.to_string()])
-            .status()
-            .await;
-        if tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await.is_err() {
-            let _ = self.child.kill().await;
-        }
+        end(&mut self.child, "QUIT").await;
     }
+}
+
+fn log_of(dir: &Path) -> PathBuf {
+    dir.join("postgres.log")
 }

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use tokio::process::Command;
 
 use super::postgres::Installation;
-use super::{Failure, Options};
+use super::{Failure, Options, say, without_pg_settings};
 
 /// Rounds of each query mode; direct and through pgsluice take turns.
 const ROUNDS: u32 = 3;
@@ -51,18 +51,18 @@ impl Scene<'_> {
         std::fs::write(&script, SCRIPT).map_err(|e| format!("{}: {e}", script.display()))?;
         self.sql(self.direct, "postgres", TABLE).await?;
         let Options { clients, rows, .. } = self.options;
-        println!(
+        say(format_args!(
             "pgbench, unmodified: {clients} clients, each row an INSERT and a transaction of its own (fsync on)\n"
-        );
-        println!("  {}", SCRIPT.lines().last().unwrap_or_default());
-        println!(
+        ))?;
+        say(format_args!("  {}", SCRIPT.lines().last().unwrap_or_default()))?;
+        say(format_args!(
             "\n{ROUNDS} rounds of {} rows, direct and through pgsluice in turn:\n",
             u64::from(clients) * u64::from(rows)
-        );
-        println!(
+        ))?;
+        say(format_args!(
             "  {:<10} {:>14} {:>18} {:>9}   tables",
             "queries", "direct rows/s", "pgsluice rows/s", "ratio"
-        );
+        ))?;
         let mut different = 0;
         for mode in ["simple", "extended", "prepared"] {
             let score = self.rounds(mode, &script).await?;
@@ -73,10 +73,13 @@ impl Scene<'_> {
             } else {
                 format!("{} rows differ", score.different)
             };
-            println!("  {mode:<10} {direct:>14.0} {through:>18.0} {:>8.2}x   {same}", through / direct);
+            say(format_args!(
+                "  {mode:<10} {direct:>14.0} {through:>18.0} {:>8.2}x   {same}",
+                through / direct
+            ))?;
             different += score.different;
         }
-        println!();
+        say("")?;
         self.explain().await?;
         if different > 0 {
             return Err(format!("the tables differ in {different} rows"));
@@ -129,10 +132,10 @@ impl Scene<'_> {
         };
         let (rows, flushes, singles, undone) = (sum("rows"), sum("flushes"), sum("singles"), sum("failures"));
         let mean = rows as f64 / flushes.max(1) as f64;
-        println!(
+        say(format_args!(
             "SHOW COALESCE: {rows} rows left in {flushes} COPYs of {mean:.1} rows each, {singles} as they were sent because \
              nothing was under way; {undone} COPYs failed and were undone"
-        );
+        ))?;
         Ok(())
     }
 
@@ -156,7 +159,7 @@ impl Scene<'_> {
     fn client(&self, name: &str, port: u16) -> Command {
         let mut command = Command::new(self.installation.client(name));
         command.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port.to_string()]);
-        command.env("PGSSLMODE", "disable").env("PGGSSENCMODE", "disable").env_remove("PGOPTIONS");
+        without_pg_settings(&mut command).env("PGSSLMODE", "disable").env("PGGSSENCMODE", "disable");
         command.stdin(Stdio::null()).kill_on_drop(true);
         command
     }

@@ -20,5 +20,7 @@ mod logs;
 mod outages;
 #[path = "../peers.rs"]
 mod peers;
+#[path = "../quickstart.rs"]
+mod quickstart;
 #[path = "../support/mod.rs"]
 mod support;
