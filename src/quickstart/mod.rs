@@ -66,7 +66,11 @@ pub fn run(options: Options) -> ExitCode {
         };
         let ended = tokio::select! {
             ended = site.work(options) => ended,
-            () = any(&mut signals) => say(""),
+            () = any(&mut signals) => {
+                // Behind the ^C; to nobody where the terminal is gone.
+                let _ = say("");
+                Ok(())
+            }
         };
         site.clear().await;
         match ended {
@@ -77,7 +81,7 @@ pub fn run(options: Options) -> ExitCode {
 }
 
 fn failed(why: &str) -> ExitCode {
-    eprintln!("pgsluice quickstart: {why}");
+    let _ = writeln!(io::stderr(), "pgsluice quickstart: {why}");
     ExitCode::FAILURE
 }
 
