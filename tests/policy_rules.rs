@@ -150,6 +150,27 @@ fn a_refusal_fails_the_block_and_skips_the_pipeline_to_its_sync() {
     }
 }
 
+/// The server is made to fail where we refuse, and that by a portal that is not there.
+#[test]
+fn no_portal_and_no_cursor_of_a_clients_stands_in_the_way_of_a_refusal() {
+    for mode in MODES {
+        let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"no_ddl\"");
+        let mut raw = Raw::login(proxy.port(), &database);
+        let mut out = Vec::new();
+        f::put_parse(&mut out, b"", b"SELECT 1", &[]);
+        f::put_bind_text_to(&mut out, b"pgsluice_refused", b"", &[]);
+        f::put_parse(&mut out, b"", b"DROP TABLE t", &[]);
+        f::put_empty(&mut out, f::SYNC);
+        raw.send(&out);
+        assert_eq!(error_in(&raw.read_until_ready()).sqlstate(), "42501", "{mode}");
+        raw.rows("BEGIN");
+        raw.rows("DECLARE pgsluice_refused CURSOR FOR SELECT 1");
+        assert_eq!(error_in(&raw.extended("DROP TABLE t", &[])).sqlstate(), "42501", "{mode}");
+        raw.rows("ROLLBACK");
+        is_passed(&mut raw, "SELECT 2");
+    }
+}
+
 #[test]
 fn sql_prepare_and_execute() {
     for mode in MODES {

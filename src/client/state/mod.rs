@@ -14,8 +14,8 @@ mod taint;
 mod temporary;
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, LazyLock};
 
 pub use reports::Withheld;
 pub use temporary::MAKES_TEMP;
@@ -39,6 +39,11 @@ use crate::settings::{General, PoolMode, SessionState};
 use crate::sql::effects::Effects;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{DecodeError, Flaw, frontend as f};
+
+/// A portal that nobody has: to describe it fails in every state of a transaction. A client may give its own portals and cursors
+/// whatever names it likes, so this one ends in what it does not know.
+static NO_PORTAL: LazyLock<String> =
+    LazyLock::new(|| format!("pgsluice_refused_{:016x}", rand::random::<u64>()));
 
 /// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
 pub const UNKEPT: u64 = u64::MAX;
@@ -833,7 +838,7 @@ impl State {
             f::put_target(&mut server.conn.out, f::CLOSE, b'S', b"");
             server.pipeline.push(Kind::Close, Action::Skip, false);
         }
-        f::put_target(&mut server.conn.out, f::DESCRIBE, b'P', b"pgsluice_refused");
+        f::put_target(&mut server.conn.out, f::DESCRIBE, b'P', NO_PORTAL.as_bytes());
         server.pipeline.push(Kind::Parse, Action::Refuse, takes_away);
         self.refusals.push_back(refusal);
         Taken::Done
@@ -853,7 +858,7 @@ impl State {
                 server.pipeline.push(Kind::FunctionCall, Action::Refuse, false);
             }
             _ => {
-                f::put_target(out, f::DESCRIBE, b'P', b"pgsluice_refused");
+                f::put_target(out, f::DESCRIBE, b'P', NO_PORTAL.as_bytes());
                 server.pipeline.push(kind, Action::Refuse, false);
             }
         }
