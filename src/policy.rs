@@ -25,7 +25,7 @@ use crate::limits::{STATEMENT_BYTES_MAX, TREE_NAME_TOKENS, TREE_TOKENS_MAX};
 use crate::settings::{AllowList, AllowListMode, Enforce, Policy, SimpleQuery, Statements, Switch};
 use crate::sql::meaning::{self, Kind, Unparsed};
 use crate::sql::scan;
-use crate::sql::verbs::opens_to_writes;
+use crate::sql::verbs::{loads_libraries, opens_to_writes};
 use texts::Readings;
 
 /// Longest text that is given a fingerprint in an audit event (bytes): parsing it must not cost more than
@@ -533,15 +533,23 @@ pub fn judge_replication(rules: &Rules) -> Verdict {
     rules.broken(Rejection::new(Rule::ReplicationDeny, what, hint))
 }
 
-/// The verdict on what a StartupMessage sets: it does for a whole session what SET may not.
+/// The verdict on what a StartupMessage sets: it does for a whole session what SET may not, and what LOAD may not.
 pub fn judge_startup<'a>(rules: &Rules, mut settings: impl Iterator<Item = (&'a str, &'a str)>) -> Verdict {
-    if rules.statements != Statements::ReadOnly || !settings.any(|(name, value)| opens_to_writes(name, value))
-    {
-        return Verdict::Pass;
-    }
-    let what = "a setting that opens transactions to writes is not allowed: statements is \"read_only\"";
-    let hint = "Connect without it.";
-    rules.broken(Rejection::new(Rule::StatementsReadOnly, what.into(), hint))
+    let (rule, level) = match rules.statements {
+        Statements::All => return Verdict::Pass,
+        Statements::NoDdl => (Rule::StatementsNoDdl, "no_ddl"),
+        Statements::ReadOnly => (Rule::StatementsReadOnly, "read_only"),
+    };
+    let refused = |name: &str, value: &str| match rules.statements {
+        Statements::ReadOnly if opens_to_writes(name, value) => {
+            Some("a setting that opens transactions to writes")
+        }
+        _ if loads_libraries(name, value) => Some("a setting that loads libraries"),
+        _ => None,
+    };
+    let Some(what) = settings.find_map(|(name, value)| refused(name, value)) else { return Verdict::Pass };
+    let message = format!("{what} is not allowed: statements is \"{level}\"");
+    rules.broken(Rejection::new(rule, message, "Connect without it."))
 }
 
 /// The verdict on a Query message of so many bytes, which is too long to be held whole.

@@ -269,6 +269,40 @@ fn a_startup_packet_opens_nothing_that_set_may_not() {
     proxy.wait_for_log("\"verdict\":\"report\"");
 }
 
+/// As LOAD may not: in session mode a connection logs in with what the client's packet says.
+#[test]
+fn a_startup_packet_loads_no_library_that_load_may_not() {
+    let load = ("session_preload_libraries", "auto_explain");
+    for (level, refused) in [("read_only", true), ("no_ddl", true), ("all", false)] {
+        for mode in MODES {
+            let (proxy, database) = with_policy(mode, &format!("[policy]\nstatements = \"{level}\""));
+            let login = |setting| {
+                let parameters = [("user", "postgres"), ("database", &*database), setting];
+                Raw::login_as(proxy.port(), &parameters, "")
+            };
+            for setting in [
+                load,
+                ("Local_Preload_Libraries", "$libdir/plugins/x"),
+                ("options", "--session-preload-libraries=auto_explain"),
+            ] {
+                match login(setting) {
+                    Err(error) if refused => {
+                        assert_eq!((error.sqlstate(), error.field(b'S')), ("42501".into(), "FATAL".into()));
+                        let message = error.field(b'M');
+                        assert!(message.contains("loads libraries") && message.contains(level), "{message}");
+                    }
+                    Err(error) => assert!(!error.field(b'M').contains("statements"), "{}", error.outline()),
+                    Ok(_) => assert!(!refused, "{mode}, {level}: {setting:?} was let in"),
+                }
+            }
+            if refused {
+                proxy.wait_for_log(&format!("statements={level}"));
+            }
+            login((load.0, "")).unwrap_or_else(|e| panic!("{}", e.outline())).rows("SELECT 1");
+        }
+    }
+}
+
 #[test]
 fn function_calls_are_no_reads() {
     let (proxy, database) = with_policy("transaction", "[policy]\nstatements = \"read_only\"");

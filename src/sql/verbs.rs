@@ -203,6 +203,14 @@ pub fn opens_to_writes(name: &str, value: &str) -> bool {
     is_read_only_setting(name) && !["on", "true", "1"].iter().any(|on| value.eq_ignore_ascii_case(on))
 }
 
+/// Settings by which a connection loads libraries while it begins, as LOAD does later.
+const LIBRARY_SETTINGS: [&str; 2] = ["local_preload_libraries", "session_preload_libraries"];
+
+/// A setting of a StartupMessage that does what LOAD does.
+pub fn loads_libraries(name: &str, value: &str) -> bool {
+    LIBRARY_SETTINGS.iter().any(|setting| name.eq_ignore_ascii_case(setting)) && !value.trim().is_empty()
+}
+
 /// READ WRITE among the modes of a transaction.
 fn opens_writes(options: &[protobuf::Node]) -> bool {
     def_elems(options).any(|option| {
