@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support;
 use pgsluice::wire::{TransactionStatus, backend as b, frame, frontend as f};
 use support::console::{show, tell};
+use support::crowd::{Step, comparable};
 use support::relay::listen;
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, outline, poll};
 
@@ -578,5 +579,54 @@ fn the_unnamed_portal_is_as_the_last_insert_left_it() {
             });
             assert!(poured.is_some(), "never poured: {run}");
         }
+    }
+}
+
+/// What a block sets for itself may have the text of a statement, as it was prepared before or is sent again, mean another thing.
+#[test]
+fn a_run_means_what_its_block_has_set() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(
+        "CREATE TABLE t (id int, v text); CREATE SCHEMA other;
+         CREATE DOMAIN other.int4 AS pg_catalog.int4 CHECK (VALUE < 10)",
+    );
+    let literal = "INSERT INTO public.t (id, v) VALUES ($1, 'é')";
+    let cast = "INSERT INTO public.t (id, v) VALUES ($1::int4, 'é')";
+    for (sql, set) in [
+        (literal, "SET LOCAL client_encoding = 'LATIN1'"),
+        (literal, "SET LOCAL NAMES 'LATIN1'"),
+        (literal, "SET LOCAL U&\"client!005fencoding\" UESCAPE '!' = 'LATIN1'"),
+        (literal, "SELECT set_config('CLIENT_encoding', 'latin1', true)"),
+        (cast, "SET LOCAL search_path = other, pg_catalog"),
+        (cast, "SET LOCAL SCHEMA 'other, pg_catalog'"),
+    ] {
+        let proxy = Proxy::to(pg, "", "", "");
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let block = |port: u16, set: &str| {
+            let mut client = Raw::login(port, &db);
+            client.send(&Step::prepare("s", sql).bytes);
+            client.read_until_ready();
+            client.rows(&format!("BEGIN; {set}"));
+            let mut bytes = Vec::new();
+            for id in 0..ROWS {
+                f::put_bind_text(&mut bytes, b"s", &[Some(id.to_string().as_bytes())]);
+                f::put_execute(&mut bytes, b"", 0);
+            }
+            f::put_empty(&mut bytes, f::SYNC);
+            client.send(&bytes);
+            let answers = comparable(&client.read_until_ready());
+            client.query("COMMIT");
+            (
+                answers,
+                pg.psql(&db, "WITH gone AS (DELETE FROM t RETURNING *) SELECT id, v FROM gone ORDER BY id"),
+            )
+        };
+        let before = shown(&mut console, "rows");
+        let poured = poll(PATIENCE, || {
+            block(proxy.port(), "SET LOCAL work_mem = '8MB'");
+            (shown(&mut console, "rows") > before).then_some(())
+        });
+        assert!(poured.is_some(), "never poured");
+        assert_eq!(block(proxy.port(), set), block(pg.port(), set), "{set}");
     }
 }

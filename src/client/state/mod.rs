@@ -353,8 +353,8 @@ pub struct Ties {
     pub for_good: bool,
     /// It has set, or may have, what the server shows only to who may read all settings, and nobody who may has asked since.
     pub hidden: bool,
-    /// Until its transaction ends more may be said of each statement.
-    pub loud: bool,
+    /// Until its transaction ends more may be said of each statement, or one may mean another thing than before it.
+    pub apart: bool,
     /// It has loaded a library, which may look at each statement from then on: its own would directly be looked at to the end.
     pub loaded: bool,
     /// It has made a temporary object on the server connection at hand, or may have: what is planned there is planned since.
@@ -381,7 +381,7 @@ impl Ties {
     /// What a transaction did is known, or was nothing.
     pub fn forget_taint(&mut self) {
         self.taint = Effects::NONE;
-        (self.local, self.loud, self.gives_back) = (false, false, false);
+        (self.local, self.apart, self.gives_back) = (false, false, false);
         self.candidates = Vec::new();
     }
 }
@@ -578,7 +578,7 @@ impl State {
     /// Nothing but `harmless` does.
     pub(super) fn can_pour_behind(&self, harmless: Effects) -> bool {
         let taint = self.ties.taint.difference(harmless);
-        let harmless = taint == Effects::NONE && !self.ties.loaded && !self.ties.loud;
+        let harmless = taint == Effects::NONE && !self.ties.loaded && !self.ties.apart;
         self.shares_servers() && self.bounds.max_prepared > 0 && self.part.up == 0 && harmless
     }
 

@@ -38,7 +38,7 @@ impl State {
         self.note_giving_back(found, text);
         self.ties.for_good |= found.contains(Effects::BACKEND) && !self.lets_state_through();
         self.ties.loaded |= found.contains(Effects::LOAD);
-        self.ties.loud |= found.contains(Effects::LOCAL) && may_be_loud(text);
+        self.ties.apart |= found.contains(Effects::LOCAL) && sets_apart(text);
         self.meaning.open |= may_change_meaning(text, found);
         if found.contains(Effects::DEALLOCATE) && !self.deallocates_its_own(text) {
             self.ties.taint = self.ties.taint.union(Effects::EXECUTE);
@@ -116,11 +116,20 @@ impl State {
 }
 
 /// A text with SET LOCAL may have the server say more of each statement, or a library: it names what messages are sent, or what may
-/// be a setting of a library's.
-fn may_be_loud(text: &[u8]) -> bool {
+/// be a setting of a library's. Or it has what was prepared, or planned for, before mean another thing: names, and in which encoding
+/// characters are. All ways to write these settings count, and whatever may be written in escapes.
+fn sets_apart(text: &[u8]) -> bool {
+    const NAMES: [Underscored; 3] = [
+        Underscored::new("client_min_messages"),
+        Underscored::new("client_encoding"),
+        Underscored::new("search_path"),
+    ];
+    const WORDS: [&[u8]; 2] = [b"names", b"schema"];
     let mut custom = Vec::new();
     let all = find_setting_names(text, &mut custom);
-    !all || !custom.is_empty() || mentions(text, [Underscored::new("client_min_messages")].iter())
+    let has = |word: &[u8]| text.windows(word.len()).any(|found| found.eq_ignore_ascii_case(word));
+    let escaped = memchr::memchr2(b'\\', b'&', text).is_some();
+    !all || !custom.is_empty() || escaped || mentions(text, NAMES.iter()) || WORDS.into_iter().any(has)
 }
 
 /// One of them stands somewhere in the text.
