@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use crate::support;
 use pgsluice::wire::backend;
 use support::console::{Row, find, show};
-use support::crowd::comparable;
+use support::crowd::{self, comparable};
 use support::pouring::tags;
 use support::relay::{has_flush, listen};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
@@ -171,4 +171,34 @@ fn a_batch_that_finds_no_place_runs_as_it_was_sent() {
     two.gate.shut(false);
     two.answered(0);
     assert_eq!(two.stored(pg), "200|200");
+}
+
+/// A batch that had waited for sessions that did not come back waits for a place no longer than any other.
+#[test]
+fn a_batch_that_waited_for_a_crowd_runs_as_it_was_sent_too() {
+    const CROWD: usize = 6;
+    let pg = Postgres::shared();
+    let mut two = Two::new(pg, "lock_timeout = \"50ms\"\nflush_timeout = \"100ms\"");
+    let mut clients: Vec<Raw> = (0..CROWD).map(|_| Raw::login(two.proxy.port(), &two.db)).collect();
+    let fallbacks =
+        |two: &Two| two.lane(1).expect("its lane")["fallbacks"].parse::<usize>().expect("a number");
+    let mut next = 10_000..;
+    let mut row =
+        || Step::query(&format!("INSERT INTO t (b, a) VALUES ('row', {})", next.next().expect("a key")));
+    let waited = poll(PATIENCE, || {
+        let scripts: Vec<Vec<Step>> = (0..CROWD).map(|_| (0..20).map(|_| row()).collect()).collect();
+        crowd::run(&mut clients, &scripts, true);
+        two.hold_first();
+        let before = fallbacks(&two);
+        // All others were answered a moment ago.
+        let seen = crowd::run(&mut clients[..1], &[vec![row()]], false);
+        assert_eq!(tags(&seen[0]), ["INSERT 0 1"]);
+        assert_eq!(two.lane(0).expect("its lane")["in_flight"], "1");
+        let waited = fallbacks(&two) > before;
+        two.gate.shut(false);
+        two.answered(0);
+        pg.psql(&two.db, &format!("DELETE FROM t WHERE a < {ROWS}"));
+        waited.then_some(())
+    });
+    waited.expect("its row waited");
 }

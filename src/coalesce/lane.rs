@@ -632,17 +632,17 @@ impl Lane {
         });
     }
 
-    /// A batch that waits for half of its sessions leaves without them. False: it is gone.
+    /// A batch that waits for half of its sessions leaves without them, or waits for a place from here on. False: it is gone.
     fn waits_no_more(self: &Arc<Self>, batch: u64) -> bool {
         let inner = lock(&self.inner);
         if inner.batches != batch {
             return false;
         }
-        let held = inner.held.is_some() && !inner.is_whole();
-        if held {
-            self.leave_without_them(inner);
+        if inner.held.is_none() || inner.is_whole() {
+            return true;
         }
-        !held
+        self.leave_without_them(inner);
+        lock(&self.inner).batches == batch
     }
 
     fn leave_without_them(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
