@@ -288,6 +288,14 @@ impl Inner {
         self.batches >= before && self.aloft.iter().all(|number| *number >= before)
     }
 
+    /// An empty one of a flight under way that has flown, for its buffers. A flight that failed comes in parts, and only one of them is
+    /// for the next one.
+    fn keep(&mut self, flown: Cargo) {
+        if self.flown.len() < self.flights {
+            self.flown.push(flown);
+        }
+    }
+
     fn waited_in_vain(&mut self) {
         let here = self.here();
         self.crowd.stayed_away(here);
@@ -976,6 +984,19 @@ fn columns_of(copy: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However many parts the flights of a lane come in.
+    #[test]
+    fn buffers_are_kept_one_for_each_flight() {
+        let cargo = || Cargo::new([CopyFormat::Text], Caps { rows: 1, bytes: 1 });
+        let mut inner = Inner::new(cargo());
+        inner.flights = 2;
+        (0..100).for_each(|_| inner.keep(cargo()));
+        assert_eq!(inner.flown.len(), 2);
+        inner.flown.pop();
+        inner.keep(cargo());
+        assert_eq!(inner.flown.len(), 2);
+    }
 
     #[test]
     fn the_columns_stand_in_the_copy() {

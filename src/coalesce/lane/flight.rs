@@ -547,7 +547,7 @@ impl Flight {
         batch.clear();
         let keeps = || self.lane.lanes.upgrade().is_some_and(|lanes| lanes.keeps_buffers());
         if batch.capacity() <= BUFFER_KEPT && keeps() {
-            lock(&self.lane.inner).flown.push(batch);
+            lock(&self.lane.inner).keep(batch);
         }
         self.resolve(units, Outcome::Inserted);
     }
