@@ -592,21 +592,26 @@ fn a_run_means_what_its_block_has_set() {
     );
     let literal = "INSERT INTO public.t (id, v) VALUES ($1, 'é')";
     let cast = "INSERT INTO public.t (id, v) VALUES ($1::int4, 'é')";
+    let named = Step::extended("SELECT set_config($1, $2, true)", &[Some("client_encoding"), Some("LATIN1")]);
     for (sql, set) in [
-        (literal, "SET LOCAL client_encoding = 'LATIN1'"),
-        (literal, "SET LOCAL NAMES 'LATIN1'"),
-        (literal, "SET LOCAL U&\"client!005fencoding\" UESCAPE '!' = 'LATIN1'"),
-        (literal, "SELECT set_config('CLIENT_encoding', 'latin1', true)"),
-        (cast, "SET LOCAL search_path = other, pg_catalog"),
-        (cast, "SET LOCAL SCHEMA 'other, pg_catalog'"),
+        (literal, Step::query("SET LOCAL client_encoding = 'LATIN1'")),
+        (literal, Step::query("SET LOCAL NAMES 'LATIN1'")),
+        (literal, Step::query("SET LOCAL U&\"client!005fencoding\" UESCAPE '!' = 'LATIN1'")),
+        (literal, Step::query("SELECT set_config('CLIENT_encoding', 'latin1', true)")),
+        (literal, Step::query("SELECT set_config('client_'\n'encoding', 'LATIN1', true)")),
+        (literal, named),
+        (cast, Step::query("SET LOCAL search_path = other, pg_catalog")),
+        (cast, Step::query("SET LOCAL SCHEMA 'other, pg_catalog'")),
     ] {
         let proxy = Proxy::to(pg, "", "", "");
         let mut console = Raw::login(proxy.port(), "pgsluice");
-        let block = |port: u16, set: &str| {
+        let block = |port: u16, set: &Step| {
             let mut client = Raw::login(port, &db);
             client.send(&Step::prepare("s", sql).bytes);
             client.read_until_ready();
-            client.rows(&format!("BEGIN; {set}"));
+            client.rows("BEGIN");
+            client.send(&set.bytes);
+            client.read_until_ready();
             let mut bytes = Vec::new();
             for id in 0..ROWS {
                 f::put_bind_text(&mut bytes, b"s", &[Some(id.to_string().as_bytes())]);
@@ -623,10 +628,15 @@ fn a_run_means_what_its_block_has_set() {
         };
         let before = shown(&mut console, "rows");
         let poured = poll(PATIENCE, || {
-            block(proxy.port(), "SET LOCAL work_mem = '8MB'");
+            block(proxy.port(), &Step::query("SET LOCAL work_mem = '8MB'"));
             (shown(&mut console, "rows") > before).then_some(())
         });
         assert!(poured.is_some(), "never poured");
-        assert_eq!(block(proxy.port(), set), block(pg.port(), set), "{set}");
+        assert_eq!(
+            block(proxy.port(), &set),
+            block(pg.port(), &set),
+            "{}",
+            String::from_utf8_lossy(&set.bytes)
+        );
     }
 }

@@ -117,12 +117,14 @@ impl State {
 
 /// A text with SET LOCAL may have the server say more of each statement, or a library: it names what messages are sent, or what may
 /// be a setting of a library's. Or it has what was prepared, or planned for, before mean another thing: names, and in which encoding
-/// characters are. All ways to write these settings count, and whatever may be written in escapes.
+/// characters are. All ways to write these settings count, and whatever may be written in escapes; so does `set_config()`, which is
+/// told the name as a value.
 fn sets_apart(text: &[u8]) -> bool {
-    const NAMES: [Underscored; 3] = [
+    const NAMES: [Underscored; 4] = [
         Underscored::new("client_min_messages"),
         Underscored::new("client_encoding"),
         Underscored::new("search_path"),
+        Underscored::new("set_config"),
     ];
     const WORDS: [&[u8]; 2] = [b"names", b"schema"];
     let mut custom = Vec::new();
