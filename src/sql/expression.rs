@@ -186,15 +186,17 @@ fn is_span(text: &str) -> bool {
 fn is_lasting(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let digits = text.bytes().any(|b| b.is_ascii_digit());
-    // No date has a number alone but for years that are written out.
-    let number = text.bytes().all(|b| b.is_ascii_digit());
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    // `20240101` and `J2451187` are moments of the session's time zone, `jan_1_24` is one. None has fewer digits alone than six, nor
+    // one beside letters but for Julian days.
+    let number = digits == text.len() && digits < 6;
     let name = text.bytes().all(word) && !text.as_bytes().first().is_some_and(u8::is_ascii_digit);
+    let name = name && (digits == 0 || (digits == 1 && !lower.contains('j')));
     text.is_ascii()
         && !TIME_WORDS.iter().any(|time| lower.contains(time))
         // What NULL means in an array is a setting.
         && !lower.contains("null")
-        && (!digits || number || name || is_span(text))
+        && (digits == 0 || number || name || is_span(text))
 }
 
 /// A number that every type of numbers with a point takes, whether it is ever needed or not.
@@ -722,6 +724,9 @@ mod tests {
         }
         for other in ["now", "Today", "{tomorrow}", "1/2/2024", "1-2", "{NULL}", "é", "12:00", "1.5", "$5"] {
             assert!(!is_lasting(other), "{other}");
+        }
+        for moment in ["20240101", "240101", "20240101120000", "J1", "julian_2", "jan_1_24", "on_1_2_2024"] {
+            assert!(!is_lasting(moment), "{moment}");
         }
     }
 
