@@ -756,6 +756,21 @@ fn a_database_that_no_client_is_in_can_be_dropped_and_copied() {
 }
 
 #[test]
+fn a_database_can_be_dropped_however_its_name_is_written() {
+    let server = Postgres::shared();
+    let proxy = Proxy::to(server, "", "", "");
+    let mut admin = Raw::login(proxy.port(), "postgres");
+    for (name, written) in [("way\"Out", "\"way\"\"Out\""), ("way_\\out", "U&\"\\0077ay_\\\\out\"")] {
+        let quoted = name.replace('"', "\"\"");
+        admin.rows(&format!("CREATE DATABASE \"{quoted}\""));
+        let mut client = Raw::login(proxy.port(), name);
+        assert_eq!(client.value("SELECT 1").as_deref(), Some("1"));
+        client.terminate();
+        admin.rows(&format!("DROP DATABASE {written}"));
+    }
+}
+
+#[test]
 fn a_database_that_a_client_is_in_stays() {
     let server = Postgres::shared();
     let proxy = Proxy::to(server, "", "", "");

@@ -6,12 +6,18 @@ use super::scan::{self, Kind};
 const TEMPLATE: &[u8] = b"template1";
 
 /// Whether this may be a CREATE, ALTER or DROP DATABASE for which nobody should be in `database`. Errs toward yes: the
-/// name may stand anywhere in it.
+/// name may stand anywhere in it, and one that is written in escapes (`U&"..."`) may be any.
 pub fn wants_empty(text: &[u8], database: &[u8]) -> bool {
-    let lower = text.to_ascii_lowercase();
-    let named = |name: &[u8]| memchr::memmem::find(&lower, &name.to_ascii_lowercase()).is_some();
-    let creates = || begins_with(text, b"create") && !named(b"template") && database == TEMPLATE;
-    !database.is_empty() && (named(database) || creates())
+    let text = bare(text);
+    let says = |word: &[u8]| memchr::memmem::find(&text, word).is_some();
+    let names = || says(&bare(database)) || says(b"u&");
+    let creates = || begins_with(&text, b"create") && !says(b"template") && database == TEMPLATE;
+    !database.is_empty() && (names() || creates())
+}
+
+/// Without case and quotes, one of which stands for two in a quoted name.
+fn bare(text: &[u8]) -> Vec<u8> {
+    text.iter().filter(|b| **b != b'"').map(u8::to_ascii_lowercase).collect()
 }
 
 /// Whether the text begins with CREATE, ALTER or DROP DATABASE. Cheap for what does not.
@@ -62,5 +68,10 @@ mod tests {
         assert!(wants("CREATE DATABASE shop", "template1") && !wants("CREATE DATABASE shop", "app"));
         assert!(wants("CREATE DATABASE shop TEMPLATE app", "app"));
         assert!(!wants("CREATE DATABASE shop TEMPLATE app", "template1"));
+        // However the name is written.
+        assert!(wants(r#"DROP DATABASE "sh""Op""#, "sh\"Op") && !wants(r#"DROP DATABASE "sh""Op""#, "app"));
+        assert!(
+            wants(r#"DROP DATABASE U&"\0073hop""#, "shop") && wants(r#"DROP DATABASE u&"!0073hop""#, "shop")
+        );
     }
 }
