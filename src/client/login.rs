@@ -421,8 +421,8 @@ fn put_greeting(client: &mut Conn, reported: &Reported, me: &ClientShared) {
 /// `application_name_add_host`: the name with the client's address behind it, as PgBouncer writes it.
 fn named_by_host(settings: &Settings, startup: &Startup, peer: Peer) -> Option<String> {
     let name = startup.param("application_name").unwrap_or("app");
-    settings.general.application_name_add_host.then(|| match peer.ip() {
-        Some(ip) => format!("{name} - {ip}:{}", peer.port()),
+    settings.general.application_name_add_host.then(|| match peer.addr() {
+        Some(addr) => format!("{name} - {}:{}", addr.ip(), addr.port()),
         None => format!("{name} - unix:{}", std::process::id()),
     })
 }

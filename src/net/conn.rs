@@ -271,14 +271,6 @@ impl Conn {
         self.flush().await?;
         std::future::poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await
     }
-
-    /// Reads once; see [`Conn::poll_fill`].
-    ///
-    /// # Errors
-    /// The socket's.
-    pub async fn fill(&mut self) -> io::Result<usize> {
-        std::future::poll_fn(|cx| self.poll_fill(cx)).await
-    }
 }
 
 impl Drop for Input {

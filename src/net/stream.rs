@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -35,14 +35,9 @@ impl Peer {
 
     /// That address and the port.
     pub fn addr(&self) -> Option<SocketAddr> {
-        self.ip().map(|ip| SocketAddr::new(ip, self.port()))
-    }
-
-    /// The port; 0 over a Unix socket.
-    pub fn port(&self) -> u16 {
         match self {
-            Self::Tcp(address) => address.port(),
-            Self::Unix => 0,
+            Self::Tcp(address) => Some(SocketAddr::new(address.ip().to_canonical(), address.port())),
+            Self::Unix => None,
         }
     }
 }
@@ -308,17 +303,6 @@ pub async fn first_byte(tcp: &TcpStream) -> io::Result<Option<u8>> {
     Ok((read > 0).then_some(byte[0]))
 }
 
-/// [`Stream::poll_read_ready`] as a future.
-///
-/// Cancel safety: nothing is taken.
-pub async fn readable(stream: &Stream) -> io::Result<()> {
-    std::future::poll_fn(|cx| {
-        ready!(stream.poll_read_ready(cx))?;
-        Poll::Ready(Ok(()))
-    })
-    .await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -376,7 +360,7 @@ mod tests {
                 runtime().block_on(async {
                     let mut near = near.rehome().unwrap();
                     let mut buf = [0; 4];
-                    readable(&near).await.unwrap();
+                    std::future::poll_fn(|cx| near.poll_read_ready(cx)).await.unwrap();
                     near.read_exact(&mut buf).await.unwrap();
                     near.write_all(&buf).await.unwrap();
                 });
