@@ -11,12 +11,9 @@ use super::{Inner, Pool, registry::current_worker};
 use crate::limits::FOREVER;
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::{VarSet, Whose};
-use crate::server::ServerConn;
 use crate::server::connect::ConnectError;
 use crate::server::internal::{Lost, Refused};
-
-/// Why a connection was closed that turned out dead.
-const BY_SERVER: &str = "closed by the server";
+use crate::server::{BY_SERVER, ServerConn};
 
 /// `None`: `limit` passed; zero is no limit.
 ///

@@ -27,6 +27,9 @@ use crate::settings::TargetSessionAttrs;
 use crate::sql::effects::Effects;
 use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 
+/// Why a connection ended that was found dead.
+pub const BY_SERVER: &str = "closed by the server";
+
 /// What others may see of a server connection: the console, a cancel request.
 #[derive(Debug)]
 pub struct ServerShared {
@@ -275,9 +278,9 @@ impl ServerConn {
         let said = first.filter(|(head, _)| head.tag == b::ERROR_RESPONSE);
         self.shared.note_end(match said {
             Some((_, body)) => {
-                format!("closed by the server: {}", b::ErrorFields::new(body).outline()).into()
+                format!("{BY_SERVER}: {}", b::ErrorFields::new(body).outline()).into()
             }
-            None => Cow::Borrowed("closed by the server"),
+            None => Cow::Borrowed(BY_SERVER),
         });
     }
 
