@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::checkout::CheckoutError;
 use crate::proto::vars::VarSet;
-use crate::server::ServerConn;
 use crate::server::connect::{Concerns, ConnectError};
+use crate::server::{ServerConn, same_startup};
 
 /// The first pause after a failed login.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -28,14 +28,6 @@ const PASSED_OVER: Duration = Duration::from_millis(200);
 
 /// What a login asks for; `None`: nothing, it is for whoever shares the connection.
 type Asked = Option<Arc<VarSet>>;
-
-/// See [`ServerConn::is_for`].
-fn same(one: Option<&Arc<VarSet>>, other: Option<&Arc<VarSet>>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-        (one, other) => one.is_none() && other.is_none(),
-    }
-}
 
 /// A client in the queue, or pgsluice itself.
 #[derive(Debug)]
@@ -160,7 +152,7 @@ impl Queue {
     }
 
     fn mate(&self, startup: Option<&Arc<VarSet>>) -> Option<&Waiter> {
-        self.waiters().find(|waiter| same(waiter.startup.as_ref(), startup))
+        self.waiters().find(|waiter| same_startup(waiter.startup.as_ref(), startup))
     }
 
     /// The last in the queue from here on.
@@ -213,7 +205,7 @@ impl Queue {
         let mut others: Vec<&Underway> = self.logins.iter().collect();
         let mut best: Option<&Waiter> = None;
         for waiter in self.waiters() {
-            let is_its = |login: &&Underway| same(login.startup.as_ref(), waiter.startup.as_ref());
+            let is_its = |login: &&Underway| same_startup(login.startup.as_ref(), waiter.startup.as_ref());
             if let Some(at) = others.iter().position(is_its) {
                 others.swap_remove(at);
                 continue;
@@ -244,7 +236,7 @@ impl Queue {
     /// It is not under way any more.
     pub(super) fn end(&mut self, ended: &Underway) {
         let is_it = |login: &Underway| {
-            login.began == ended.began && same(login.startup.as_ref(), ended.startup.as_ref())
+            login.began == ended.began && same_startup(login.startup.as_ref(), ended.startup.as_ref())
         };
         if let Some(at) = self.logins.iter().position(is_it) {
             self.logins.swap_remove(at);
@@ -252,7 +244,7 @@ impl Queue {
     }
 
     fn mates_of<'a>(&'a mut self, login: &'a Underway) -> impl Iterator<Item = &'a mut Waiter> {
-        self.waiters.iter_mut().filter(|waiter| same(waiter.startup.as_ref(), login.startup.as_ref()))
+        self.waiters.iter_mut().filter(|waiter| same_startup(waiter.startup.as_ref(), login.startup.as_ref()))
     }
 
     /// All trouble is over that it could have met.
@@ -299,8 +291,9 @@ impl Queue {
             }
         }
         let waiters = std::mem::take(&mut self.waiters);
-        let (told, others): (VecDeque<_>, _) =
-            waiters.into_iter().partition(|waiter| same(waiter.startup.as_ref(), login.startup.as_ref()));
+        let (told, others): (VecDeque<_>, _) = waiters
+            .into_iter()
+            .partition(|waiter| same_startup(waiter.startup.as_ref(), login.startup.as_ref()));
         self.waiters = others;
         Failed::Tell(told)
     }
@@ -336,7 +329,7 @@ mod tests {
     }
 
     fn is_for(login: Option<&Underway>, startup: &Arc<VarSet>) -> bool {
-        login.is_some_and(|login| same(login.startup.as_ref(), Some(startup)))
+        login.is_some_and(|login| same_startup(login.startup.as_ref(), Some(startup)))
     }
 
     #[test]
@@ -385,11 +378,11 @@ mod tests {
         assert!(!queue.is_in_trouble() && queue.why(Some(&a)).is_some() && queue.why(Some(&b)).is_none());
         // Also when its pause is over, whoever did not fail is first.
         let later = Instant::now() + LONGEST;
-        assert!(queue.next_login(later).is_some_and(|startup| same(startup.as_ref(), Some(&b))));
+        assert!(queue.next_login(later).is_some_and(|startup| same_startup(startup.as_ref(), Some(&b))));
         queue.begin(Some(Arc::clone(&b)));
-        assert!(queue.next_login(later).is_some_and(|startup| same(startup.as_ref(), Some(&plain))));
+        assert!(queue.next_login(later).is_some_and(|startup| same_startup(startup.as_ref(), Some(&plain))));
         queue.begin(Some(Arc::clone(&plain)));
-        assert!(queue.next_login(later).is_some_and(|startup| same(startup.as_ref(), Some(&a))));
+        assert!(queue.next_login(later).is_some_and(|startup| same_startup(startup.as_ref(), Some(&a))));
         assert!(queue.next_login(Instant::now()).is_none());
         // One that comes later with the same does not begin anew.
         let _more = wait(&mut queue, Some(&a));
@@ -418,7 +411,7 @@ mod tests {
             let soon = Instant::now() + RETRY_FIRST * 2;
             assert!(queue.next_login(soon).is_none(), "{code}: one is under way");
             let later = later + RETRY_WAITED_FOR;
-            assert!(queue.next_login(later).is_some_and(|startup| same(startup.as_ref(), Some(&b))));
+            assert!(queue.next_login(later).is_some_and(|startup| same_startup(startup.as_ref(), Some(&b))));
         }
     }
 

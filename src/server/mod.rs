@@ -30,6 +30,11 @@ use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 /// Why a connection ended that was found dead.
 pub const BY_SERVER: &str = "closed by the server";
 
+/// Are two logins, or a connection and who wants one, for the same? See [`ServerConn::is_for`].
+pub fn same_startup(one: Option<&Arc<VarSet>>, other: Option<&Arc<VarSet>>) -> bool {
+    one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
+}
+
 /// What others may see of a server connection: the console, a cancel request.
 #[derive(Debug)]
 pub struct ServerShared {
@@ -231,10 +236,7 @@ impl ServerConn {
     /// it stays for when a reload changes `pool_mode`: those who share one know nothing of what another logged in with, and
     /// who has one alone expects that nothing is set on it.
     pub fn is_for(&self, startup: Option<&Arc<VarSet>>) -> bool {
-        match (&self.startup, startup) {
-            (Some(has), Some(wants)) => Arc::ptr_eq(has, wants),
-            (has, wants) => has.is_none() && wants.is_none(),
-        }
+        same_startup(self.startup.as_ref(), startup)
     }
 
     /// Moves the socket to this thread's reactor.
@@ -277,9 +279,7 @@ impl ServerConn {
         let first = frame::whole(self.conn.bytes(), SMALL_MESSAGE_BYTES_MAX).ok().flatten();
         let said = first.filter(|(head, _)| head.tag == b::ERROR_RESPONSE);
         self.shared.note_end(match said {
-            Some((_, body)) => {
-                format!("{BY_SERVER}: {}", b::ErrorFields::new(body).outline()).into()
-            }
+            Some((_, body)) => format!("{BY_SERVER}: {}", b::ErrorFields::new(body).outline()).into(),
             None => Cow::Borrowed(BY_SERVER),
         });
     }
