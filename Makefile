@@ -13,8 +13,8 @@ help:
 	@echo "make regress PostgreSQL's own regression and isolation suites, direct and through pgsluice"
 	@echo 'make lint    formatting and clippy'
 	@echo 'make fuzz    every fuzz target for a minute each (SECS=60, RUNS=10000000, TARGETS="sql startup")'
-	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; writes docs/benchmarks.md'
-	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4)'
+	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; all of it at full length writes docs/benchmarks.md'
+	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4; WRITE=1 writes whatever was run)'
 	@echo 'make bench-seeds   INSERT against COPY as the founding documents measured it, direct and through pgsluice'
 	@echo '             (CELLS="plans copytest", QUICK=1; WRITE=1 writes docs/benchmarks.md)'
 
