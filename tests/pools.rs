@@ -396,6 +396,30 @@ fn who_waits_in_a_database_that_a_reload_takes_away_is_not_served() {
     wait_for_connections(server, &database, 0);
 }
 
+/// Whose login the entry named until the reload was served beside others: those keep their connection.
+#[test]
+fn a_login_that_a_reload_takes_back_while_it_waits_costs_others_nothing() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let ann = role(server, &database, "waiting_ann");
+    let config = |user: &str| Proxy::config(server, "default_pool_size = 1", user, "");
+    let proxy = Proxy::start(&config("user = \"postgres\""));
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut client = Raw::login(proxy.port(), &database);
+    client.rows("BEGIN");
+    let mine = client.value("SELECT pg_backend_pid()");
+    let mut logs_in = Raw::connect(proxy.port());
+    let parameters = [("user", &*ann), ("database", &*database), ("extra_float_digits", "1")];
+    logs_in.startup(3 << 16, &parameters);
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", "1")]);
+    proxy.write_config(&config(""));
+    tell(&mut console, "RELOAD");
+    client.rows("COMMIT");
+    let last = last(&mut logs_in);
+    assert_eq!(last.sqlstate(), "57P01", "{}", last.outline());
+    assert_eq!(client.value("SELECT pg_backend_pid()"), mine);
+}
+
 #[test]
 fn limits_that_a_reload_lowers_are_kept_as_connections_come_back() {
     let server = Postgres::shared();

@@ -289,8 +289,6 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
     };
     // It may have waited long.
     if let Some(error) = withdrawn(&cx.settings.load(), &who, &linked.pool.key) {
-        // What was opened for it serves nobody.
-        linked.pool.reconnect("its entry was taken away or changed in the configuration");
         return Err(NotAdmitted { client, asked: Box::new(who), why: Box::new(error.into()) });
     }
     let me = cx.clients.enter(NewClient {
