@@ -49,6 +49,37 @@ impl Settings {
     pub fn database(&self, name: &str) -> Option<&Arc<Database>> {
         self.databases.get(name).or(self.fallback.as_ref())
     }
+
+    /// What ends the sessions of user `name`.
+    pub fn timeouts(&self, name: &str) -> Timeouts {
+        Timeouts::of(&self.general, self.users.get(name).map(|user| &**user))
+    }
+}
+
+/// What ends a client's session; zero: nothing does.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// `client_idle_timeout`
+    pub idle: Duration,
+    /// `idle_transaction_timeout`
+    pub idle_inside: Duration,
+    /// `query_timeout`: holds for a login that waits for a server, too.
+    pub query: Duration,
+    /// `transaction_timeout`
+    pub transaction: Duration,
+}
+
+impl Timeouts {
+    /// Those of a user with this section, or with none.
+    pub fn of(general: &General, user: Option<&User>) -> Self {
+        let own = |of: fn(&User) -> Option<Duration>, common| user.and_then(of).unwrap_or(common);
+        Self {
+            idle: own(|user| user.client_idle_timeout, general.client_idle_timeout),
+            idle_inside: own(|user| user.idle_transaction_timeout, general.idle_transaction_timeout),
+            query: own(|user| user.query_timeout, general.query_timeout),
+            transaction: own(|user| user.transaction_timeout, general.transaction_timeout),
+        }
+    }
 }
 
 /// By what is seen that a file has changed.

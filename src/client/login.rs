@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Context;
 use super::handshake::Authenticated;
@@ -282,7 +282,7 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
     let who = PoolKey::of(&startup);
     let linking = Box::pin(link(cx, &settings, &who, &startup, (&mut client, peer), credential));
     let late = || Err(Error::timeout(Kind::QueryTimeout, "query_timeout").into());
-    let linked = within(query_timeout(&settings, &who.user), linking).await.unwrap_or_else(late);
+    let linked = within(settings.timeouts(&who.user).query, linking).await.unwrap_or_else(late);
     let linked = match linked {
         Ok(linked) => linked,
         Err(why) => return Err(NotAdmitted { client, asked: Box::new(who), why: Box::new(why) }),
@@ -308,12 +308,6 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
     linked.pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
     put_greeting(&mut client, &linked.reported, &me);
     Ok(LetIn { client, me, generation, settings, linked, peer })
-}
-
-/// Holds for a login that waits for a server, too.
-fn query_timeout(settings: &Settings, user: &str) -> Duration {
-    let own = settings.users.get(user).and_then(|user| user.query_timeout);
-    own.unwrap_or(settings.general.query_timeout)
 }
 
 /// A login that found its pool, and what it is to be greeted with.
