@@ -10,7 +10,7 @@ mod peers;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use zeroize::Zeroizing;
 pub use peers::{Peers, Way, onward};
 
 use crate::limits::{CANCELS_MAX, CANCELS_PER_SERVER_MAX, PROCESS_IDS_OURS};
+use crate::mutex::lock;
 use crate::net::stream::Peer;
 use crate::pool::PoolKey;
 use crate::server::{ServerShared, next_id};
@@ -400,10 +401,6 @@ enum Linked {
     /// As many requests as make sense are on their way to it.
     Enough,
     Server(Arc<ServerShared>),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a new client brings.

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use crate::files;
+use crate::mutex::lock;
 use crate::settings::Print;
 use crate::sql::verbs::Named;
 use crate::telemetry::events;
@@ -88,7 +89,7 @@ impl Learner {
 
     /// Writes what waits; what cannot be written waits on. Blocks on files.
     pub fn flush(&self) {
-        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.writing);
         for (file, new) in self.take_waiting() {
             match append(&file, &new) {
                 Ok(count) => events::learned(&file, count),

@@ -19,7 +19,7 @@
 //! proto        who may say what next, answers owed, prepared names, session variables
 //! wire   sql   the protocol's bytes; what can be known of a text
 //! settings     what the operator chose, validated
-//! limits   error
+//! limits   error   mutex
 //! ```
 
 pub mod admin;
@@ -32,6 +32,7 @@ pub mod error;
 pub mod files;
 pub mod learn;
 pub mod limits;
+pub mod mutex;
 pub mod net;
 pub mod policy;
 pub mod pool;

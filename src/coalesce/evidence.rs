@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use super::lock;
+use crate::mutex::lock;
 use crate::telemetry::histogram::Histogram;
 
 /// Flushes remembered.

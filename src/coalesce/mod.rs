@@ -28,9 +28,3 @@ pub mod tables;
 
 pub use batch::Cut;
 pub use shapes::{Lanes, Ready, Source};
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

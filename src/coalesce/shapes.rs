@@ -17,9 +17,9 @@ use arc_swap::ArcSwap;
 
 use super::evidence::Evidence;
 use super::lane::{Berths, Lane, Leg};
-use super::lock;
 use super::plan::InsertPlan;
 use super::tables::Tables;
+use crate::mutex::lock;
 use crate::pool::Pool;
 use crate::proto::prepared::{NO_ROWS, Statement};
 use crate::proto::vars::VarSet;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::catalog::Table;
-use super::lock;
+use crate::mutex::lock;
 use crate::pool::Pool;
 
 /// Tables remembered in all, by as many names as they are called by.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::registry::lock;
+use crate::mutex::lock;
 use crate::sql::custom::custom_settings;
 
 /// Names remembered of one pool, and most that are asked about because of others of its database. What goes beyond is not carried.

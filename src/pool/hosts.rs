@@ -1,9 +1,10 @@
 //! Which of several hosts a pool's next connection begins with. Never: connects.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::mutex::lock;
 use crate::settings::LoadBalanceHosts;
 
 /// What a pool remembers of its hosts.
@@ -27,7 +28,7 @@ impl Hosts {
 
     /// Those that come last.
     pub(super) fn shunned(&self, now: Instant) -> Vec<String> {
-        let mut shunned = self.lock();
+        let mut shunned = lock(&self.shunned);
         shunned.retain(|(_, until)| *until > now);
         shunned.iter().map(|(host, _)| host.clone()).collect()
     }
@@ -37,21 +38,17 @@ impl Hosts {
         if balance == LoadBalanceHosts::Disable {
             self.next.store(at.unwrap_or_default(), Ordering::Relaxed);
         }
-        self.lock().retain(|(shunned, _)| shunned != host);
+        lock(&self.shunned).retain(|(shunned, _)| shunned != host);
     }
 
     /// This one could not be had. True: that is new.
     pub(super) fn shun(&self, host: &str, until: Instant) -> bool {
-        let mut shunned = self.lock();
+        let mut shunned = lock(&self.shunned);
         let before = shunned.len();
         shunned.retain(|(known, _)| known != host);
         let is_new = shunned.len() == before;
         shunned.push((host.to_owned(), until));
         is_new
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant)>> {
-        self.shunned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -19,7 +19,7 @@ pub mod registry;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 use self::hosts::Hosts;
 use self::queue::{Failed, Queue, Underway};
 
+use crate::mutex::lock;
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::VarSet;
 use crate::server::connect::{Address, ConnectError, Target, connect};
@@ -341,7 +342,7 @@ pub struct Counts {
 
 impl Pool {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// Hot path. An idle connection if there is one and nobody waits for such: that where the unnamed statement of `home` stands, or
@@ -817,7 +818,7 @@ impl Pool {
 
     /// What a server reported right after login (or after the settings were applied), for later clients.
     pub fn remember_welcome(&self, vars: &Arc<VarSet>, reported: &Arc<Reported>) {
-        let mut known = self.welcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.welcome);
         known.retain(|(k, _)| !Arc::ptr_eq(k, vars));
         if known.len() >= WELCOMES_MAX {
             known.remove(0);
@@ -827,7 +828,7 @@ impl Pool {
 
     /// The welcome for these startup settings, if it is known.
     pub fn known_welcome(&self, vars: &Arc<VarSet>) -> Option<Arc<Reported>> {
-        let known = self.welcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.welcome);
         known.iter().find(|(k, _)| Arc::ptr_eq(k, vars)).map(|(_, r)| Arc::clone(r))
     }
 
@@ -974,7 +975,7 @@ impl Pool {
 
     /// What new connections report may be something else.
     fn forget_welcomes(&self) {
-        self.welcome.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.welcome).clear();
     }
 
     /// The addresses of host names are asked for again, if that is due and somebody is connected.

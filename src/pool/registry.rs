@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use super::custom::OfDatabase;
 use super::hosts::Hosts;
 use super::{CustomSettings, Inner, Pool, PoolKey, Settings, Stats};
+use crate::mutex::lock;
 use crate::proto::prepared::Statements;
 use crate::proto::vars::{VarSet, Vars};
 use crate::server::connect::Target;
@@ -132,10 +133,6 @@ impl Held {
     fn is_paused(&self, database: &str) -> bool {
         self.all_paused || self.paused.contains(database)
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn in_common<T: Default>(map: &Mutex<HashMap<String, Weak<T>>>, name: &str) -> Arc<T> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
 use crate::limits::NAME_BYTES_MAX;
+use crate::mutex::lock;
 use crate::proto::vars::VarSet;
 use crate::sql::block::Word;
 use crate::sql::effects::{Effects, is_read_plainly};
@@ -304,7 +305,7 @@ impl Statements {
     ) -> Option<Arc<Statement>> {
         let key = self.hasher.hash_one((query, types, class));
         let era = self.era.load(Ordering::Acquire);
-        let mut map = self.by_content.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut map = lock(&self.by_content);
         let same =
             |s: &Arc<Statement>| s.era == era && s.is(query, types, class) && !s.is_stale() && !s.has_moved();
         let known = map.get(&key).and_then(|slot| slot.iter().filter_map(Weak::upgrade).find(same));

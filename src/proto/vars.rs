@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, Weak};
 use ahash::RandomState;
 use std::collections::HashMap;
 
+use crate::mutex::lock;
+
 /// Says who logged in, or whom they became.
 pub const SESSION_AUTHORIZATION: &str = "session_authorization";
 
@@ -259,7 +261,7 @@ impl Vars {
             values.insert(name.to_ascii_lowercase().into(), value.into());
         }
         let key = self.hasher.hash_one(&values);
-        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let slot = known.entry(key).or_default();
         slot.retain(|weak| weak.strong_count() > 0);
         if let Some(set) = slot.iter().filter_map(Weak::upgrade).find(|s| s.values == values) {

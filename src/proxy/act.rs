@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{CONSOLES, Proxy, lock};
+use super::{CONSOLES, Proxy};
 use crate::admin::Refusal;
 use crate::admin::parse::{Action, Shutdown};
 use crate::cancel::Signal;
 use crate::config::SetError;
+use crate::mutex::lock;
 use crate::pool::Pool;
 
 /// Problems of a configuration that a refusal repeats; the log has them all.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::lock;
 use crate::admin::rows::Counters;
+use crate::mutex::lock;
 use crate::telemetry::events;
 
 /// Between two calls of [`Averages::tick`], more or less.

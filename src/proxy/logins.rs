@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::lock;
 use crate::limits::LOGIN_GRACE;
+use crate::mutex::lock;
 use crate::net::Peer;
 use crate::telemetry::events;
 

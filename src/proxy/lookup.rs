@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{CONSOLES, Proxy, is_console, lock};
+use super::{CONSOLES, Proxy, is_console};
 use crate::auth::{Credential, Found};
 use crate::client::handshake::Unauthenticated;
 use crate::client::login;
 use crate::config;
 use crate::error::{Error, Kind};
 use crate::limits::FOREVER;
+use crate::mutex::lock;
 use crate::net::Connector;
 use crate::pool::{self, Busy, Checkout, CheckoutError, Pool, PoolKey, Pools};
 use crate::proto::prepared::Statement;

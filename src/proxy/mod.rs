@@ -32,7 +32,7 @@ mod workers;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -48,6 +48,7 @@ use crate::coalesce::Lanes;
 use crate::error::{Error, Kind};
 use crate::files;
 use crate::learn::Learner;
+use crate::mutex::lock;
 use crate::net::{Acceptor, Connector, Peer, Stream};
 use crate::pool::{Checkout, PoolKey, Pools};
 use crate::settings::{Database, General, Settings, is_within};
@@ -91,10 +92,6 @@ pub struct Proxy {
     averages: Averages,
     /// What pools that are no more had counted, of databases that have an entry of their own.
     past: Mutex<ByDatabase>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Why the proxy could not start or had to give up.

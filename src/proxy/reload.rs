@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Proxy, lock};
+use super::Proxy;
 use crate::auth::Credential;
 use crate::cancel::{Peers, Signal};
 use crate::client::login;
 use crate::config::{self, SetError};
 use crate::files;
+use crate::mutex::lock;
 use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
 use crate::server::connect::Target;

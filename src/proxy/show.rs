@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::averages::ByDatabase;
-use super::{CONSOLES, Proxy, lock};
+use super::{CONSOLES, Proxy};
 use crate::admin::rows::*;
 use crate::admin::session::Engine;
 use crate::cancel::{ClientShared, ClientState, Way};
@@ -15,6 +15,7 @@ use crate::coalesce::batch::Form;
 use crate::coalesce::evidence::{Flush, LaneStats, StatsKey};
 use crate::coalesce::lane::Lane;
 use crate::config;
+use crate::mutex::lock;
 use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};

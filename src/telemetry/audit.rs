@@ -13,13 +13,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
 use super::time::Utc;
 use crate::limits::{AUDIT_QUEUE_EVENTS, LOG_NAME_BYTES_MAX};
+use crate::mutex::lock;
 use crate::policy::{Rejection, Rule};
 
 /// Permissions of an audit file that is made here: its owner's alone.
@@ -192,10 +193,6 @@ impl Audit {
         let (told, heard) = sync_channel(1);
         self.queue.try_send(Order::Tell(told)).is_ok() && heard.recv_timeout(limit).is_ok()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A name, cut where no honest one is that long, so that the queue is bounded in bytes too.

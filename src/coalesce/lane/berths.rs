@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::{Lane, lock};
+use super::Lane;
+use crate::mutex::lock;
 use crate::wire::Oid;
 
 /// A table, as all lanes know it.

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Poll, Waker};
 
-use super::lock;
+use crate::mutex::lock;
 use crate::pool::Stats;
 
 /// What became of a unit of rows.
