@@ -170,6 +170,13 @@ pub fn pool_target(
     credential: Credential,
 ) -> Target {
     let general = &settings.general;
+    let credential = match &database.user {
+        Some(named) => {
+            let secret = database.password.as_ref().or_else(|| settings.userlist.get(named));
+            secret.map_or(Credential::None, Credential::from_secret)
+        }
+        None => credential,
+    };
     Target {
         hosts: database.host.clone(),
         port: database.port,
@@ -177,20 +184,13 @@ pub fn pool_target(
         attrs: database.target_session_attrs,
         dbname: database.dbname.clone().unwrap_or_else(|| key.database.clone()),
         user: database.user.clone().unwrap_or_else(|| key.user.clone()),
-        credential: shown(settings, database, credential),
+        credential,
         tls,
         keepalive: Keepalive::from(general),
         replication: key.replication,
         startup: startup_settings(database),
         minor: 2,
     }
-}
-
-/// What servers are shown.
-fn shown(settings: &Settings, database: &Database, of_client: Credential) -> Credential {
-    let Some(named) = &database.user else { return of_client };
-    let secret = database.password.as_ref().or_else(|| settings.userlist.get(named));
-    secret.map_or(Credential::None, Credential::from_secret)
 }
 
 /// A pool before its first client; a login that the entry names needs nothing of one.
@@ -428,15 +428,21 @@ fn pool_of(
     key: &PoolKey,
     credential: Credential,
 ) -> Arc<Pool> {
-    let known = shown(settings, database, credential);
     let pool = cx.pools.get(key, || {
+        // A reload that this login knows nothing of yet knows nothing of this pool.
+        let now = cx.settings.load();
+        let (settings, database) =
+            now.database(&key.database).map_or((settings, database), |entry| (&**now, &**entry));
         let tls = (**cx.server_tls.load()).clone();
-        (pool_settings(settings, database, key), pool_target(settings, tls, database, key, known.clone()))
+        let target = pool_target(settings, tls, database, key, credential.clone());
+        (pool_settings(settings, database, key), target)
     });
     let have = pool.target.load();
-    if !matches!(known, Credential::None) && !have.credential.proves_the_same(&known) {
+    // A secret that the entry names comes with it.
+    let proves = database.user.is_none() && !matches!(credential, Credential::None);
+    if proves && !have.credential.proves_the_same(&credential) {
         let mut better = (**have).clone();
-        better.credential = known;
+        better.credential = credential;
         pool.target.store(Arc::new(better));
     }
     drop(have);

@@ -154,13 +154,15 @@ impl Proxy {
 
     /// Nothing fails here, so that a key which is just being replaced keeps no change of `auth_file` out.
     fn enact(&self, settings: Settings, server_tls: Arc<Connector>) {
-        let (changes, removed) = self.changes(&settings, &server_tls);
         self.peers.store(Arc::new(Peers::new(&settings, (*server_tls).clone())));
-        self.cx.server_tls.store(server_tls);
+        self.cx.server_tls.store(Arc::clone(&server_tls));
         self.auth.reload(&settings);
         telemetry::set_level(&settings.general.log_level);
-        self.cx.settings.store(Arc::new(settings));
+        let settings = Arc::new(settings);
+        let before = self.cx.settings.swap(Arc::clone(&settings));
         self.lookups.forget();
+        // Behind that: a pool that is made later is made of the new ones.
+        let (changes, removed) = self.changes(&before, &settings, &server_tls);
         for Change { pool, settings, target, moved } in changes {
             pool.govern(settings);
             pool.target.store(Arc::new(target));
@@ -179,8 +181,12 @@ impl Proxy {
     }
 
     /// What each pool gets, and the pools whose database is no more.
-    fn changes(&self, settings: &Settings, tls: &Connector) -> (Vec<Change>, Vec<Arc<Pool>>) {
-        let running = self.cx.settings.load();
+    fn changes(
+        &self,
+        before: &Settings,
+        settings: &Settings,
+        tls: &Connector,
+    ) -> (Vec<Change>, Vec<Arc<Pool>>) {
         let (mut changes, mut removed) = (Vec::new(), Vec::new());
         for pool in self.cx.pools.all() {
             let Some(database) = settings.database(&pool.key.database) else {
@@ -189,20 +195,19 @@ impl Proxy {
             };
             let old = pool.target.load_full();
             // The secret of a login that the entry named is no client's.
-            let named = running.database(&pool.key.database).is_some_and(|entry| entry.user.is_some());
+            let named = before.database(&pool.key.database).is_some_and(|entry| entry.user.is_some());
             let proved = if named { &Credential::None } else { &old.credential };
             let credential = credential_now(settings, &pool.key.user, proved);
             let target = login::pool_target(settings, tls.clone(), database, &pool.key, credential);
             let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
                 != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)
-                || running.general.server_tls != settings.general.server_tls
+                || before.general.server_tls != settings.general.server_tls
                 || old.tls.read_others(tls);
             let settings = login::pool_settings(settings, database, &pool.key);
-            let before = pool.settings.load();
+            let had = pool.settings.load_full();
             let alone = |settings: &pool::Settings| settings.mode == PoolMode::Session;
             let moved =
-                moved || settings.connect_query != before.connect_query || alone(&settings) != alone(&before);
-            drop(before);
+                moved || settings.connect_query != had.connect_query || alone(&settings) != alone(&had);
             changes.push(Change { pool, settings, target, moved });
         }
         (changes, removed)
