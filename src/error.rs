@@ -370,6 +370,11 @@ impl Error {
         Self::new(Kind::ServerViolation, "the server broke the protocol").with_log(why.to_owned())
     }
 
+    /// A message is longer than `max_packet_size`.
+    pub fn over_packet_size(kind: Kind, what: String) -> Self {
+        Self::new(kind, what).with_hint("Raise max_packet_size if such messages are to pass.")
+    }
+
     /// Rows were sent and their COMMIT was not confirmed.
     pub fn outcome_unknown() -> Self {
         Self::new(

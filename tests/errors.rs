@@ -286,3 +286,18 @@ fn pools(server: &Postgres, db: &str) -> Vec<Told> {
     all.push((Kind::ShuttingDown, told(&mut holder), ""));
     all
 }
+
+#[test]
+fn what_is_longer_than_max_packet_size_is_told_by_that_name() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "max_packet_size = \"64kB\"\npool_mode = \"session\"", "", "");
+    for text in [format!("SELECT '{}'", "x".repeat(70_000)), "SELECT repeat('x', 70000)".to_owned()] {
+        let mut client = Raw::login(proxy.port(), &database);
+        client.send(&build(|o| f::put_query(o, text.as_bytes())));
+        let last = client.read_until_closed().pop().expect("a word");
+        assert_eq!(last.sqlstate(), "08P01", "{}", last.outline());
+        assert!(last.field(b'M').contains("exceeds the limit of 65536 bytes"), "{}", last.outline());
+        assert!(last.field(b'H').contains("max_packet_size"), "{}", last.outline());
+    }
+}

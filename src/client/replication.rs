@@ -12,6 +12,7 @@ use std::time::Instant;
 use super::Context;
 use super::handshake::Authenticated;
 use super::login::{LetIn, Linked, NotAdmitted, let_in, rules, withdrawn};
+use super::state::{client_flaw, server_flaw};
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::error::{Error, Kind};
 use crate::limits::LAST_WORDS;
@@ -123,12 +124,10 @@ impl Replicating {
                 // A server that does not listen any more may have said why.
                 Poll::Pending | Poll::Ready(Ok(Left::To)) => {}
                 Poll::Ready(Ok(Left::From)) => return Poll::Ready(End::Closed),
-                Poll::Ready(Err(error)) => return Poll::Ready(End::Fault(error.into())),
+                Poll::Ready(Err(error)) => return Poll::Ready(End::Fault(client_flaw(error))),
             }
-            pass(server, client, from_server, &pool.stats.sent, cx).map(|ended| {
-                let violation = |error: DecodeError| End::Fault(Error::server_violation(&error.to_string()));
-                ended.map_or_else(violation, |_| End::Closed)
-            })
+            pass(server, client, from_server, &pool.stats.sent, cx)
+                .map(|ended| ended.map_or_else(|error| End::Fault(server_flaw(error)), |_| End::Closed))
         })
         .await
     }

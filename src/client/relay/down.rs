@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::Pass;
 use crate::client::state::{
     DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY, Withheld,
+    server_flaw,
 };
 use crate::error::Error;
 use crate::limits::{ERROR_HEAD_BYTES, SMALL_MESSAGE_BYTES_MAX};
@@ -180,7 +181,7 @@ fn violation(why: impl Display) -> Fault {
 #[cold]
 fn unbounded(why: DecodeError) -> Fault {
     match why {
-        DecodeError::LengthTooLarge { .. } => violation(format_args!("{why} (max_packet_size)")),
+        DecodeError::LengthTooLarge { .. } => Fault::Client(server_flaw(why)),
         why => violation(why),
     }
 }

@@ -106,10 +106,30 @@ impl From<Lost> for Fault {
 
 impl From<DecodeError> for Fault {
     fn from(error: DecodeError) -> Self {
-        Self::Client(match error {
-            DecodeError::Malformed { tag, flaw, .. } => flaw.error(tag),
-            _ => error.into(),
-        })
+        Self::Client(client_flaw(error))
+    }
+}
+
+/// What is said of a client's message.
+pub(super) fn client_flaw(error: DecodeError) -> Error {
+    match error {
+        DecodeError::Malformed { tag, flaw, .. } => flaw.error(tag),
+        // The bound of a short kind of message is PostgreSQL's own.
+        DecodeError::LengthTooLarge { max, .. } if max != SHORT_MESSAGE_BYTES_MAX => {
+            Error::over_packet_size(crate::error::Kind::ProtocolViolation, error.to_string())
+        }
+        _ => error.into(),
+    }
+}
+
+/// What is said of a server's.
+pub(super) fn server_flaw(error: DecodeError) -> Error {
+    match error {
+        // The operator's bound, and no fault of the server's.
+        DecodeError::LengthTooLarge { .. } => {
+            Error::over_packet_size(crate::error::Kind::ServerViolation, format!("from the server: {error}"))
+        }
+        _ => Error::server_violation(&error.to_string()),
     }
 }
 
