@@ -51,7 +51,7 @@ const INTEGERS: [u32; 3] = [21, 23, 20];
 const TEXTS: [u32; 2] = [25, 1043];
 
 /// `numeric`, the one type whose modifier is understood.
-const NUMERIC: u16 = 1700;
+pub(super) const NUMERIC: u16 = 1700;
 
 /// Is it `text` or `varchar`?
 pub fn is_text(oid: u32) -> bool {

@@ -18,7 +18,7 @@ mod part;
 use pg_query::NodeEnum;
 use pg_query::protobuf::{self, AExprKind, SqlValueFunctionOp, a_const::Val};
 
-use super::cast::{Cast, Type};
+use super::cast::{Cast, NUMERIC, Type};
 use super::insert::ITEMS_MAX;
 use super::meaning::{is_name, param_number, type_of};
 pub use part::Constant;
@@ -148,14 +148,14 @@ pub const OPERATORS: &[&str] =
 const TIME_WORDS: [&str; 5] = ["now", "today", "tomorrow", "yesterday", "allballs"];
 
 /// Types whose input may read the transaction's time.
-const TIME_TYPES: [u16; 4] = [1082, 1083, 1114, 1184];
+const TIME_TYPES: [u16; 4] = [DATE, TIME, TIMESTAMP, TIMESTAMPTZ];
 
 /// `timetz`: what is not said of the zone is taken from the day.
 const TIMETZ: u16 = 1266;
 
 const BOOL: u16 = 16;
 const FLOAT8: u16 = 701;
-const NUMERIC: u16 = 1700;
+const DATE: u16 = 1082;
 const TIME: u16 = 1083;
 const TIMESTAMP: u16 = 1114;
 const TIMESTAMPTZ: u16 = 1184;
@@ -536,7 +536,7 @@ mod tests {
         let used = value("lower($1) || 'x' || round($2::numeric, 2)").expect("names");
         assert_eq!(used.names, ["||", "lower", "round"]);
         assert_eq!((used.params, used.lazy_params.len(), used.typed.len()), (vec![1, 2], 0, 1));
-        assert_eq!(used.casts, [1700]);
+        assert_eq!(used.casts, [NUMERIC]);
         assert!(used.makes.is_empty());
         assert!(used.converts && !used.time);
         for (expression, names) in [

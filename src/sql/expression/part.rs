@@ -4,8 +4,7 @@
 //! value is never needed; where it plans for any parameters it does not. Owns: which constants those are, for each way of putting
 //! parts together (`eval_const_expressions` of PostgreSQL, of whatever release). Says rather too many. Never: what may fail.
 
-/// `bool`.
-const BOOL: u16 = 16;
+use super::BOOL;
 
 /// Most constants told apart for one part.
 const CONSTANTS_MAX: usize = 16;
