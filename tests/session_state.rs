@@ -1762,6 +1762,23 @@ fn a_query_that_makes_a_temporary_object_may_speak_of_names_as_well() {
     }
 }
 
+/// On a connection that had temporary objects before, the server is told to plan anew by a portal of ours.
+#[test]
+fn a_temporary_object_may_be_made_beside_a_cursor_of_any_name() {
+    let (server, proxy, database) = one_connection("");
+    let mut before = Raw::login(proxy.port(), &database);
+    before.rows("CREATE TEMP TABLE other (i int)");
+    before.terminate();
+    let answers = |port| {
+        let mut raw = Raw::login(port, &database);
+        let block = ["BEGIN", "DECLARE pgsluice_plans CURSOR FOR SELECT 8"];
+        let begun: String = block.iter().map(|text| comparable(&raw.query(text))).collect();
+        let made = comparable(&raw.extended("CREATE TEMP TABLE z (i int)", &[]));
+        begun + &made + &comparable(&raw.query("FETCH pgsluice_plans"))
+    };
+    assert_eq!(answers(proxy.port()), answers(server.port()));
+}
+
 /// Which names a text shows is no other user's and no other database's matter: those there may have no such character.
 #[test]
 fn names_of_settings_that_others_speak_of_do_no_harm() {

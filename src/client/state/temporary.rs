@@ -4,6 +4,8 @@
 //! search path, and a statement that was prepared for a table means the temporary one that hides it from there on. On a connection that
 //! had temporary objects before, the path stays what it was, and so would the plan. Never: what a text may make is found elsewhere.
 
+use std::sync::LazyLock;
+
 use super::State;
 use crate::proto::pipeline::{Action, Kind};
 use crate::server::ServerConn;
@@ -17,8 +19,9 @@ pub const MAKES_TEMP: Effects = Effects::TEMP.union(Effects::EXECUTE).union(Effe
 /// A text of several statements with one of these, in a block: what comes before it would be what it must come before.
 const MUST_BE_FIRST: Effects = Effects::TRANSACTION.union(Effects::SETTINGS).union(Effects::LOCAL);
 
-/// The statement and the portal that make plans anew.
-const PLANS: &[u8] = b"pgsluice_plans";
+/// The statement and the portal that make plans anew. The client has cursors and portals of its own in the same transaction, with whatever
+/// names it likes, so this one ends in what it does not know.
+static PLANS: LazyLock<String> = LazyLock::new(|| format!("pgsluice_plans_{:016x}", rand::random::<u64>()));
 
 impl State {
     fn makes_temp(&self, found: Effects, makes: bool) -> bool {
@@ -90,13 +93,13 @@ fn can_renew_plans(server: &ServerConn) -> bool {
 
 fn put_discard_plans(action: Action, server: &mut ServerConn) {
     server.conn.prepare_out();
-    let out = &mut server.conn.out;
-    f::put_target(out, f::CLOSE, b'S', PLANS);
-    f::put_parse(out, PLANS, b"DISCARD PLANS", &[]);
-    f::put_bind_text_to(out, PLANS, PLANS, &[]);
-    f::put_execute(out, PLANS, 0);
-    f::put_target(out, f::CLOSE, b'P', PLANS);
-    f::put_target(out, f::CLOSE, b'S', PLANS);
+    let (out, plans) = (&mut server.conn.out, PLANS.as_bytes());
+    f::put_target(out, f::CLOSE, b'S', plans);
+    f::put_parse(out, plans, b"DISCARD PLANS", &[]);
+    f::put_bind_text_to(out, plans, plans, &[]);
+    f::put_execute(out, plans, 0);
+    f::put_target(out, f::CLOSE, b'P', plans);
+    f::put_target(out, f::CLOSE, b'S', plans);
     for kind in [Kind::Close, Kind::Parse, Kind::Bind, Kind::Execute, Kind::Close, Kind::Close] {
         server.pipeline.push(kind, action, false);
     }
