@@ -1,5 +1,6 @@
 //! The command line: `check` and `serve` say what is wrong with a configuration, and end accordingly.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -76,6 +77,23 @@ fn a_pidfile_of_a_process_that_runs_is_not_taken_over() {
     assert_eq!(named(), first.pid());
     let next = Proxy::start_beside(first.port(), &sharing);
     assert_eq!(named(), next.pid(), "the next one of those that share a port");
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_socket_behind() {
+    let (dir, taken) = (tempfile::tempdir().expect("a directory"), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (file, port) = (dir.path().join("pgsluice.toml"), support::child::free_port());
+    let general = format!(
+        "listen_addr = []\nunix_socket_dir = {:?}\nhttp_addr = \"{}\"",
+        dir.path(),
+        taken.local_addr().unwrap()
+    );
+    let config = Proxy::config(Postgres::shared(), &general, "", "");
+    std::fs::write(&file, config.replace("@PORT@", &port.to_string())).expect("a file");
+    let output = pgsluice(&["serve", "-c"], &file);
+    assert!(text(&output.stderr).contains("http_addr"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!dir.path().join(format!(".s.PGSQL.{port}")).exists());
 }
 
 #[test]

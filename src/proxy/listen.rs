@@ -64,12 +64,22 @@ impl Arrived {
     }
 }
 
+/// The file of a Unix socket that was bound here; it goes with this.
+#[derive(Debug)]
+pub(super) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// What was opened, of which nobody is taken yet.
 #[derive(Default)]
 pub(super) struct Listeners {
     /// With the name that the log says.
     all: Vec<(Socket, String, Heir)>,
-    paths: Vec<PathBuf>,
+    files: Vec<SocketFile>,
 }
 
 impl Listeners {
@@ -91,14 +101,14 @@ impl Listeners {
         }
         if let Some(dir) = &general.unix_socket_dir {
             let path = dir.join(format!(".s.PGSQL.{}", general.listen_port));
-            let listener = bind_unix(&path, general).map_err(|e| {
+            let (listener, file) = bind_unix(&path, general).map_err(|e| {
                 ServeError(format!(
                     "cannot listen on {} (unix_socket_dir, unix_socket_group): {e}",
                     path.display()
                 ))
             })?;
             opened.add_unix(&path, listener, Heir::Nobody);
-            opened.paths.push(path);
+            opened.files.push(file);
         }
         if opened.all.is_empty() {
             return Err(ServeError("nothing to listen on: set listen_addr or unix_socket_dir".into()));
@@ -138,13 +148,13 @@ impl Listeners {
     }
 
     /// Begins to let clients in. The files of sockets that were bound here come back.
-    pub(super) fn accept(self, proxy: &Arc<Proxy>) -> Vec<PathBuf> {
+    pub(super) fn accept(self, proxy: &Arc<Proxy>) -> Vec<SocketFile> {
         for (socket, name, heir) in self.all {
             events::listening(&name);
             let worker = &proxy.workers[DOOR].handle;
             worker.spawn(Arc::clone(proxy).accept(socket, name, heir));
         }
-        self.paths
+        self.files
     }
 }
 
@@ -198,19 +208,20 @@ fn clear_the_way(path: &Path) -> std::io::Result<()> {
     }
 }
 
-fn bind_unix(path: &Path, general: &General) -> std::io::Result<UnixListener> {
+fn bind_unix(path: &Path, general: &General) -> std::io::Result<(UnixListener, SocketFile)> {
     clear_the_way(path)?;
     // Nobody can connect before it listens: its mode is there by then.
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&socket2::SockAddr::unix(path)?)?;
+    let file = SocketFile(path.to_owned());
     if let Some(group) = &general.unix_socket_group {
         let group = nix::unistd::Group::from_name(group)?.ok_or(std::io::ErrorKind::NotFound)?;
         std::os::unix::fs::chown(path, None, Some(group.gid.as_raw()))?;
     }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(general.unix_socket_mode))?;
     socket.listen(backlog(general))?;
-    UnixListener::from_std(socket.into())
+    Ok((UnixListener::from_std(socket.into())?, file))
 }
 
 impl Proxy {

@@ -1,6 +1,6 @@
 //! The end of the process: signals, draining, SHUTDOWN. Never: how a session ends (it is told, and does it itself).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Proxy;
+use super::listen::SocketFile;
 use crate::cancel::Signal;
 use crate::files;
 use crate::limits::{AUDIT_LAST_LINES, FOREVER, LAST_WORDS};
@@ -221,8 +222,7 @@ impl Signals {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) proxy: Arc<Proxy>,
-    /// Files of sockets that were bound here.
-    pub(super) sockets: Vec<PathBuf>,
+    pub(super) sockets: Vec<SocketFile>,
 }
 
 impl Running {
@@ -252,9 +252,7 @@ impl Running {
     /// Removes what the process leaves in the file system.
     fn end(self) {
         self.proxy.cx.learner.flush();
-        for path in &self.sockets {
-            let _ = std::fs::remove_file(path);
-        }
+        drop(self.sockets);
         if let Some(pidfile) = &self.proxy.cx.settings.load().general.pidfile {
             remove_pidfile(pidfile);
         }
