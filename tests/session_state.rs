@@ -1738,6 +1738,15 @@ fn a_temporary_table_hides_another_one_on_a_connection_that_had_some_before() {
     }
 }
 
+/// One that another client had temporary objects on.
+fn one_connection_with_a_past() -> (&'static Postgres, Proxy, String) {
+    let (server, proxy, database) = one_connection("");
+    let mut before = Raw::login(proxy.port(), &database);
+    before.rows("CREATE TEMP TABLE other (i int)");
+    before.terminate();
+    (server, proxy, database)
+}
+
 #[test]
 fn a_query_that_makes_a_temporary_object_may_speak_of_names_as_well() {
     for text in [
@@ -1748,10 +1757,7 @@ fn a_query_that_makes_a_temporary_object_may_speak_of_names_as_well() {
         "EXECUTE a; CREATE TEMP TABLE z (i int)",
         "SET LOCAL search_path = pg_temp; CREATE TABLE z AS EXECUTE a",
     ] {
-        let (server, proxy, database) = one_connection("");
-        let mut before = Raw::login(proxy.port(), &database);
-        before.rows("CREATE TEMP TABLE other (i int)");
-        before.terminate();
+        let (server, proxy, database) = one_connection_with_a_past();
         let answers = |port| {
             let mut raw = Raw::login(port, &database);
             raw.send(&Step::prepare("a", "SELECT 8").bytes);
@@ -1765,10 +1771,7 @@ fn a_query_that_makes_a_temporary_object_may_speak_of_names_as_well() {
 /// On a connection that had temporary objects before, the server is told to plan anew by a portal of ours.
 #[test]
 fn a_temporary_object_may_be_made_beside_a_cursor_of_any_name() {
-    let (server, proxy, database) = one_connection("");
-    let mut before = Raw::login(proxy.port(), &database);
-    before.rows("CREATE TEMP TABLE other (i int)");
-    before.terminate();
+    let (server, proxy, database) = one_connection_with_a_past();
     let answers = |port| {
         let mut raw = Raw::login(port, &database);
         let block = ["BEGIN", "DECLARE pgsluice_plans CURSOR FOR SELECT 8"];

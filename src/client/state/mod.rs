@@ -40,10 +40,13 @@ use crate::sql::effects::Effects;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{DecodeError, Flaw, frontend as f};
 
-/// A portal that nobody has: to describe it fails in every state of a transaction. A client may give its own portals and cursors
-/// whatever names it likes, so this one ends in what it does not know.
-static NO_PORTAL: LazyLock<String> =
-    LazyLock::new(|| format!("pgsluice_refused_{:016x}", rand::random::<u64>()));
+/// A portal that nobody has: to describe it fails in every state of a transaction.
+static NO_PORTAL: LazyLock<String> = LazyLock::new(|| name_of_ours("refused"));
+
+/// A client may give its own portals and cursors whatever names it likes, so one of ours ends in what it does not know.
+fn name_of_ours(what: &str) -> String {
+    format!("pgsluice_{what}_{:016x}", rand::random::<u64>())
+}
 
 /// Id that stands for an unnamed statement too long to be kept. It goes when the server is released.
 pub const UNKEPT: u64 = u64::MAX;

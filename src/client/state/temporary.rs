@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use super::State;
+use super::{State, name_of_ours};
 use crate::proto::pipeline::{Action, Kind};
 use crate::server::ServerConn;
 use crate::sql::effects::Effects;
@@ -19,9 +19,8 @@ pub const MAKES_TEMP: Effects = Effects::TEMP.union(Effects::EXECUTE).union(Effe
 /// A text of several statements with one of these, in a block: what comes before it would be what it must come before.
 const MUST_BE_FIRST: Effects = Effects::TRANSACTION.union(Effects::SETTINGS).union(Effects::LOCAL);
 
-/// The statement and the portal that make plans anew. The client has cursors and portals of its own in the same transaction, with whatever
-/// names it likes, so this one ends in what it does not know.
-static PLANS: LazyLock<String> = LazyLock::new(|| format!("pgsluice_plans_{:016x}", rand::random::<u64>()));
+/// The statement and the portal that make plans anew. The client has cursors and portals of its own in the same transaction.
+static PLANS: LazyLock<String> = LazyLock::new(|| name_of_ours("plans"));
 
 impl State {
     fn makes_temp(&self, found: Effects, makes: bool) -> bool {
