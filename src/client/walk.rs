@@ -809,10 +809,13 @@ fn put_rows_described(out: &mut Vec<u8>, together: Option<&Together>, formats: &
     put.is_some()
 }
 
+/// CommandComplete of an INSERT of one row.
+const ONE_INSERTED: &[u8] = b"C\0\0\0\x0fINSERT 0 1\0";
+
 /// The tag of an INSERT of so many rows.
 fn put_inserted(out: &mut Vec<u8>, rows: usize) {
     match rows {
-        1 => b::put_command_complete(out, b"INSERT 0 1"),
+        1 => out.extend_from_slice(ONE_INSERTED),
         rows => b::put_command_complete(out, format!("INSERT 0 {rows}").as_bytes()),
     }
 }
@@ -837,5 +840,18 @@ pub(super) fn within_unit(buf: &[u8], mut pos: usize) -> Option<usize> {
             end if end > buf.len() => return Some(pos),
             end => pos = end,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_of_one_row_is_that_of_any_number() {
+        let (mut one, mut any) = (Vec::new(), Vec::new());
+        put_inserted(&mut one, 1);
+        b::put_command_complete(&mut any, b"INSERT 0 1");
+        assert_eq!(one, any);
     }
 }

@@ -11,6 +11,7 @@ mod rules;
 use std::fmt::Write as _;
 
 use super::catalog::{Column, DefaultKind, Identity, Reason, Table, lookup_name};
+use super::rows::FixedField;
 use crate::limits::{NAME_BYTES_MAX, VALUES_ROWS_MAX};
 use crate::sql::cast::{self, Cast, OtherType};
 use crate::sql::expression::Source;
@@ -35,14 +36,7 @@ pub enum ItemRule {
     /// A literal that each row brings.
     Literal(LiteralRule),
     /// A literal of the prepared statement: the same in every row.
-    Fixed {
-        /// Its class.
-        class: Class,
-        /// Its bytes in the statement, quotes included.
-        text: Box<[u8]>,
-        /// Its way into the column.
-        rule: LiteralRule,
-    },
+    Fixed(FixedField),
     /// A parameter.
     Param(ParamRule),
     /// The server computes it.
@@ -177,7 +171,7 @@ impl InsertPlan {
             &self.sequences,
             &self.most,
         ];
-        let literal = |item: &ItemRule| if let ItemRule::Fixed { text, .. } = item { text.len() } else { 0 };
+        let literal = |item: &ItemRule| if let ItemRule::Fixed(fixed) = item { fixed.bytes() } else { 0 };
         texts.into_iter().chain(&self.copy_binary_sql).map(String::len).sum::<usize>()
             + self.values.as_ref().map_or(0, |values| values.into.len() + size_of_val(&*values.types))
             + size_of_val(&*self.items)
@@ -666,7 +660,7 @@ fn all_can_be_binary(items: &[ItemRule]) -> bool {
     items.iter().all(|item| match item {
         ItemRule::LeftOut => true,
         ItemRule::Param(rule) => !rule.as_text,
-        ItemRule::Fixed { class, .. } => matches!(class, Class::Null | Class::CastNull(_)),
+        ItemRule::Fixed(fixed) => fixed.is_null(),
         ItemRule::Literal(_) | ItemRule::Computed => false,
     })
 }

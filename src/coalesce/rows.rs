@@ -90,7 +90,7 @@ pub fn are_lasting(plan: &InsertPlan, text: &[u8], items: &[Item]) -> bool {
     items.iter().zip(&plan.items).all(|(item, rule)| match rule {
         ItemRule::Literal(rule) => rule.is_lasting(item.class, item.bytes(text)),
         ItemRule::LeftOut | ItemRule::Computed => true,
-        ItemRule::Fixed { .. } | ItemRule::Param(_) => false,
+        ItemRule::Fixed(_) | ItemRule::Param(_) => false,
     })
 }
 
@@ -152,7 +152,7 @@ fn check_counts(plan: &InsertPlan, bind: &Bind<'_>, rows: usize) -> Result<(), N
 }
 
 /// What was appended for one item.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     LeftOut,
     Put { own_time: bool },
@@ -186,6 +186,54 @@ fn text_row(
     Ok(info)
 }
 
+/// A literal of a prepared statement as a field of a text row, written once for all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FixedField {
+    is_null: bool,
+    /// Bytes of the literal in the statement, without its cast: what its bound is for.
+    length: usize,
+    written: Result<Box<[u8]>, NotPourable>,
+    own_time: bool,
+}
+
+impl FixedField {
+    /// `text`: the literal's bytes in the statement, quotes included; `rule`: its way into the column.
+    pub fn new(rule: LiteralRule, class: Class, text: &[u8]) -> Self {
+        let length = without_its_cast(class, text).len();
+        let mut out = Vec::new();
+        let put = put_literal(rule, class, text, length, &mut out);
+        Self {
+            is_null: matches!(class, Class::Null | Class::CastNull(_)),
+            length,
+            own_time: put == Ok(Field::Put { own_time: true }),
+            written: put.map(|_| out.into()),
+        }
+    }
+
+    /// A NULL, with a cast or without.
+    pub fn is_null(&self) -> bool {
+        self.is_null
+    }
+
+    /// Memory beside its own size (bytes).
+    pub fn bytes(&self) -> usize {
+        self.written.as_ref().map_or(0, |written| written.len())
+    }
+
+    fn put(&self, max: usize, out: &mut Vec<u8>) -> Result<Field, NotPourable> {
+        if is_too_long(self.length, max) {
+            return Err(NotPourable::ValueTooLong);
+        }
+        out.extend_from_slice(self.written.as_ref().map_err(|why| *why)?);
+        Ok(Field::Put { own_time: self.own_time })
+    }
+}
+
+/// A literal may have its quotes beside the longest value.
+fn is_too_long(length: usize, max: usize) -> bool {
+    length > max.saturating_add(2)
+}
+
 /// Appends one literal as a text field.
 fn put_literal(
     rule: LiteralRule,
@@ -195,7 +243,7 @@ fn put_literal(
     out: &mut Vec<u8>,
 ) -> Result<Field, NotPourable> {
     let bytes = without_its_cast(class, bytes);
-    if bytes.len() > max.saturating_add(2) {
+    if is_too_long(bytes.len(), max) {
         return Err(NotPourable::ValueTooLong);
     }
     match class {
@@ -369,7 +417,7 @@ fn params_text(
     text_row(out, plan, plan.items.len(), |at, out| match &plan.items[at] {
         ItemRule::LeftOut => Ok(Field::LeftOut),
         ItemRule::Literal(_) | ItemRule::Computed => Err(NotPourable::Class),
-        ItemRule::Fixed { class, text, rule } => put_literal(*rule, *class, text, plan.max_value_bytes, out),
+        ItemRule::Fixed(fixed) => fixed.put(plan.max_value_bytes, out),
         ItemRule::Param(rule) => {
             let value = params.take(rule.index, plan.max_value_bytes)?;
             put_param_text(*rule, value, params.is_binary(rule.index), out)
@@ -480,8 +528,8 @@ fn params_binary(
     for item in &plan.items {
         match item {
             ItemRule::LeftOut => {}
-            ItemRule::Fixed { class: Class::Null | Class::CastNull(_), .. } => copy::put_binary(out, None),
-            ItemRule::Literal(_) | ItemRule::Fixed { .. } | ItemRule::Computed => {
+            ItemRule::Fixed(fixed) if fixed.is_null() => copy::put_binary(out, None),
+            ItemRule::Literal(_) | ItemRule::Fixed(_) | ItemRule::Computed => {
                 return Err(NotPourable::Format);
             }
             ItemRule::Param(rule) => {
@@ -580,7 +628,7 @@ fn put_literal_bound(
     let mut own_time = false;
     if matches!(item.class, Class::String | Class::CastString(_)) && rule.width.is_none() {
         let bytes = without_its_cast(item.class, bytes);
-        if bytes.len() > max.saturating_add(2) {
+        if is_too_long(bytes.len(), max) {
             return Err(NotPourable::ValueTooLong);
         }
         own_time = means_own_time(rule.temporal, bytes);
@@ -619,7 +667,7 @@ pub fn put_bound(
     for _ in 0..rows {
         for item in &plan.items {
             match item {
-                ItemRule::LeftOut | ItemRule::Fixed { .. } | ItemRule::Computed => {}
+                ItemRule::LeftOut | ItemRule::Fixed(_) | ItemRule::Computed => {}
                 ItemRule::Literal(_) => return Err(NotPourable::Class),
                 ItemRule::Param(rule) => {
                     let value = params.take(rule.index, plan.max_value_bytes)?;
@@ -738,6 +786,29 @@ mod tests {
             (Class::String, "a"),
         ] {
             assert_eq!(field(class, text), Err(NotPourable::Literal), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_prepared_statement_has_is_written_as_each_rows_own() {
+        let dated = LiteralRule { temporal: Temporal::Scalar, ..literal(&[Class::String]) };
+        let float = LiteralRule { float: true, ..literal(&[Class::SignedInteger]) };
+        let any = literal(&[Class::Null, Class::Integer, Class::String]);
+        for (rule, class, text) in [
+            (any, Class::Null, "NULL"),
+            (any, Class::Integer, "007"),
+            (any, Class::String, "'a''\tb'"),
+            (any, Class::String, "'0123456789'"),
+            (any, Class::String, "'0123456789a'"),
+            (any, Class::String, "'a'b'"),
+            (dated, Class::String, "'now'"),
+            (float, Class::SignedInteger, "-0"),
+        ] {
+            let fixed = plan(vec![ItemRule::Fixed(FixedField::new(rule, class, text.as_bytes()))]);
+            let (body, mut out) = (body(&[], &[]), Vec::new());
+            let row = encode_params(&fixed, &Bind::decode(&body).unwrap(), 1, CopyFormat::Text, &mut out);
+            let row = row.map(|info| (String::from_utf8(out).unwrap(), info));
+            assert_eq!(row, encode_one(ItemRule::Literal(rule), class, text), "{text}");
         }
     }
 

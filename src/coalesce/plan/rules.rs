@@ -2,6 +2,7 @@
 
 use crate::coalesce::catalog::{Column, FIRST_USER_OID, Reason, TypeKind};
 use crate::coalesce::plan::ItemRule;
+use crate::coalesce::rows::FixedField;
 use crate::sql::cast::{self, Cast};
 use crate::sql::expression::{Constant, Source, Used};
 use crate::sql::insert::{Class, Item, without_cast};
@@ -684,7 +685,7 @@ pub(super) fn fixed_literal(
     if !rule.is_lasting(class, text) {
         return Err(Reason::FrozenLiteral(column.name.clone()));
     }
-    Ok(ItemRule::Fixed { class, text: text.into(), rule })
+    Ok(ItemRule::Fixed(FixedField::new(rule, class, text)))
 }
 
 /// An interval of certain fields: its modifier changes what a text means (`5` is 5 seconds, but 5 minutes for `interval hour
