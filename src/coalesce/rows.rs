@@ -122,6 +122,9 @@ pub fn encode_params(
 /// as text; `None`: the row leaves as it was sent. Part of what rows must agree on to share a batch.
 pub fn format_of(plan: &InsertPlan, bind: &Bind<'_>, rows: usize) -> Option<CopyFormat> {
     check_counts(plan, bind, rows).ok()?;
+    if bind.formats.is_empty() {
+        return Some(CopyFormat::Text);
+    }
     if plan.copy_binary_sql.is_some() && bind.params_len > 0 && (0..bind.params_len).all(|i| bind.binary(i)) {
         return Some(CopyFormat::Binary);
     }

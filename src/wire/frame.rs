@@ -83,7 +83,9 @@ impl<'a> Fields<'a> {
 
     /// A zero-terminated string, without its zero.
     pub fn cstr(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
-        let end = memchr::memchr(0, self.rest).ok_or_else(|| self.malformed(what, Flaw::String))?;
+        // Most are empty: portals and statements without a name.
+        let end = if self.rest.first() == Some(&0) { Some(0) } else { memchr::memchr(0, self.rest) };
+        let end = end.ok_or_else(|| self.malformed(what, Flaw::String))?;
         let (text, rest) = self.rest.split_at(end);
         self.rest = &rest[1..];
         Ok(text)
