@@ -261,12 +261,13 @@ impl Error {
         Self::new(Kind::UnknownStatement, format!("prepared statement \"{name}\" does not exist"))
     }
 
-    /// PostgreSQL's routine that says the same; drivers know some errors by it.
-    pub fn routine(&self) -> Option<&'static str> {
+    /// PostgreSQL's source file, and the routine in it, that say the same; drivers know some errors by it.
+    pub fn source(&self) -> Option<(&'static str, &'static str)> {
         match self.0.kind {
-            Kind::StalePlan => Some("RevalidateCachedQuery"),
-            Kind::UnknownStatement => Some("FetchPreparedStatement"),
-            Kind::DuplicateStatement => Some("StorePreparedStatement"),
+            Kind::StalePlan => Some(("plancache.c", "RevalidateCachedQuery")),
+            Kind::UnknownStatement => Some(("prepare.c", "FetchPreparedStatement")),
+            Kind::DuplicateStatement => Some(("prepare.c", "StorePreparedStatement")),
+            Kind::Cancelled => Some(("postgres.c", "ProcessInterrupts")),
             _ => None,
         }
     }

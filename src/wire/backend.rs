@@ -179,8 +179,8 @@ pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
     put_report_of(out, tag, report, None);
 }
 
-/// As [`put_report`], with the name of the routine that PostgreSQL would report it from.
-fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, routine: Option<&str>) {
+/// As [`put_report`], with the file and the routine that PostgreSQL would report it from.
+fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, source: Option<(&str, &str)>) {
     let fields = [
         (b'S', Some(report.severity)),
         (b'V', Some(report.severity)),
@@ -188,7 +188,8 @@ fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, routine: Optio
         (b'M', Some(report.message)),
         (b'D', report.detail),
         (b'H', report.hint),
-        (b'R', routine),
+        (b'F', source.map(|(file, _)| file)),
+        (b'R', source.map(|(_, routine)| routine)),
     ];
     let said = fields.into_iter().filter_map(|(kind, text)| Some((kind, text?.as_bytes())));
     put(out, tag, |out| put_fields(out, said));
@@ -226,7 +227,7 @@ pub fn with_hint(body: &[u8], hint: &str) -> Vec<u8> {
 impl crate::error::Error {
     /// Appends the ErrorResponse.
     pub fn put(&self, out: &mut Vec<u8>) {
-        put_report_of(out, ERROR_RESPONSE, &Report::from(self), self.routine());
+        put_report_of(out, ERROR_RESPONSE, &Report::from(self), self.source());
     }
 }
 

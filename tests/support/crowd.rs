@@ -160,7 +160,7 @@ pub fn comparable(messages: &[Message]) -> String {
         if matches!(message.tag, backend::ERROR_RESPONSE | backend::NOTICE_RESPONSE) {
             let _ = write!(all, "{}", char::from(message.tag));
             for (kind, value) in backend::ErrorFields::new(&message.body) {
-                if !b"PpFLR".contains(&kind) {
+                if !b"PpL".contains(&kind) {
                     let _ = write!(all, " {}={:?}", char::from(kind), String::from_utf8_lossy(value));
                 }
             }
