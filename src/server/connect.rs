@@ -493,6 +493,11 @@ async fn negotiate_tls(
     startup::put_ssl_request(&mut packet);
     stream.write_all(&packet).await?;
     let answer = stream.read_u8().await?;
+    if answer == b'E' {
+        // An error that anyone could have sent: not worth reading (CVE-2024-10977). A postmaster that can't fork says so here.
+        let what = "it answers SSLRequest with an error, which says nothing before TLS; see the server's log";
+        return Err(ConnectError::Protocol(what.into()));
+    }
     // Whatever came in clear along with the answer would pass for encrypted later (CVE-2021-43767).
     if stream.has_unread()? {
         return Err(ConnectError::Protocol("unencrypted data behind the answer to SSLRequest".into()));
@@ -506,7 +511,6 @@ async fn negotiate_tls(
         (b'N', _) => Err(ConnectError::Network(format!(
             "\"{host}\" does not support TLS, which server_tls_sslmode requires"
         ))),
-        // An 'E' begins an error that anyone could have sent: not worth reading (CVE-2024-10977).
         _ => Err(ConnectError::Protocol("the answer to SSLRequest is neither 'S' nor 'N'".into())),
     }
 }
