@@ -6,11 +6,12 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use crate::support;
 use pgsluice::wire::{backend as b, frame};
 use support::console::{find, tell, until};
-use support::pouring::{CLIENTS, number, send_insert, servers, tags, until_poured, warmed};
+use support::pouring::{CLIENTS, errors, number, send_insert, servers, tags, until_poured, warmed};
 use support::relay::listen;
 use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, outline, poll};
 
@@ -533,6 +534,55 @@ fn who_left_a_silent_server_can_be_closed() {
     tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
     let gone = || find(&mut console, "SHOW CLIENTS", &[("id", &row["id"])]).is_none().then_some(());
     assert!(poll(PATIENCE, gone).is_some(), "it stays");
+}
+
+/// Its request to cancel was still on its way when the answer came: the connection is asked what that left behind.
+#[test]
+fn a_connection_that_falls_silent_behind_a_cancel_request_is_given_up() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let (_hush, proxy, mut client) =
+        silent_behind_a_cancel(pg, &db, "server_connect_timeout = 1", "pg_sleep(600)");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    until(&mut console, "SHOW POOLS", &[("database", &db), ("sv_active", "0"), ("sv_being_canceled", "0")]);
+    assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+}
+
+/// The same where its function may have left something in the session.
+#[test]
+fn who_is_asked_about_behind_a_cancel_request_can_be_closed() {
+    let pg = Postgres::shared();
+    let db =
+        pg.fresh_database("CREATE FUNCTION sleeps() RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(600)'");
+    for (general, told) in [("", "57P01"), ("query_timeout = 5", "57014")] {
+        let (_hush, proxy, mut client) = silent_behind_a_cancel(pg, &db, general, "sleeps()");
+        if general.is_empty() {
+            let mut console = Raw::login(proxy.port(), "pgsluice");
+            let row = find(&mut console, "SHOW CLIENTS", &[("database", &db)]).expect("the client");
+            tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+        }
+        assert_eq!(client.read_until_closed().pop().expect("a word").sqlstate(), told);
+    }
+}
+
+/// One whose only connection fell silent when pgsluice asked it what a cancelled `call` left behind.
+fn silent_behind_a_cancel(pg: &Postgres, db: &str, general: &str, call: &str) -> (Arc<Hush>, Proxy, Raw) {
+    let (hush, proxy) = hushed(pg, &format!("default_pool_size = 1\n{general}"), "");
+    let mut client = Raw::login(proxy.port(), db);
+    client.rows("SELECT 1");
+    hush.fall_at("Q\0\0\0\x05\0");
+    // The answer may be later than the end of the request: then nothing is asked.
+    for _ in 0..100 {
+        client.send(&Step::query(&format!("SELECT {call}")).bytes);
+        pg.wait_until("postgres", &servers("count(*) = 1", db, "wait_event = 'PgSleep'"));
+        client.cancel(proxy.port());
+        assert_eq!(errors(&client.read_until_ready()).len(), 1);
+        let asked = || (hush.held.load(Ordering::Acquire) > 0).then_some(());
+        if poll(Duration::from_millis(50), asked).is_some() {
+            return (hush, proxy, client);
+        }
+    }
+    panic!("the connection was never asked");
 }
 
 /// What is set on a new connection is part of its login.

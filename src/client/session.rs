@@ -632,13 +632,13 @@ impl Session {
         }
         // The client has its answer: a cancel request that comes now is late, and none may hit the probe.
         self.me.unlink();
-        server.settle_cancels().await?;
+        self.me.begin(ClientState::Active, Instant::now());
+        self.unless_ended(server.settle_cancels()).await??;
         let mut names = std::mem::take(&mut self.state.ties.candidates);
         self.pool.custom_settings.add_to(&mut names);
         let since = moment();
         let doubted = taint.intersects(MOVES_NAMES);
         let max = self.state.bounds.max_prepared;
-        self.me.begin(ClientState::Active, Instant::now());
         let found = self.unless_ended(server.probe(&names, doubted, max)).await??;
         self.me.rest();
         self.pool.custom_settings.refuse(&found.refused);

@@ -149,12 +149,13 @@ impl Drop for Checkout {
 /// A cancel request is on its way to this connection: it stays out of the pool until that has arrived, and a round
 /// trip takes up what it may have left behind. Or it is asked whether its server is still what it was.
 async fn settle(server: Box<ServerConn>, pool: Arc<Pool>) {
+    let limit = pool.settings.load().server_connect_timeout;
     let mut checkout = Checkout { server: Some(server), pool };
-    if checkout.settle_cancels().await.is_err() {
+    // Nobody waits for it, so no client's timeout ends it where the server fell silent.
+    if !matches!(within(limit, checkout.settle_cancels()).await, Some(Ok(()))) {
         return;
     }
     if checkout.shared.role_doubted.load(Ordering::Relaxed) {
-        let limit = checkout.pool.settings.load().server_connect_timeout;
         match within(limit, checkout.settle_role()).await {
             Some(Ok(true)) => {}
             Some(Ok(false)) => checkout.pool.abandon(std::slice::from_ref(&checkout.shared.address)),
