@@ -72,6 +72,10 @@ pub const LENT_BYTES_MAX: usize = PREPARED_TEXT_BYTES_MAX;
 /// How long a closing session waits for its last ErrorResponse to be taken.
 pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// How much of an answer is read for a client that takes nothing any more: as much as small ones come to. A server with a longer one
+/// ends with its connection, as it does directly where nobody takes what it writes.
+pub const UNTAKEN_BYTES_MAX: usize = 256 * 1024;
+
 /// How long a client that closed its sending half behind a request still waits for a server connection. It may be gone.
 pub const CLOSED_HALF_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 

@@ -1502,3 +1502,29 @@ fn who_waits_is_told_so_once_and_then_served() {
     let messages = raw.read_until_ready();
     assert_eq!(messages[0].sqlstate(), "57014", "{}", outline(&messages));
 }
+
+#[test]
+fn an_answer_that_nobody_takes_any_more_ends_with_its_connection() {
+    let server = Postgres::shared();
+    for mode in ["transaction", "session"] {
+        let database = server.fresh_database("");
+        let proxy = Proxy::to(server, &format!("default_pool_size = 1\npool_mode = \"{mode}\""), "", "");
+        let mut raw = Raw::login(proxy.port(), &database);
+        send_query(
+            &mut raw,
+            "SELECT repeat('x', 1000) FROM generate_series(1, 3000) a, generate_series(1, 1000000) b",
+        );
+        raw.read_until(b::DATA_ROW);
+        // Its leaving is heard before it turns out that it takes nothing more: as one that said so, and closed its socket then.
+        raw.send(&build(|o| f::put_empty(o, f::TERMINATE)));
+        raw.shutdown_write();
+        std::thread::sleep(Duration::from_millis(300));
+        drop(raw);
+        assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 1").as_deref(), Some("1"), "{mode}");
+        let runs = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND query LIKE '%repeat%'"
+        );
+        let ended = poll(PATIENCE, || (server.psql("postgres", &runs).trim() == "0").then_some(()));
+        assert!(ended.is_some(), "{mode}");
+    }
+}

@@ -18,7 +18,7 @@ use super::session::Session;
 use super::state::Fault;
 use crate::cancel::ClientState;
 use crate::error::Error;
-use crate::limits::{LAST_WORDS, PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
+use crate::limits::{LAST_WORDS, PIPELINE_MAX, UNTAKEN_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::server::ServerConn;
 use crate::wire::frame::{Header, header};
 use crate::wire::{TransactionStatus, frontend as f};
@@ -141,9 +141,10 @@ impl Session {
             server.conn.prepare_out();
             f::put_empty(&mut server.conn.out, f::FLUSH);
         }
-        let mut listens = true;
-        let finished = std::future::poll_fn(|cx| self.poll_finish(server, &mut listens, cx)).await;
-        if listens {
+        // What was not taken; `None`: it listens.
+        let mut untaken = None;
+        let finished = std::future::poll_fn(|cx| self.poll_finish(server, &mut untaken, cx)).await;
+        if untaken.is_none() {
             self.state.put_withheld(&mut self.client.out);
             let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
         }
@@ -153,25 +154,29 @@ impl Session {
     fn poll_finish(
         &mut self,
         server: &mut ServerConn,
-        listens: &mut bool,
+        untaken: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Fault>> {
         loop {
-            if *listens {
-                *listens = !matches!(self.client.poll_flush(cx), Poll::Ready(Err(_)));
+            if untaken.is_none() && matches!(self.client.poll_flush(cx), Poll::Ready(Err(_))) {
+                *untaken = Some(0);
             }
             if server.pipeline.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            if *listens && !self.client.has_room() {
+            if untaken.is_none() && !self.client.has_room() {
                 return Poll::Pending;
+            }
+            if untaken.is_some_and(|bytes| bytes > UNTAKEN_BYTES_MAX) {
+                return Poll::Ready(Err(Fault::ClientGone));
             }
             let _ = server.poll_send(cx);
             match server.poll_read(cx) {
                 Poll::Ready(Ok(())) => {
                     self.client.prepare_out();
                     pump_down(server, &mut self.state, &mut self.client)?;
-                    if !*listens {
+                    if let Some(bytes) = untaken {
+                        *bytes += self.client.out.len();
                         self.client.out.clear();
                     }
                     if server.pipeline.in_copy_in() {
