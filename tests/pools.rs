@@ -1504,6 +1504,33 @@ fn who_waits_is_told_so_once_and_then_served() {
 }
 
 #[test]
+fn who_waits_is_told_what_for() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let general = "query_wait_timeout = 0\nquery_wait_notify = \"500ms\"";
+    let config = Proxy::config(server, general, "", "");
+    let proxy = Proxy::start(&config);
+    let mut raw = Raw::login(proxy.port(), &database);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    tell(&mut console, &format!("PAUSE {database}"));
+    send_query(&mut raw, "SELECT 7");
+    let notice = raw.read_until(b::NOTICE_RESPONSE).pop().expect("a notice");
+    assert!(notice.field(b'M').contains("paused"), "{}", notice.outline());
+    tell(&mut console, &format!("RESUME {database}"));
+    raw.read_until_ready();
+    let nowhere = support::free_port();
+    let gone = config.replace(&format!("port = {}\n", server.port()), &format!("port = {nowhere}\n"));
+    assert_ne!(gone, config);
+    proxy.write_config(&gone);
+    tell(&mut console, "RELOAD");
+    send_query(&mut raw, "SELECT 7");
+    let notice = raw.read_until(b::NOTICE_RESPONSE).pop().expect("a notice");
+    assert!(notice.field(b'M').contains("no connection to the server"), "{}", notice.outline());
+    proxy.reload(&config);
+    raw.read_until_ready();
+}
+
+#[test]
 fn an_answer_that_nobody_takes_any_more_ends_with_its_connection() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {

@@ -114,14 +114,8 @@ fn patience(limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     }
 }
 
-fn put_wait_notice(client: &mut Conn) {
-    let report = Report {
-        severity: "NOTICE",
-        sqlstate: "00000",
-        message: "all server connections are in use: waiting for one",
-        detail: None,
-        hint: None,
-    };
+fn put_wait_notice(client: &mut Conn, message: &str) {
+    let report = Report { severity: "NOTICE", sqlstate: "00000", message, detail: None, hint: None };
     client.prepare_out();
     b::put_report(&mut client.out, b::NOTICE_RESPONSE, &report);
 }
@@ -504,7 +498,7 @@ impl Session {
             }
             if notify.as_mut().is_some_and(|notify| notify.as_mut().poll(cx).is_ready()) {
                 notify = None;
-                put_wait_notice(client);
+                put_wait_notice(client, pool.awaited());
             }
             if let Poll::Ready(Err(_)) = client.poll_flush(cx) {
                 return Poll::Ready(Err(Fault::ClientGone));

@@ -318,6 +318,18 @@ impl Pool {
         }
     }
 
+    /// What a client that waits is waiting for, in words for it.
+    pub fn awaited(&self) -> &'static str {
+        let inner = self.lock();
+        if inner.paused {
+            return "the database is paused: waiting until it is resumed";
+        }
+        match self.why_busy(&inner, None, Duration::ZERO) {
+            Busy::Unreachable(_) => "no connection to the server can be opened: waiting for one",
+            Busy::Full(_) | Busy::Other => "all server connections are in use: waiting for one",
+        }
+    }
+
     /// A connection may have become idle between looking and queueing.
     fn serve_waiters_from_idle(self: &Arc<Self>, startup: Option<&Arc<VarSet>>) {
         let server = {
