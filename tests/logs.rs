@@ -130,3 +130,51 @@ fn an_idle_connection_that_nobody_needs_closes_for_its_idleness() {
     Raw::login(proxy.port(), &database).terminate();
     wait_for_line(&proxy, &["server closed", &database, "reason=server_idle_timeout"]);
 }
+
+#[test]
+fn what_the_console_orders_is_said_with_what_it_is_about_and_no_later_than_it_holds() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = proxy(server, "stats_users = [\"looks\"]");
+    let mut client = Raw::login(proxy.port(), &database);
+    client.rows("BEGIN");
+    // One that waits for others holds already, and goes on when who gave it has gone.
+    let mut pausing = Raw::login(proxy.port(), "pgsluice");
+    pausing.send(&query(&format!("PAUSE {database}")));
+    wait_for_line(&proxy, &[" console ", &format!("command=\"PAUSE {database}\"")]);
+    drop(pausing);
+    wait_for_line(
+        &proxy,
+        &["console refused", &format!("command=\"PAUSE {database}\""), "left while it waited"],
+    );
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    tell(&mut console, &format!("RESUME {database}"));
+    client.rows("COMMIT");
+    let told = [
+        &*format!("RESUME {database}"),
+        &format!("PAUSE {database}"),
+        &format!("KILL {database}"),
+        "RESUME",
+        "SET default_pool_size = 7",
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+    ];
+    // A password may stand there.
+    tell(&mut console, "SET auth_ldap_options = 'ldapserver=127.0.0.1 ldapbindpasswd=hidden'");
+    wait_for_line(&proxy, &["command=\"SET auth_ldap_options\""]);
+    // Nor is what somebody may not order passed over.
+    let mut looking =
+        Raw::login_as(proxy.port(), &[("user", "looks"), ("database", "pgsluice")], "").expect("a console");
+    assert_eq!(looking.error("KILL_CLIENT 77").sqlstate(), "42501");
+    wait_for_line(
+        &proxy,
+        &["console refused", "user=\"looks\"", "command=\"KILL_CLIENT 77\"", "admin_users"],
+    );
+    told[1..].iter().for_each(|command| tell(&mut console, command));
+    for command in told {
+        wait_for_line(&proxy, &[" console ", "user=\"postgres\"", &format!("command=\"{command}\"")]);
+    }
+    // What waits is said once, if it comes to its end.
+    let log = proxy.log();
+    assert!(!log.contains("ldapbindpasswd"), "{log}");
+    assert_eq!(log.matches(&format!("command=\"PAUSE {database}\"")).count(), 3, "{log}");
+}

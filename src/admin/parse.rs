@@ -231,6 +231,28 @@ impl Action {
             Self::Flush(_) => "FLUSH",
         }
     }
+
+    /// Does it hold before it is answered, for as long as others take?
+    pub fn waits(&self) -> bool {
+        matches!(self, Self::Pause(_) | Self::Kill(_) | Self::WaitClose(_) | Self::Flush(_))
+    }
+
+    /// What the log says of it: the tag, and whom or what it is about.
+    pub fn logged(&self) -> String {
+        let about = match self {
+            Self::Pause(name) | Self::Resume(name) | Self::Reconnect(name) => name.clone(),
+            Self::Kill(name) | Self::WaitClose(name) | Self::Flush(name) => name.clone(),
+            Self::Disable(name) | Self::Enable(name) => Some(name.clone()),
+            Self::KillClient(id) => Some(id.to_string()),
+            // A directory's options may hold a password.
+            Self::Set { key, .. } if key == "auth_ldap_options" => Some(key.clone()),
+            Self::Set { key, value } => Some(format!("{key} = {value}")),
+            Self::Shutdown(Shutdown::WaitForServers) => Some("WAIT_FOR_SERVERS".to_owned()),
+            Self::Shutdown(Shutdown::WaitForClients) => Some("WAIT_FOR_CLIENTS".to_owned()),
+            Self::Suspend | Self::Reload | Self::Shutdown(Shutdown::Now) => None,
+        };
+        about.map_or_else(|| self.tag().to_owned(), |about| format!("{} {about}", self.tag()))
+    }
 }
 
 /// Understands one text of the console. Errors: 42601 (not our grammar), 22023 (a value that can't be),

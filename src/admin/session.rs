@@ -78,6 +78,8 @@ pub struct Session {
     mode: Mode,
     /// The command that [`Step::Perform`] handed out.
     performing: Option<(Action, Protocol)>,
+    /// What this client asked for and may not, in the log's words.
+    denied: Option<(String, Refusal)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +138,7 @@ impl Session {
             portals: HashMap::new(),
             mode: Mode::Normal,
             performing: None,
+            denied: None,
         }
     }
 
@@ -337,9 +340,18 @@ impl Session {
         backend::put_ready_for_query(out, TransactionStatus::Idle);
     }
 
-    fn understand(&self, text: &[u8]) -> Result<Command, Refusal> {
+    /// The action of the last frame that was refused for the client's role.
+    pub fn take_denied(&mut self) -> Option<(String, Refusal)> {
+        self.denied.take()
+    }
+
+    fn understand(&mut self, text: &[u8]) -> Result<Command, Refusal> {
         let command = parse(text)?;
-        command.authorise(self.role)?;
+        command.authorise(self.role).inspect_err(|refusal| {
+            if let Command::Act(action) = &command {
+                self.denied = Some((action.logged(), refusal.clone()));
+            }
+        })?;
         Ok(command)
     }
 

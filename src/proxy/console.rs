@@ -22,7 +22,7 @@ use crate::net::Stream;
 use crate::net::conn::Conn;
 use crate::pool::PoolKey;
 use crate::settings::General;
-use crate::telemetry::events;
+use crate::telemetry::events::{self, Who};
 use crate::wire::startup::Startup;
 use crate::wire::{TransactionStatus, backend, frame};
 
@@ -55,6 +55,25 @@ impl From<std::io::Error> for End {
 enum Waited {
     Done(Result<(), Refusal>),
     Cancelled,
+}
+
+/// What the log says of an action: that it was given, once: at its end, or as soon as it waits for others.
+struct Said {
+    command: String,
+    waits: bool,
+    before: bool,
+}
+
+impl Said {
+    fn given(&mut self, who: Who<'_>) {
+        if !std::mem::replace(&mut self.before, true) {
+            events::console(who, &self.command, None);
+        }
+    }
+
+    fn refused(&self, who: Who<'_>, why: &str) {
+        events::console(who, &self.command, Some(why));
+    }
 }
 
 /// Greets a client that proved who it is, or refuses it. `None`: it was refused.
@@ -152,6 +171,9 @@ impl Console {
             return Err(End::Closed(Error::console_rights_taken(user)));
         }
         let step = self.session.recv(head.tag, body, &**proxy, out);
+        if let Some((command, refusal)) = self.session.take_denied() {
+            events::console(self.me.who(&self.me.place()), &command, Some(&refusal.message));
+        }
         let total = head.total();
         self.client.consume(total);
         match step {
@@ -194,18 +216,26 @@ impl Console {
         let ends_now = action == Action::Shutdown(Shutdown::Now);
         let is_shutdown = matches!(action, Action::Shutdown(_));
         let _answering = is_shutdown.then(|| Awaited::answering(proxy));
-        let tag = action.tag();
-        let result = match self.wait_for(proxy.perform(action)).await? {
-            Waited::Done(result) => result,
-            Waited::Cancelled => {
+        let mut said = Said { command: action.logged(), waits: action.waits(), before: false };
+        let result = match self.wait_for(proxy.perform(action), &mut said).await {
+            Err(end) => {
+                // What it began goes on, so that somebody has to know.
+                said.refused(self.me.who(&self.me.place()), "left while it waited");
+                return Err(end);
+            }
+            Ok(Waited::Done(result)) => result,
+            Ok(Waited::Cancelled) => {
                 self.obey()?;
                 let what = "canceling statement due to user request";
                 Err(Refusal::new("57014", what).hint("What it began goes on: a pause stays until RESUME."))
             }
         };
         self.me.set_state(ClientState::Idle, std::time::Instant::now());
-        let refused = result.as_ref().err().map(|refusal| refusal.message.as_str());
-        events::console(self.me.who(&self.me.place()), tag, refused);
+        let (me, place) = (&self.me, self.me.place());
+        match &result {
+            Ok(()) => said.given(me.who(&place)),
+            Err(refusal) => said.refused(me.who(&place), &refusal.message),
+        }
         self.session.finish(result, &mut self.client.out);
         if ends_now {
             // The answer goes out first; the process does not wait for who does not read it.
@@ -218,12 +248,19 @@ impl Console {
         Ok(())
     }
 
-    async fn wait_for(&mut self, action: impl Future<Output = Result<(), Refusal>>) -> Result<Waited, End> {
+    async fn wait_for(
+        &mut self,
+        action: impl Future<Output = Result<(), Refusal>>,
+        said: &mut Said,
+    ) -> Result<Waited, End> {
         let mut action = pin!(action);
         let (client, me) = (&mut self.client, &self.me);
         poll_fn(|cx| {
             if let Poll::Ready(result) = action.as_mut().poll(cx) {
                 return Poll::Ready(Ok(Waited::Done(result)));
+            }
+            if said.waits {
+                said.given(me.who(&me.place()));
             }
             if me.is_signalled() {
                 return Poll::Ready(Ok(Waited::Cancelled));
