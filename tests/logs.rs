@@ -178,3 +178,14 @@ fn what_the_console_orders_is_said_with_what_it_is_about_and_no_later_than_it_ho
     assert!(!log.contains("ldapbindpasswd"), "{log}");
     assert_eq!(log.matches(&format!("command=\"PAUSE {database}\"")).count(), 3, "{log}");
 }
+
+#[test]
+fn a_pause_by_signal_is_said() {
+    let proxy = proxy(Postgres::shared(), "");
+    for (signal, said) in
+        [("USR1", "paused: SIGUSR1"), ("USR2", "resumed: SIGUSR2"), ("USR2", "nothing was paused")]
+    {
+        proxy.signal(signal);
+        wait_for_line(&proxy, &[said]);
+    }
+}

@@ -239,8 +239,11 @@ impl Running {
                 () = caught(&mut int) => if told.once_more(&proxy) { break },
                 () = caught(&mut quit) => break,
                 () = caught(&mut hup) => reload(&proxy).await,
-                () = caught(&mut usr1) => proxy.hold(None),
-                () = caught(&mut usr2) => { proxy.let_go(None); }
+                () = caught(&mut usr1) => {
+                    events::paused_by_signal();
+                    proxy.hold(None);
+                }
+                () = caught(&mut usr2) => events::resumed_by_signal(proxy.let_go(None)),
                 () = proxy.stopping.changed.notified() => {}
                 () = tokio::time::sleep_until(told.until()) => if told.is_over(&proxy) { break },
             }

@@ -279,6 +279,16 @@ pub fn stats(stats: &Stats) {
     );
 }
 
+/// SIGUSR1: clients wait for a server connection until they are let go.
+pub fn paused_by_signal() {
+    tracing::info!("paused: SIGUSR1");
+}
+
+/// SIGUSR2, which nothing may have needed.
+pub fn resumed_by_signal(paused: bool) {
+    tracing::info!("{}", if paused { "resumed: SIGUSR2" } else { "SIGUSR2: nothing was paused" });
+}
+
 /// The process is about to drain: it is not ready any more, and goes on letting clients in for `grace`.
 pub fn leaving(clients: usize, grace: Duration) {
     tracing::info!(clients, grace_s = grace.as_secs_f64(), "not ready any more");
