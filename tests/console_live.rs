@@ -761,9 +761,13 @@ fn set_changes_one_key_until_the_next_reload() {
         ("SET listen_port = 7", "55P02"),
         ("SET default_pool_size = many", "22023"),
         ("SET min_pool_size = 99", "22023"),
+        ("SET auth_type = ldap", "22023"),
         ("SET auth_file = x", "0A000"),
     ] {
-        assert_eq!(console.error(command).sqlstate(), sqlstate, "{command}");
+        let error = console.error(command);
+        assert_eq!(error.sqlstate(), sqlstate, "{command}");
+        let key = command.split(' ').nth(1).expect("a key");
+        assert!(error.field(b'M').matches(&format!("{key}: ")).count() <= 1, "{}", error.outline());
     }
     assert_eq!(effective(&mut console, "default_pool_size"), "7");
     let answer = console.query("SET server_fast_close = 1");

@@ -44,6 +44,7 @@ pub fn set(file: &Path, settings: &Settings, key: &str, value: &str) -> Result<S
         .map_err(|takes| SetError::Invalid(format!("expected {takes}")))?;
     check::check(&mut draft);
     match draft.problems.first() {
+        Some(problem) if problem.key == key => Err(SetError::Invalid(problem.message.clone())),
         Some(problem) => Err(SetError::Invalid(format!("{}: {}", problem.key, problem.message))),
         None => Ok(draft.settings),
     }
