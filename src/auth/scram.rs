@@ -72,7 +72,7 @@ impl fmt::Display for ScramError {
             }
             Self::Refused => f.write_str("the server refused the SCRAM exchange"),
             Self::OtherVerifier => f.write_str(
-                "the server's SCRAM secret is not the one in auth_file, so the client's keys can't be used",
+                "the server's SCRAM secret is not the one that the client proved, so the client's keys can't be used",
             ),
         }
     }
