@@ -2,7 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use crate::support;
 use pgsluice::wire::backend;
@@ -25,6 +27,8 @@ const COLUMNS: [&str; 2] = ["a, b", "b, a"];
 struct Gate {
     shut: Mutex<bool>,
     opened: Condvar,
+    /// Flushes that came.
+    came: AtomicUsize,
 }
 
 impl Gate {
@@ -47,6 +51,7 @@ impl Gate {
             && n > 0
         {
             if has_flush(&piece[..n]) {
+                self.came.fetch_add(1, Ordering::SeqCst);
                 let shut = self.shut.lock().expect("shut");
                 drop(self.opened.wait_while(shut, |shut| *shut).expect("opened"));
             }
@@ -73,11 +78,19 @@ struct Two {
 
 impl Two {
     fn new(pg: &Postgres, coalesce: &str) -> Self {
+        Self::of(pg, coalesce, ["postgres"; 2])
+    }
+
+    /// Of these users; the pool of `lone` has one connection.
+    fn of(pg: &Postgres, coalesce: &str, users: [&str; 2]) -> Self {
         let db = pg.fresh_database(TABLE);
         let (gate, port) = Gate::start(pg.port());
-        let coalesce = format!("[coalesce]\nmax_rows = {}\nmax_flushes_per_table = 1\n{coalesce}", 2 * ROWS);
+        let coalesce = format!(
+            "[users.lone]\npool_size = 1\n[coalesce]\nmax_rows = {}\nmax_flushes_per_table = 1\n{coalesce}",
+            2 * ROWS
+        );
         let proxy = Proxy::to(pg, "", &format!("port = {port}"), &coalesce);
-        let clients = [0, 1].map(|_| Raw::login(proxy.port(), &db));
+        let clients = users.map(|user| as_user(&proxy, &db, user));
         let mut two = Self { db, proxy, gate, clients };
         for client in [0, 1] {
             two.open_lane(client);
@@ -132,9 +145,72 @@ impl Two {
         flies.expect("the first one's flush");
     }
 
+    /// The first one's flush has to wait for a connection of its user's: the one there is has a block open on it.
+    fn keep_first_waiting(&mut self) -> Raw {
+        let mut holder = as_user(&self.proxy, &self.db, "lone");
+        holder.query("BEGIN");
+        holder.query("SELECT 1");
+        self.send(0, 0);
+        let console = &mut Raw::login(self.proxy.port(), "pgsluice");
+        support::console::until(console, "SHOW POOLS", &[("user", "lone"), ("cl_waiting", "1")]);
+        holder
+    }
+
     fn stored(&self, pg: &Postgres) -> String {
         pg.psql(&self.db, "SELECT count(*), count(DISTINCT a) FROM t").trim().to_owned()
     }
+}
+
+fn as_user(proxy: &Proxy, db: &str, user: &str) -> Raw {
+    Raw::login_as(proxy.port(), &[("user", user), ("database", db)], "").expect("a login")
+}
+
+/// A server where `lone` may do anything, too.
+fn with_lone() -> &'static Postgres {
+    let pg = Postgres::shared();
+    let _ = pg.try_psql("postgres", "CREATE ROLE lone SUPERUSER LOGIN");
+    pg
+}
+
+/// Its user's pool is full, and nobody else is to suffer from that.
+#[test]
+fn a_flush_that_waits_for_a_connection_keeps_no_place() {
+    let mut two =
+        Two::of(with_lone(), "lock_timeout = \"900ms\"\nflush_timeout = \"950ms\"", ["lone", "postgres"]);
+    let mut holder = two.keep_first_waiting();
+    let before = two.lane(1).expect("its lane")["fallbacks"].clone();
+    two.send(1, 1000);
+    two.answered(1);
+    assert_eq!(two.lane(1).expect("its lane")["fallbacks"], before, "they left in a flush");
+    assert!(!two.clients[0].has_answer());
+    let before = two.lane(0).expect("its lane")["fallbacks"].clone();
+    holder.query("COMMIT");
+    two.answered(0);
+    assert_eq!(two.lane(0).expect("its lane")["fallbacks"], before, "and so did these");
+    assert_eq!(two.stored(with_lone()), "200|200");
+}
+
+/// And has one again before it leaves.
+#[test]
+fn a_flush_that_has_waited_for_a_connection_waits_for_a_place() {
+    let mut two =
+        Two::of(with_lone(), "lock_timeout = \"900ms\"\nflush_timeout = \"950ms\"", ["lone", "postgres"]);
+    let mut holder = two.keep_first_waiting();
+    two.gate.shut(true);
+    let came = two.gate.came.load(Ordering::SeqCst);
+    two.send(1, 1000);
+    poll(PATIENCE, || (two.gate.came.load(Ordering::SeqCst) > came).then_some(()))
+        .expect("the second's flush");
+    let before = two.lane(0).expect("its lane")["fallbacks"].clone();
+    holder.query("COMMIT");
+    // It has its connection and no more.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(two.gate.came.load(Ordering::SeqCst), came + 1);
+    two.gate.shut(false);
+    two.answered(1);
+    two.answered(0);
+    assert_eq!(two.lane(0).expect("its lane")["fallbacks"], before);
+    assert_eq!(two.stored(with_lone()), "200|200");
 }
 
 #[test]

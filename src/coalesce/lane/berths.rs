@@ -1,10 +1,17 @@
 //! Flushes under way, counted for each table, whichever lanes they are of: a table has several where its INSERTs differ in
 //! columns, format, user or settings.
 //!
-//! Owns: `max_flushes_per_table`, and which lanes wait for a place. Never: decides when a batch leaves.
+//! A place is kept by who has a server connection, or is about to have one: a flight that has to wait for one, because its user's
+//! pool is full, gives its place back, and has one again, before any batch that has not left, when it has its connection. So one
+//! user's full pool keeps no other user's rows.
+//!
+//! Owns: `max_flushes_per_table`, and which lanes and flights wait for a place. Never: decides when a batch leaves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
 
 use super::Lane;
 use crate::mutex::lock;
@@ -19,21 +26,38 @@ pub(super) struct Table {
 
 /// Of all tables with flushes under way.
 #[derive(Debug, Default)]
-pub struct Berths(Mutex<HashMap<Table, Taken>>);
+pub struct Berths {
+    all: Mutex<HashMap<Table, Taken>>,
+    /// A place is free for which a flight waits.
+    freed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Taken {
     flushes: usize,
+    /// Flights that wait for a place, with a connection.
+    boarding: usize,
     waiting: Vec<Weak<Lane>>,
+}
+
+impl Taken {
+    fn is_full(&self, max: usize, boards: bool) -> bool {
+        let first = if boards { 0 } else { self.boarding };
+        self.flushes + first >= max
+    }
 }
 
 impl Berths {
     /// A place in each of these tables, or in none. False: one of them has `max` already, and the lane is told when one is free.
-    fn take(&self, tables: &[Table], max: usize, lane: &Arc<Lane>) -> bool {
-        let mut all = lock(&self.0);
-        let full = tables.iter().find(|table| all.get(table).is_some_and(|taken| taken.flushes >= max));
-        if let Some(taken) = full.and_then(|table| all.get_mut(table)) {
-            if !taken.waiting.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(lane))) {
+    /// `boards`: for a flight that has its connection, and looks itself.
+    fn take(&self, tables: &[Table], max: usize, lane: &Arc<Lane>, boards: bool) -> bool {
+        let mut all = lock(&self.all);
+        let full = tables.iter().find(|table| all.get(table).is_some_and(|taken| taken.is_full(max, boards)));
+        if let Some(table) = full {
+            if let Some(taken) = all.get_mut(table)
+                && !boards
+                && !taken.waiting.iter().any(|one| std::ptr::eq(one.as_ptr(), Arc::as_ptr(lane)))
+            {
                 taken.waiting.push(Arc::downgrade(lane));
             }
             return false;
@@ -44,19 +68,44 @@ impl Berths {
         true
     }
 
+    fn boards(&self, tables: &[Table]) {
+        let mut all = lock(&self.all);
+        for table in tables {
+            all.entry(table.clone()).or_default().boarding += 1;
+        }
+    }
+
     /// Who waited for them.
-    fn give_back(&self, tables: &[Table]) -> Vec<Arc<Lane>> {
-        let mut all = lock(&self.0);
+    fn give_back(&self, tables: &[Table], which: impl Fn(&mut Taken) -> &mut usize) -> Vec<Arc<Lane>> {
+        let mut all = lock(&self.all);
         let mut waited = Vec::new();
         for table in tables {
             let Some(taken) = all.get_mut(table) else { continue };
-            taken.flushes -= 1;
+            *which(taken) -= 1;
             waited.extend(taken.waiting.drain(..).filter_map(|lane| lane.upgrade()));
-            if taken.flushes == 0 {
+            if taken.boarding > 0 {
+                self.freed.notify_waiters();
+            } else if taken.flushes == 0 {
                 all.remove(table);
             }
         }
         waited
+    }
+}
+
+/// Those who waited look again.
+fn look_again(waited: Vec<Arc<Lane>>) {
+    for lane in waited {
+        lane.flush_if_due(lock(&lane.inner));
+    }
+}
+
+/// A flight waits for a place.
+struct Boarding<'a>(&'a Lane, &'a Berths);
+
+impl Drop for Boarding<'_> {
+    fn drop(&mut self) {
+        look_again(self.1.give_back(&self.0.tables, |taken| &mut taken.boarding));
     }
 }
 
@@ -69,15 +118,38 @@ impl Berth {
     pub(super) fn take(lane: &Arc<Lane>) -> Option<Self> {
         let lanes = lane.lanes.upgrade()?;
         let max = lane.settings.max_flushes_per_table;
-        lanes.berths.take(&lane.tables, max, lane).then(|| Self(Arc::clone(lane)))
+        lanes.berths.take(&lane.tables, max, lane, false).then(|| Self(Arc::clone(lane)))
+    }
+
+    /// For a flight that has a connection; who has a place has one, too, so this is no long wait. `None`: it was longer than
+    /// `limit`.
+    ///
+    /// Cancel safety: no place is taken.
+    pub(super) async fn wait(lane: &Arc<Lane>, limit: Duration) -> Option<Self> {
+        let lanes = lane.lanes.upgrade()?;
+        let (berths, max) = (&lanes.berths, lane.settings.max_flushes_per_table);
+        let now = || berths.take(&lane.tables, max, lane, true).then(|| Self(Arc::clone(lane)));
+        if let Some(berth) = now() {
+            return Some(berth);
+        }
+        berths.boards(&lane.tables);
+        let _boarding = Boarding(lane, berths);
+        let soon = async {
+            loop {
+                let freed = berths.freed.notified();
+                if let Some(berth) = now() {
+                    return berth;
+                }
+                freed.await;
+            }
+        };
+        tokio::time::timeout(limit, soon).await.ok()
     }
 }
 
 impl Drop for Berth {
     fn drop(&mut self) {
         let Some(lanes) = self.0.lanes.upgrade() else { return };
-        for lane in lanes.berths.give_back(&self.0.tables) {
-            lane.flush_if_due(lock(&lane.inner));
-        }
+        look_again(lanes.berths.give_back(&self.0.tables, |taken| &mut taken.flushes));
     }
 }

@@ -51,7 +51,31 @@ struct Said {
 impl Lane {
     /// A connection that a flush can be sent on; `None`: there is none to be had.
     async fn a_server(&self) -> Option<Checkout> {
-        let mut server = self.pool.checkout(&self.vars, None).await.ok()?;
+        let server = self.pool.checkout(&self.vars, None).await.ok()?;
+        self.fit(server).await
+    }
+
+    /// As [`Lane::a_server`], and a place with it. Where a connection has to be waited for, the place is others' meanwhile.
+    async fn a_berth(self: &Arc<Self>, berth: &mut Option<Berth>) -> Option<Checkout> {
+        let server = match self.pool.checkout_now(&self.vars, None, None) {
+            Some(server) => self.fit(server).await?,
+            None => {
+                *berth = None;
+                self.a_server().await?
+            }
+        };
+        if berth.is_none() {
+            *berth = Berth::wait(self, self.settings.flush_timeout).await;
+        }
+        if berth.is_none() {
+            server.release(Instant::now());
+            return None;
+        }
+        Some(server)
+    }
+
+    /// `None`: nothing can be sent on it, and it is closed.
+    async fn fit(&self, mut server: Checkout) -> Option<Checkout> {
         // Whether rows that were sent to a server that is gone are stored, nobody could tell.
         let delay = self.pool.settings.load().server_check_delay;
         if server.is_doubtful(Instant::now(), delay) && !server.still_answers().await {
@@ -342,16 +366,18 @@ impl Flight {
     async fn board(&mut self, batch: &mut Cargo) -> Option<Aboard> {
         self.tickets.iter().for_each(|ticket| ticket.goes_ashore());
         let lane = Arc::clone(&self.lane);
-        let mut asked = std::pin::pin!(lane.a_server());
-        let mut given_up = std::pin::pin!(lane.given_up.notified());
-        let tickets = &self.tickets[..batch.units()];
-        let server = std::future::poll_fn(|cx| match asked.as_mut().poll(cx) {
-            Poll::Pending if lane.is_given_up(given_up.as_mut(), cx, || has_ended(tickets)) => {
-                Poll::Ready(None)
-            }
-            polled => polled,
-        })
-        .await;
+        let server = {
+            let mut asked = std::pin::pin!(lane.a_berth(&mut self.berth));
+            let mut given_up = std::pin::pin!(lane.given_up.notified());
+            let tickets = &self.tickets[..batch.units()];
+            std::future::poll_fn(|cx| match asked.as_mut().poll(cx) {
+                Poll::Pending if lane.is_given_up(given_up.as_mut(), cx, || has_ended(tickets)) => {
+                    Poll::Ready(None)
+                }
+                polled => polled,
+            })
+            .await
+        };
         if self.leave_behind(batch) {
             return server.map(|server| self.sit(server, batch));
         }
@@ -503,7 +529,7 @@ impl Flight {
     /// transaction before it answered the guard; otherwise the server has to say how the transaction ended, if its id
     /// was read.
     async fn lost(
-        &self,
+        &mut self,
         server: Checkout,
         was_out: bool,
         guard: Guard,
@@ -524,6 +550,8 @@ impl Flight {
             return Landed::Unknown;
         }
         let (Some(xid), Some(incarnation)) = (seen.xid, incarnation) else { return Landed::Unknown };
+        // It has no connection now, and may wait for one.
+        self.berth = None;
         let landed = self.lane.in_doubt(xid, &incarnation).await;
         seen.outcome = match landed {
             Landed::Committed => FlushOutcome::SettledCommitted,
