@@ -261,7 +261,7 @@ impl Draft {
                 // The name the checks know, also where an alias was written.
                 self.was_set(at, &join(path, entry.name));
             }
-            Err(takes) if entry.name == "password" => {
+            Err(takes) if matches!(entry.name, "password" | "auth_ldap_options") => {
                 self.problem(at, &key, format!("cannot be used; expected {takes}"));
             }
             Err(takes) => self.problem(at, &key, format!("found {raw}; expected {takes}")),

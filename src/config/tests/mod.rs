@@ -207,6 +207,11 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
     let general: &[(&str, &str, &str)] = &[
         ("listen_port = 70000", "listen_port", "found 70000; expected a whole number from 1 to 65535"),
         ("listen_port = \"x\"", "listen_port", "found \"x\"; expected a whole number"),
+        (
+            "auth_ldap_options = \"ldapbindpasswd=secret\\u0000\"",
+            "auth_ldap_options",
+            "cannot be used; expected",
+        ),
         ("listen_prt = 6432", "listen_prt", "did you mean listen_port?"),
         ("LISTEN-PORT = 6432", "LISTEN-PORT", "did you mean listen_port?"),
         ("listen_port = 6432.0", "listen_port", "found 6432.0; expected a whole number"),
