@@ -325,8 +325,9 @@ impl Kind for Text {
         "a text".into()
     }
     fn read(&self, raw: &Raw, _: &Path) -> Option<String> {
-        // No setting is a text that a C string could not hold.
-        text_of(raw).map(Cow::into_owned).filter(|text| !text.contains('\0'))
+        // A number was meant for another key. No setting is a text that a C string could not hold.
+        let Raw::Text(text) = raw else { return None };
+        Some(text.trim()).filter(|text| !text.contains('\0')).map(str::to_owned)
     }
     fn show(&self, value: &String) -> String {
         value.clone()
@@ -495,15 +496,13 @@ pub(super) struct Password;
 impl Kind for Password {
     type Value = Secret;
     fn takes(&self) -> String {
-        "a password in clear, or md5 and 32 hex digits".into()
+        "a password in clear (a text), or md5 and 32 hex digits".into()
     }
-    fn read(&self, raw: &Raw, dir: &Path) -> Option<Secret> {
+    fn read(&self, raw: &Raw, _: &Path) -> Option<Secret> {
+        // Not trimmed: a password may begin or end with a space.
+        let Raw::Text(text) = raw else { return None };
+        let secret = super::userlist::secret(text).ok()?;
         // A SCRAM verifier proves a client's password; it cannot log in anywhere.
-        let secret = match raw {
-            // Not trimmed: a password may begin or end with a space.
-            Raw::Text(text) => super::userlist::secret(text).ok()?,
-            _ => super::userlist::secret(&Text.read(raw, dir)?).ok()?,
-        };
         (!matches!(secret, Secret::Scram(_))).then_some(secret)
     }
     fn show(&self, value: &Secret) -> String {

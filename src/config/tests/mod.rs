@@ -207,6 +207,14 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
     let general: &[(&str, &str, &str)] = &[
         ("listen_port = 70000", "listen_port", "found 70000; expected a whole number from 1 to 65535"),
         ("listen_port = \"x\"", "listen_port", "found \"x\"; expected a whole number"),
+        ("server_check_query = 5", "server_check_query", "found 5; expected an SQL statement"),
+        ("auth_user = 5", "auth_user", "found 5; expected a text"),
+        ("auth_dbname = true", "auth_dbname", "found true; expected a text"),
+        ("pidfile = 5", "pidfile", "found 5; expected a path"),
+        ("http_addr = 9127", "http_addr", "found 9127; expected an address and a port"),
+        ("pool_mode = 1", "pool_mode", "found 1; expected one of session"),
+        ("log_level = 1", "log_level", "found 1; expected one of"),
+        ("auth_ldap_options = 5", "auth_ldap_options", "cannot be used; expected a directory's options"),
         (
             "auth_ldap_options = \"ldapbindpasswd=secret\\u0000\"",
             "auth_ldap_options",
@@ -293,6 +301,24 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
     let sections: &[(&str, usize, &str, &str)] = &[
         ("[databases.app]\nport = 1\n", 3, "databases.app.host", "set host to where the server is"),
         ("[databases.app]\nhost = 5\n", 4, "databases.app.host", "found 5; expected"),
+        (
+            "[databases.app]\nhost = \"a\"\nconnect_query = 5\n",
+            5,
+            "databases.app.connect_query",
+            "found 5; expected an SQL",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\ndbname = 5\n",
+            5,
+            "databases.app.dbname",
+            "found 5; expected a text",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\npassword = 5\n",
+            5,
+            "databases.app.password",
+            "cannot be used; expected a password in clear (a text)",
+        ),
         ("[databases.app]\nhost = \"a b\"\n", 4, "databases.app.host", "write an address, a host name"),
         ("[databases.pgbouncer]\nhost = \"a\"\n", 3, "databases.pgbouncer", "choose another"),
         ("[databases.app]\nhost = \"a\"\nport = 0\n", 5, "databases.app.port", "from 1 to 65535"),
