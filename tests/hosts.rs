@@ -151,6 +151,32 @@ fn where_no_server_fits_the_client_is_told_what_each_is() {
     assert!(detail.contains("Connection refused"), "{detail}");
 }
 
+#[test]
+fn where_no_host_can_be_had_the_client_is_told_why_of_each() {
+    let (primary, _) = pair();
+    let mut names = tempfile::NamedTempFile::new().expect("a file");
+    names.write_all(b"127.0.0.4 two.test\n127.0.0.5 two.test\n").expect("names");
+    let general = format!("query_wait_timeout = \"500ms\"\nhosts_file = {:?}", names.path());
+    for balance in ["round-robin", "disable"] {
+        let keys = format!("load_balance_hosts = \"{balance}\"");
+        let proxy = proxy(primary, &general, &[NOBODY, "two.test", "/nowhere"], &keys);
+        let error = refusal(&proxy);
+        assert_eq!(error.sqlstate(), "08001", "{}", error.outline());
+        let (detail, port) = (error.field(b'D'), primary.port());
+        for host in [NOBODY, "127.0.0.4", "127.0.0.5"] {
+            assert!(detail.contains(&format!("{host}:{port}: Connection refused")), "{detail}");
+        }
+        assert!(detail.contains(&format!("/nowhere/.s.PGSQL.{port}: No such file")), "{detail}");
+        assert!(detail.contains("two.test: "), "{detail}");
+    }
+    let many: Vec<String> = (10..40).map(|n| format!("127.0.0.{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let proxy = proxy(primary, &general, &many, "load_balance_hosts = \"disable\"");
+    let detail = refusal(&proxy).field(b'D');
+    assert!(detail.contains("127.0.0.10:") && !detail.contains("127.0.0.38:"), "{detail}");
+    assert!(detail.contains("and 22 more, the last of them 127.0.0.39:"), "{detail}");
+}
+
 /// Passes everything on but the reports of what the server is, as servers before 14 and some poolers do.
 fn hushed(target: u16) -> u16 {
     relay::listen(target, |client, server| {

@@ -114,6 +114,9 @@ pub struct Login {
     pub params: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// So many of a list of hosts, or of one host's addresses, are told by name where none could be had.
+const TOLD_MAX: usize = 8;
+
 /// Whom a failed login concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concerns {
@@ -150,6 +153,13 @@ pub enum ConnectError {
         /// Those that answered.
         passed_over: Vec<Address>,
     },
+    /// What became of the last one of several hosts or addresses, and what of each.
+    Several {
+        /// Each one's name and reason.
+        told: String,
+        /// The last one's.
+        last: Box<Self>,
+    },
     /// `connect_query` left a connection that nobody can use.
     Greeting(String),
     /// The deadline passed.
@@ -163,6 +173,7 @@ impl ConnectError {
     pub fn sqlstate(&self) -> Option<&[u8]> {
         match self {
             Self::Server(body) => Some(ErrorFields::new(body).sqlstate()),
+            Self::Several { last, .. } => last.sqlstate(),
             _ => None,
         }
     }
@@ -171,7 +182,39 @@ impl ConnectError {
     pub fn response(&self) -> Option<&[u8]> {
         match self {
             Self::Server(body) => Some(body),
+            Self::Several { last, .. } => last.response(),
             _ => None,
+        }
+    }
+
+    /// What became of each of these, the last one last; `None`: there are none.
+    fn of_each(mut told: Vec<(String, Self)>) -> Option<Self> {
+        if told.len() < 2 {
+            return told.pop().map(|(_, error)| error);
+        }
+        let mut whys: Vec<String> = told.iter().take(TOLD_MAX).map(|(name, error)| error.of(name)).collect();
+        let (_, last) = told.pop()?;
+        match (told.len() + 1).saturating_sub(TOLD_MAX) {
+            0 => {}
+            more => whys.push(format!("and {more} more, the last of them {}", last.reason())),
+        }
+        Some(Self::Several { told: whys.join("; "), last: Box::new(last) })
+    }
+
+    /// Whose it is, and why.
+    fn of(&self, name: &str) -> String {
+        let reason = self.reason();
+        let is_said = reason.starts_with(name) || reason.contains(&format!("\"{name}\""));
+        if is_said { reason } else { format!("{name}: {reason}") }
+    }
+
+    /// Without what all have in common.
+    fn reason(&self) -> String {
+        match self {
+            Self::Network(what) | Self::Lost(what) | Self::Tls(what) | Self::Several { told: what, .. } => {
+                what.clone()
+            }
+            other => other.to_string(),
         }
     }
 
@@ -186,6 +229,7 @@ impl ConnectError {
                 }
                 _ => Concerns::Unknown,
             },
+            Self::Several { last, .. } => last.concerns(),
             Self::Auth(_) => Concerns::Asked,
             Self::Network(_) | Self::Tls(_) | Self::Unfit { .. } => Concerns::Server,
             Self::Lost(_) | Self::Protocol(_) | Self::Greeting(_) => Concerns::Unknown,
@@ -197,7 +241,7 @@ impl ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Network(what) | Self::Lost(what) | Self::Tls(what) => {
+            Self::Network(what) | Self::Lost(what) | Self::Tls(what) | Self::Several { told: what, .. } => {
                 write!(f, "cannot connect to the server: {what}")
             }
             Self::Server(body) => {
@@ -254,7 +298,7 @@ type Result<T> = std::result::Result<T, ConnectError>;
 /// Cancel safety: dropping the future closes the connection.
 ///
 /// # Errors
-/// That of the last host tried; [`ConnectError::Timeout`] after `timeout` (0: no limit).
+/// That of the last host tried, with what became of each; [`ConnectError::Timeout`] after `timeout` (0: no limit).
 pub async fn connect(target: &Target, shunned: &[String], timeout: Duration) -> Result<Login> {
     let deadline = deadline(timeout);
     // One allocation: callers hold a pointer, not the handshake's whole state.
@@ -377,7 +421,7 @@ async fn connect_any(target: &Target, shunned: &[String], deadline: Instant) -> 
         Search { spare: Some(login), .. } => Ok(Login { unreached: unreached(told), ..login }),
         Search { unfit, .. } if unfit.is_empty() => {
             let none = || ConnectError::Network("no host is configured (host)".into());
-            Err(told.pop().map_or_else(none, |(_, error)| error))
+            Err(ConnectError::of_each(told).unwrap_or_else(none))
         }
         Search { unfit: passed_over, .. } => {
             let attrs = target.attrs.as_str();
@@ -396,22 +440,27 @@ fn unreached(mut told: Vec<(String, ConnectError)>) -> Vec<(String, ConnectError
 
 async fn connect_host(target: &Target, host: &str, deadline: Instant, search: &mut Search) -> Result<Login> {
     let addresses = resolve(host, target.port, target.hosts_file.as_deref()).await?;
-    let mut last = ConnectError::Network(format!("host \"{host}\" has no address"));
+    let mut told = Vec::new();
+    let mut unfit = None;
     for (i, address) in addresses.iter().enumerate() {
         let share = share(deadline, addresses.len() - i);
         match within(share, login(target, address)).await {
             Ok(login) => match login.role.and_then(|role| role.unfit_for(target.attrs)) {
                 None => return Ok(login),
                 Some(why) => {
-                    last = ConnectError::Unfit { told: why.to_owned(), passed_over: Vec::new() };
+                    unfit = Some(ConnectError::Unfit { told: why.to_owned(), passed_over: Vec::new() });
                     search.pass_over(Login { host: host.to_owned(), ..login }, target.attrs);
                 }
             },
-            Err(error) if tries_next(&error) => last = error,
+            Err(error) if tries_next(&error) => {
+                unfit = None;
+                told.push((address.to_string(), error));
+            }
             Err(error) => return Err(error),
         }
     }
-    Err(last)
+    let none = || ConnectError::Network(format!("host \"{host}\" has no address"));
+    Err(unfit.or_else(|| ConnectError::of_each(told)).unwrap_or_else(none))
 }
 
 /// An even part of what is left until `deadline`, for the first of `among`.
@@ -425,6 +474,7 @@ fn tries_next(error: &ConnectError) -> bool {
         ConnectError::Network(_)
         | ConnectError::Lost(_)
         | ConnectError::Tls(_)
+        | ConnectError::Several { .. }
         | ConnectError::Unfit { .. }
         | ConnectError::Timeout => true,
         ConnectError::Server(_) => error.sqlstate() == Some(b"57P03"),
