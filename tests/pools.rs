@@ -937,6 +937,39 @@ fn why_server_reset_query_failed_is_logged() {
     assert!(line.contains("WARN") && line.contains("syntax error"), "{line}");
 }
 
+/// The connections are used: a server that says so answers. But not at each check.
+#[test]
+fn why_server_check_query_failed_is_logged() {
+    let server = Postgres::shared();
+    let general = "default_pool_size = 1\nserver_check_delay = 0\nserver_check_query = \"SELECT nonsense\"";
+    let proxy = Proxy::to(server, general, "", "");
+    let mut raw = Raw::login(proxy.port(), "postgres");
+    let pid = raw.value("SELECT pg_backend_pid()");
+    for _ in 0..20 {
+        assert_eq!(raw.value("SELECT pg_backend_pid()"), pid);
+    }
+    let log = proxy.wait_for_log("times=16");
+    let failed: Vec<&str> = log.lines().filter(|line| line.contains("server_check_query failed")).collect();
+    assert!(failed.iter().all(|line| line.contains("column \\\"nonsense\\\" does not exist")), "{failed:#?}");
+    assert!(failed.len() <= 5, "{failed:#?}");
+}
+
+/// An INSERT in it would be told as one that is stored.
+#[test]
+fn what_server_check_query_opens_no_client_is_in() {
+    let server = Postgres::shared();
+    let general = "default_pool_size = 1\nserver_check_delay = 0\nserver_check_query = \"BEGIN\"";
+    let proxy = Proxy::to(server, general, "", "");
+    for _ in 0..3 {
+        let mut raw = Raw::login(proxy.port(), "postgres");
+        let ready = raw.query("SELECT 1").pop().expect("an answer");
+        assert_eq!(ready.body, b"I");
+        raw.terminate();
+    }
+    let line = proxy.wait_for_log("server_check_query failed");
+    assert!(line.contains("it leaves a transaction open"), "{line}");
+}
+
 #[test]
 fn why_connect_query_failed_is_logged() {
     let server = Postgres::shared();

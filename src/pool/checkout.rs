@@ -12,8 +12,10 @@ use crate::limits::FOREVER;
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::connect::ConnectError;
-use crate::server::internal::{Lost, Refused};
+use crate::server::internal::{Lost, Refused, Reply};
 use crate::server::{BY_SERVER, ServerConn};
+use crate::wire::TransactionStatus;
+use crate::wire::backend::ErrorFields;
 
 /// `None`: `limit` passed; zero is no limit.
 ///
@@ -89,7 +91,21 @@ impl Checkout {
     pub async fn still_answers(&mut self) -> bool {
         let settings = self.pool.settings.load_full();
         let answer = within(settings.patience(), self.simple_at_once(&settings.server_check_query)).await;
-        self.leave_if_silent(answer).is_some_and(|answer| answer.is_ok())
+        let failed = match self.leave_if_silent(answer) {
+            None => return false,
+            // What the client asks would be run in a block that it knows nothing of.
+            Some(Ok(_)) if self.pipeline.status() != TransactionStatus::Idle => {
+                Err("it leaves a transaction open".to_owned())
+            }
+            Some(Ok(Reply { error: None, .. })) => return true,
+            Some(Ok(Reply { error: Some(error), .. })) => Ok(ErrorFields::new(&error).outline()),
+            Some(Err(Lost { said: Some(error), .. })) => Err(ErrorFields::new(&error).outline()),
+            Some(Err(Lost { why, said: None })) => Err(why),
+        };
+        // It proves as much by an error as by an answer; but whoever wrote it meant another one.
+        let (Ok(why) | Err(why)) = &failed;
+        self.pool.check_failed(why);
+        failed.is_ok()
     }
 
     /// As [`ServerConn::settle_vars`], for nobody; `None`: nothing was answered in time, as above.

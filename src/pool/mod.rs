@@ -299,6 +299,8 @@ pub struct Pool {
     pub welcome: Mutex<Vec<(Arc<VarSet>, Arc<Reported>)>>,
     /// What `connect_query` sets; `None`: not known yet.
     greeting: ArcSwapOption<VarSet>,
+    /// Times that `server_check_query` failed.
+    checks_failed: AtomicU64,
     /// New clients are refused.
     pub disabled: AtomicBool,
     /// Clients logged in.
@@ -653,6 +655,14 @@ impl Pool {
                 }
                 self.login_failed(error, &login);
             }
+        }
+    }
+
+    /// `server_check_query` failed. One that is no good must not flood the log.
+    fn check_failed(&self, why: &str) {
+        let failed = self.checks_failed.fetch_add(1, Ordering::Relaxed) + 1;
+        if failed.is_power_of_two() {
+            events::server_check_query_failed(&self.key.database, &self.key.user, why, failed);
         }
     }
 

@@ -206,6 +206,7 @@ impl Pools {
             stats: Stats::default(),
             welcome: Mutex::default(),
             greeting: ArcSwapOption::empty(),
+            checks_failed: Default::default(),
             disabled: held.disabled.contains(&key.database).into(),
             clients: AtomicUsize::new(0),
             inner: Mutex::new(inner),

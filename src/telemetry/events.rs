@@ -87,6 +87,12 @@ pub fn server_reset_query_failed(database: &str, user: &str, why: &str) {
     tracing::warn!(database, user, error = why, "server_reset_query failed: connection closed");
 }
 
+/// `server_check_query` failed, so many times up to now: the connection is used all the same where the server answered with an
+/// error, and is closed otherwise.
+pub fn server_check_query_failed(database: &str, user: &str, why: &str, times: u64) {
+    tracing::warn!(database, user, error = why, times, "server_check_query failed");
+}
+
 /// A server connection could not be cleaned in time for the next client.
 pub fn server_not_reset(database: &str, user: &str) {
     tracing::warn!(
