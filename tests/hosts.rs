@@ -177,6 +177,33 @@ fn where_no_host_can_be_had_the_client_is_told_why_of_each() {
     assert!(detail.contains("and 22 more, the last of them 127.0.0.39:"), "{detail}");
 }
 
+#[test]
+fn a_hosts_file_that_cannot_be_read_any_more_is_said_once() {
+    let (primary, _) = pair();
+    let mut names = tempfile::NamedTempFile::new().expect("a file");
+    names.write_all(b"127.0.0.1 db.test\n").expect("names");
+    let general = format!(
+        "pool_mode = \"session\"\nquery_wait_timeout = \"500ms\"\nserver_login_retry = \"50ms\"\nhosts_file = {:?}",
+        names.path()
+    );
+    let proxy = proxy(primary, &general, &["db.test"], "server_lifetime = 0");
+    assert_eq!(server_of(&mut Raw::login(proxy.port(), "postgres")), PRIMARY);
+    let unreadable = "hosts_file cannot be read";
+    assert!(!proxy.log().contains(unreadable));
+    let path = names.path().to_owned();
+    drop(names);
+    refusal(&proxy);
+    proxy.wait_for_log(unreadable);
+    refusal(&proxy);
+    assert_eq!(proxy.log().matches(unreadable).count(), 1, "{}", proxy.log());
+    std::fs::write(&path, "127.0.0.1 db.test\n").expect("names");
+    assert_eq!(server_of(&mut Raw::login(proxy.port(), "postgres")), PRIMARY);
+    std::fs::remove_file(&path).expect("no names");
+    refusal(&proxy);
+    let again = poll(PATIENCE, || (proxy.log().matches(unreadable).count() == 2).then_some(()));
+    assert!(again.is_some(), "{}", proxy.log());
+}
+
 /// Passes everything on but the reports of what the server is, as servers before 14 and some poolers do.
 fn hushed(target: u16) -> u16 {
     relay::listen(target, |client, server| {

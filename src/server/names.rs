@@ -1,17 +1,31 @@
-//! `hosts_file`: names that are known without asking the system. Never: keeps anything; the file is read at each look.
+//! `hosts_file`: names that are known without asking the system. Never: keeps anything of it; the file is read at each look.
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::files;
 use crate::limits::HOSTS_BYTES_MAX;
+use crate::telemetry::events;
+
+/// It could not be read at the last look. A process has one such file; that it can't be read is said once, not at each look.
+static UNREADABLE: AtomicBool = AtomicBool::new(false);
 
 /// The addresses that `file` has for `name`; none, if it can't be read.
 pub(super) async fn known(file: Option<&Path>, name: &str) -> Vec<IpAddr> {
     let Some(file) = file else { return Vec::new() };
-    let file = file.to_owned();
-    let text = tokio::task::spawn_blocking(move || read(&file)).await.ok().and_then(Result::ok);
-    text.map(|text| addresses(&text, name)).unwrap_or_default()
+    let owned = file.to_owned();
+    let Ok(text) = tokio::task::spawn_blocking(move || read(&owned)).await else { return Vec::new() };
+    let was = UNREADABLE.swap(text.is_err(), Ordering::Relaxed);
+    match text {
+        Ok(text) => addresses(&text, name),
+        Err(why) => {
+            if !was {
+                events::hosts_file_unreadable(file, &why);
+            }
+            Vec::new()
+        }
+    }
 }
 
 /// Its whole lines, as far as it is read. Comments are in whatever encoding somebody wrote them.

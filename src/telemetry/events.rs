@@ -93,6 +93,11 @@ pub fn server_check_query_failed(database: &str, user: &str, why: &str, times: u
     tracing::warn!(database, user, error = why, times, "server_check_query failed");
 }
 
+/// `hosts_file` cannot be read, as it could before: the system is asked for each name.
+pub fn hosts_file_unreadable(file: &std::path::Path, why: &dyn Display) {
+    tracing::warn!(file = %OneLine(&file.display()), error = %OneLine(why), "hosts_file cannot be read: names are the system's");
+}
+
 /// A server connection could not be cleaned in time for the next client.
 pub fn server_not_reset(database: &str, user: &str) {
     tracing::warn!(
