@@ -464,6 +464,38 @@ fn a_bind_of_too_few_values_is_told_by_the_clients_name() {
     }
 }
 
+/// Nor is it called by the name of what stands in for it: a DEALLOCATE of a name, and what is not on the connection of a
+/// block that has failed.
+#[test]
+fn a_bind_of_too_many_values_is_told_by_the_clients_name_whatever_stands_in() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "", "", "");
+    let [mut raw, mut direct] = [proxy.port(), server.port()].map(|port| Raw::login(port, &database));
+    let told = [&mut raw, &mut direct].map(|client| {
+        prepare(client, "gone", "SELECT 1");
+        prepare(client, "d", "DEALLOCATE gone");
+        ask(client, |o| put_parse(o, "", "SELECT 7"));
+        [("d", &["1"][..]), ("", &[]), ("d", &[]), ("gone", &[])]
+            .map(|(name, params)| outline(&ask(client, |o| put_run(o, name, params))))
+    });
+    assert_eq!(told[0], told[1]);
+    let told = [&mut raw, &mut direct].map(|client| {
+        prepare(client, "s", "SELECT $1::int");
+        // Where another client is, the statement is not on the connection that is left.
+        let mut holder = Raw::login(proxy.port(), &database);
+        holder.query("BEGIN");
+        holder.query("SELECT 1");
+        client.query("BEGIN");
+        client.query("SELECT 1/0");
+        ask(client, |o| put_parse(o, "", "SELECT $1::int"));
+        let told = ["s", ""].map(|name| outline(&ask(client, |o| put_run(o, name, &["1", "2"]))));
+        client.query("ROLLBACK");
+        told
+    });
+    assert_eq!(told[0], told[1]);
+}
+
 #[test]
 fn a_closed_name_can_be_used_again_for_something_else() {
     let (_, proxy, database) = rotating("");

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::copy::NOT_DATA;
+use super::prepared::STAND_IN;
 use super::{Expected, Fault, Reporting, State, UNEXPECTED_IN_COPY};
 use crate::error::Error;
 use crate::proto::pipeline::{Answer, Pipeline};
@@ -187,6 +188,7 @@ impl State {
         self.unjudged.has_failed();
         self.ties.listens = false;
         self.shapes.params_as_told = None;
+        self.failed_about = asked;
         // Those that were struck stand behind the one that is told, if one is.
         let first = usize::from(answer == Answer::Refuse).min(self.refusals.len());
         let end = (first + pipeline.take_struck_refusals()).min(self.refusals.len());
@@ -222,9 +224,20 @@ impl State {
         let message = fields.field(b'M')?;
         let prefix = SERVER_NAME_PREFIX.as_bytes();
         let start = memchr::memmem::find(message, prefix)?;
-        let digits = message[start + prefix.len()..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let end = start + prefix.len() + digits;
-        let name = self.names.only_name_of(&message[start..end])?;
+        let (end, name) = if message[start..].starts_with(STAND_IN) {
+            let name = match self.failed_about {
+                0 => Some(&b""[..]),
+                about => {
+                    self.names.find(about).and_then(|s| self.names.only_name_of(s.server_name.as_bytes()))
+                }
+            };
+            (start + STAND_IN.len(), name?)
+        } else {
+            let digits =
+                message[start + prefix.len()..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let end = start + prefix.len() + digits;
+            (end, self.names.only_name_of(&message[start..end])?)
+        };
         Some([&message[..start], name, &message[end..]].concat())
     }
 

@@ -116,8 +116,8 @@ impl State {
         }
         put_deallocate(&statement.types, server);
         self.note_deallocate(bind.portal, gone);
-        server.pipeline.push(Kind::Bind, Action::Forward, false);
-        bind.put(b"", server)
+        push_bind(bind, statement, server);
+        bind.put(STAND_IN, server)
     }
 
     fn bind_unnamed(
@@ -244,9 +244,15 @@ impl<'a> BindNames<'a> {
     }
 }
 
+/// One that goes by a name of ours: an error that tells it is to have the client's own.
+fn push_bind(bind: &BindNames<'_>, statement: &Statement, server: &mut ServerConn) {
+    let about = if bind.name.is_empty() { 0 } else { statement.id };
+    server.pipeline.push_about(Kind::Bind, Action::Forward, about);
+}
+
 fn bind_stand_in(bind: &BindNames<'_>, statement: &Statement, server: &mut ServerConn) -> Taken {
     put_stand_in(statement, server);
-    server.pipeline.push(Kind::Bind, Action::Forward, false);
+    push_bind(bind, statement, server);
     bind.put(STAND_IN, server)
 }
 

@@ -261,6 +261,8 @@ pub struct State {
     lent: lend::Lent,
     /// ErrorResponses that wait for their turn.
     pub refusals: VecDeque<Refusal>,
+    /// What the last error was about, as the pipeline calls statements.
+    failed_about: u32,
     /// What was answered too early failed, or was cancelled: the next message is told so.
     pub late: Option<Late>,
     /// The server said why it goes.
@@ -569,6 +571,7 @@ impl State {
             fold: Folding::default(),
             lent: lend::Lent::default(),
             refusals: VecDeque::new(),
+            failed_about: 0,
             late: None,
             server_left: None,
             turns: 0,

@@ -27,7 +27,7 @@ const READ_OTHERWISE: u64 = 1 << 63;
 /// The name of a statement that stands for one that a client has already.
 const TAKEN: &[u8] = b"pgsluice_taken";
 
-/// The name of a statement that stands for one that cannot be prepared.
+/// The name of a statement that stands for one that cannot be prepared, or is not to be run as it is.
 pub(super) const STAND_IN: &[u8] = b"pgsluice_stand_in";
 
 /// `text`: a type for its parameters.
@@ -668,10 +668,16 @@ impl State {
     }
 }
 
-/// As the unnamed statement, to be bound.
+/// To be bound, by the name of what stands in for others.
 pub(super) fn put_deallocate(types: &[u8], server: &mut ServerConn) {
-    f::put_parse(&mut server.conn.out, b"", DEALLOCATE, types);
-    server.names.unnamed = None;
+    put_in_place(DEALLOCATE, types, server);
+}
+
+fn put_in_place(text: &[u8], types: &[u8], server: &mut ServerConn) {
+    let out = &mut server.conn.out;
+    f::put_target(out, f::CLOSE, b'S', STAND_IN);
+    f::put_parse(out, STAND_IN, text, types);
+    server.pipeline.push(Kind::Close, Action::Skip, false);
     server.pipeline.push(Kind::Parse, Action::Skip, false);
 }
 
@@ -693,11 +699,7 @@ pub(super) fn put_stand_in(statement: &Statement, server: &mut ServerConn) {
         || TEXT_OID.to_be_bytes().repeat(number_of_params(statement)).into(),
         std::borrow::Cow::Borrowed,
     );
-    let out = &mut server.conn.out;
-    f::put_target(out, f::CLOSE, b'S', STAND_IN);
-    f::put_parse(out, STAND_IN, b"", &types);
-    server.pipeline.push(Kind::Close, Action::Skip, false);
-    server.pipeline.push(Kind::Parse, Action::Skip, false);
+    put_in_place(b"", &types, server);
 }
 
 fn number_of_params(statement: &Statement) -> usize {
