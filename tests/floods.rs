@@ -198,7 +198,7 @@ fn without_files_nobody_dies_and_nobody_spins() {
 #[test]
 fn a_userlist_that_changes_while_there_are_no_files_is_read_when_there_are() {
     let server = Postgres::shared();
-    let general = "workers = 1\nclient_login_timeout = 600\nauth_file = \"userlist.txt\"";
+    let general = "workers = 1\nclient_login_timeout = 600\nauth_file = \"userlist.txt\"\nstats_period = 1";
     let config = Proxy::config(server, general, "user = \"postgres\"", "");
     let users = |names: &str| names.split(' ').map(|name| format!("\"{name}\" \"\"\n")).collect::<String>();
     let below = ["prlimit", "--nofile=64:64"].map(str::to_owned);
@@ -211,7 +211,10 @@ fn a_userlist_that_changes_while_there_are_no_files_is_read_when_there_are() {
     std::fs::write(proxy.dir().join("userlist.txt"), users("postgres comes")).expect("write");
     let line = proxy.wait_for_log("auth_file has changed and can't be used");
     assert!(line.contains("open files"), "{line}");
-    std::thread::sleep(Duration::from_secs(2));
+    // It is looked at each second, as those are counted.
+    let seconds = || proxy.log().matches(" stats xacts=").count();
+    let now = seconds();
+    poll(PATIENCE, || (seconds() > now + 2).then_some(())).expect("two looks more");
     assert_eq!(proxy.log().matches("can't be used").count(), 1, "said once");
     drop(hoard);
     assert!(poll(PATIENCE, || enters("comes").ok()).is_some(), "{}", proxy.log());
