@@ -9,7 +9,7 @@ use crate::support;
 use pgsluice::limits::AUDIT_QUEUE_EVENTS;
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use serde_json::Value;
-use support::{Certs, PATIENCE, Postgres, Proxy, Raw, client_program, poll};
+use support::{Certs, PATIENCE, Postgres, Proxy, Raw, client_command, poll};
 
 const DENY: &str = "[policy]\nsimple_query = \"deny\"";
 
@@ -114,7 +114,7 @@ fn the_line_names_the_version_of_tls() {
     );
     let proxy = Proxy::to(server, &general, "", DENY);
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname={database} sslmode=require", proxy.port());
-    let psql = Command::new(client_program("psql")).args(["-X", &dsn, "-c", "SELECT 1"]).output();
+    let psql = client_command("psql").args(["-X", &dsn, "-c", "SELECT 1"]).output();
     assert!(!psql.expect("psql").status.success());
     assert_eq!(await_lines(&proxy.dir().join("audit"), 1)[0]["tls"], "TLSv1.3");
 }

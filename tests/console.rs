@@ -176,6 +176,7 @@ async fn psql_can_ask_the_console() {
     let ask = move |text: &str| {
         let port = addr.port().to_string();
         let mut psql = Command::new("psql");
+        crate::support::without_pg_settings(&mut psql);
         psql.args([
             "-X",
             "-A",

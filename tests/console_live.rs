@@ -9,7 +9,9 @@ use crate::support;
 use pgsluice::wire::{backend, frontend};
 use support::console::{Row, find, show, tell, until};
 use support::crowd::Step;
-use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_program, outline, poll};
+use support::{
+    Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_command, client_program, outline, poll,
+};
 
 /// Trust; `postgres` may everything on the console, `viewer` may look. Databases are those of the shared server.
 fn proxy(general: &str, rest: &str) -> Proxy {
@@ -158,7 +160,7 @@ fn clients_are_shown_with_what_the_server_knows_them_by() {
     client.rows("RESET application_name");
     until(&mut console, "SHOW CLIENTS", &its);
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=pgsluice sslmode=require", proxy.port());
-    let mut psql = std::process::Command::new(client_program("psql"));
+    let mut psql = client_command("psql");
     let output = psql.args(["-XAt", &dsn, "-c", "SHOW CLIENTS"]).output().expect("psql");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains("TLSv1.3/TLS_AES_256_GCM_SHA384"), "{shown}");
@@ -899,7 +901,7 @@ fn psql_and_tokio_postgres_talk_to_it() {
     for probe in
         ["SHOW VERSION;", "SHOW LISTS;", "SHOW CONFIG;", "SHOW DATABASES;", "SHOW POOLS;", "SHOW STATS;"]
     {
-        let mut psql = Command::new(client_program("psql"));
+        let mut psql = client_command("psql");
         psql.args(["-XAt", "-v", "ON_ERROR_STOP=1", "-c", probe, &proxy.dsn("pgbouncer")]);
         let output = psql.output().expect("psql");
         assert!(output.status.success(), "{probe}: {}", String::from_utf8_lossy(&output.stderr));

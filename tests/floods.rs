@@ -3,7 +3,6 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use crate::support;
 use pgsluice::limits::{AUTH_MESSAGE_BYTES_MAX, CANCELS_PER_SERVER_MAX, LOGIN_PIECE_BYTES};
 use pgsluice::wire::{TransactionStatus, backend as b, frontend as f};
-use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_program, poll};
+use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, client_command, poll};
 
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
@@ -77,8 +76,7 @@ fn half_open_tls_handshakes_keep_no_client_out() {
         stream.write_all(&hello).expect("write");
     }
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname={database} sslmode=require", proxy.port());
-    let psql =
-        Command::new(client_program("psql")).args(["-XAtc", "SELECT 42", &dsn]).output().expect("psql");
+    let psql = client_command("psql").args(["-XAtc", "SELECT 42", &dsn]).output().expect("psql");
     assert_eq!(String::from_utf8_lossy(&psql.stdout).trim(), "42", "{psql:?}");
     assert!(proxy.alive());
     drop(crowd);

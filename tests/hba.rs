@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::support;
-use support::{Certs, Postgres, Proxy, client_program};
+use support::{Certs, Postgres, Proxy, client_command};
 
 /// A proxy with these rules and maps; every user of it is `postgres` on the server.
 fn proxy(server: &Postgres, general: &str, hba: &str, ident: &str) -> Proxy {
@@ -15,7 +15,7 @@ fn proxy(server: &Postgres, general: &str, hba: &str, ident: &str) -> Proxy {
 
 /// Logs in with psql: what it says of a refusal.
 fn enter(conninfo: &str) -> Result<(), String> {
-    let mut psql = Command::new(client_program("psql"));
+    let mut psql = client_command("psql");
     let output = psql.args(["-XAtc", "SELECT 'in'", conninfo]).output().expect("psql");
     match String::from_utf8_lossy(&output.stdout).trim() {
         "in" => Ok(()),

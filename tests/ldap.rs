@@ -1,6 +1,5 @@
 //! `ldap`: who gets in is a directory's word. The directory here is a small one of ours, which notes what it is asked.
 
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
@@ -18,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::codec::{Decoder, Encoder};
 
 use crate::support;
-use support::{Certs, PATIENCE, Postgres, Proxy, client_program, poll};
+use support::{Certs, PATIENCE, Postgres, Proxy, client_command, poll};
 
 /// Entries: name, `uid`, password. Two of one `uid` are twins.
 const ENTRIES: [(&str, &str, &str); 5] = [
@@ -215,7 +214,7 @@ fn options(options: &str) -> String {
 }
 
 fn enter(proxy: &Proxy, user: &str, password: &str) -> Result<(), String> {
-    let mut psql = Command::new(client_program("psql"));
+    let mut psql = client_command("psql");
     psql.env("PGPASSWORD", password).env("PGHOST", "127.0.0.1").env("PGPORT", proxy.port().to_string());
     let output = psql.args(["-XAtc", "SELECT 'in'", "-U", user, "-d", "postgres"]).output().expect("psql");
     match String::from_utf8_lossy(&output.stdout).trim() {

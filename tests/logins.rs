@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::support;
@@ -298,8 +297,7 @@ fn why_a_tls_handshake_failed_is_logged() {
     );
     let proxy = Proxy::to(server, &tls, "", "");
     let conninfo = format!("host=127.0.0.1 port={} user=postgres sslmode=require sslcert=none", proxy.port());
-    let output =
-        Command::new(support::client_program("psql")).args(["-XAtc", "SELECT 1", &conninfo]).output();
+    let output = support::client_command("psql").args(["-XAtc", "SELECT 1", &conninfo]).output();
     assert!(!output.expect("run psql").status.success());
     let line = proxy.wait_for_log("the TLS handshake failed");
     assert!(line.contains("no certificates") && line.contains("peer=\"127.0.0.1:"), "{line}");

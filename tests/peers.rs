@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -12,7 +11,7 @@ use std::sync::mpsc;
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, show, tell, until};
-use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, client_program, poll, relay};
+use support::{Certs, PATIENCE, Postgres, Proxy, Raw, cancel_packet, client_command, poll, relay};
 
 /// Sends a request; it is done with when the connection closes. Nothing is ever answered.
 fn request(port: u16, pid: i32, key: &[u8]) {
@@ -235,7 +234,7 @@ fn a_socket_that_was_handed_over_keeps_its_file() {
     let listener = UnixListener::bind(&path).expect("bind");
     let mut proxy = Proxy::start_handed(5432, listener.into(), &Proxy::config(server, "", "", ""));
     let dsn = format!("host={} user=postgres dbname=postgres", dir.path().display());
-    let mut psql = Command::new(client_program("psql"));
+    let mut psql = client_command("psql");
     assert_eq!(support::child::run(psql.args(["-XAtc", "SELECT 1", &dsn])).trim(), "1");
     proxy.terminate();
     assert!(proxy.wait_end().success() && path.exists());

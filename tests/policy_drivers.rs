@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support;
-use support::{Postgres, Proxy, client_program, prepared};
+use support::{Postgres, Proxy, client_program, prepared, without_pg_settings};
 
 /// The levels of the table's columns.
 const LEVELS: [&str; 2] = ["control", "deny"];
@@ -26,6 +26,7 @@ fn ways(command: &mut Command) -> Vec<(String, String)> {
 
 fn program(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("timeout");
+    without_pg_settings(&mut command);
     command.args(["--kill-after=5", "60"]).arg(program);
     command
 }

@@ -4,7 +4,7 @@
 use crate::support;
 use pgsluice::sql::verbs::{Class, statements};
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_command, outline, poll};
 
 const MODES: [&str; 2] = ["transaction", "session"];
 
@@ -385,7 +385,7 @@ fn networks_tighten_and_never_loosen() {
     is_refused(&mut raw, "PREPARE p AS SELECT 1", "sql_prepare is \"deny\"");
     is_passed(&mut raw, "SELECT 1");
     let psql = |sql: &str| {
-        let mut command = std::process::Command::new(client_program("psql"));
+        let mut command = client_command("psql");
         command.args(["-XAtq", "-v", "VERBOSITY=verbose", "-U", "postgres", "-d", &database, "-c", sql]);
         command.args(["-p", &proxy.port().to_string(), "-h"]).arg(dir.path());
         String::from_utf8_lossy(&command.output().expect("psql").stderr).into_owned()
@@ -1214,7 +1214,7 @@ fn nobody_runs_what_somebody_else_prepared() {
         let rest = "[networks.\"127.0.0.1\".policy]\nstatements = \"read_only\"\n";
         let proxy = Proxy::to(server, &general, "", rest);
         let psql = |sql: &str| {
-            let mut command = std::process::Command::new(client_program("psql"));
+            let mut command = client_command("psql");
             command.args(["-XAtq", "-U", "postgres", "-d", &database, "-c", sql]);
             command.args(["-p", &proxy.port().to_string(), "-h"]).arg(proxy.dir());
             assert!(command.output().expect("psql").status.success());
@@ -1250,7 +1250,7 @@ fn nobody_runs_what_somebody_else_prepared() {
 #[test]
 fn pg_dump_with_jobs_only_reads() {
     // "pg_dump (PostgreSQL) 15.18": one that is older than the server refuses to work.
-    let version = std::process::Command::new(client_program("pg_dump")).arg("--version").output();
+    let version = client_command("pg_dump").arg("--version").output();
     let version = String::from_utf8(version.expect("pg_dump").stdout).expect("text");
     let major = version.split(|c: char| !c.is_ascii_digit()).find_map(|word| word.parse().ok());
     if major.is_none_or(|major: u32| major < Postgres::shared().major()) {
@@ -1259,7 +1259,7 @@ fn pg_dump_with_jobs_only_reads() {
     for mode in MODES {
         let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
         let to = tempfile::tempdir().unwrap();
-        let mut command = std::process::Command::new(client_program("pg_dump"));
+        let mut command = client_command("pg_dump");
         command.args(["--jobs=2", "-Fd", "-h", "127.0.0.1", "-U", "postgres", "-d", &database]);
         command.args(["-p", &proxy.port().to_string(), "-f"]).arg(to.path().join("dump"));
         let output = command.output().expect("pg_dump");

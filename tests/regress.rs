@@ -230,10 +230,11 @@ impl Site {
     /// What was built of the suite finds what it links with.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("timeout");
+        support::without_pg_settings(&mut command);
         command.args(["--kill-after=5", "1200"]).arg(program).current_dir(&self.place);
         command.envs(["PG_ABS_SRCDIR", "PG_ABS_BUILDDIR", "PG_LIBDIR"].map(|name| (name, &self.place)));
         command.env("LD_LIBRARY_PATH", &self.place).env("PG_DLSUFFIX", ".so");
-        command.env("LC_ALL", "C").env_remove("PGOPTIONS");
+        command.env("LC_ALL", "C");
         command
     }
 

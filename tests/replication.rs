@@ -56,7 +56,9 @@ fn last_words(raw: &mut Raw) -> (String, String) {
 }
 
 fn program(server: &Postgres, name: &str) -> Command {
-    Command::new(server.bin().join(name))
+    let mut command = Command::new(server.bin().join(name));
+    support::without_pg_settings(&mut command);
+    command
 }
 
 fn run(command: &mut Command) {

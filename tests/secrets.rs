@@ -9,7 +9,7 @@ use pgsluice::auth::{Auth, Credential, Found};
 use pgsluice::config;
 use pgsluice::settings::Secret;
 use pgsluice::wire::{CancelKey, backend as b, frame, frontend as f};
-use support::{Postgres, Proxy, Raw, client_program};
+use support::{Postgres, Proxy, Raw, client_command};
 
 /// Of the client in clear, of the client hashed, of the client as a verifier, of the server.
 const PASSWORDS: [&str; 4] = ["hunter2-clear", "hunter2-hashed", "hunter2-verified", "hunter2-server"];
@@ -159,10 +159,7 @@ fn errors_repeat_no_secret() {
     let refused = login(&proxy, "ann", "hunter3").err().expect("refused");
     assert!(!refused.outline().contains("hunter"), "{}", refused.outline());
     let dsn = format!("host=127.0.0.1 port={} user=ann dbname=postgres sslmode=disable", proxy.port());
-    let psql = Command::new(client_program("psql"))
-        .args(["-X", &dsn, "-c", "x"])
-        .env("PGPASSWORD", "hunter2")
-        .output();
+    let psql = client_command("psql").args(["-X", &dsn, "-c", "x"]).env("PGPASSWORD", "hunter2").output();
     let psql = psql.expect("psql");
     assert!(!String::from_utf8_lossy(&psql.stderr).contains("hunter2"), "{psql:?}");
     assert!(!proxy.log().contains("hunter"), "{}", proxy.log());

@@ -1,13 +1,13 @@
 //! Sessions as applications know them, through pgsluice: the same messages as direct, in each pool mode.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::support;
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
 use support::console::{find, until};
-use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_program, outline, poll};
+use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_command, outline, poll};
 
 /// Appends the messages of one unit.
 type Unit<'a> = &'a dyn Fn(&mut Vec<u8>);
@@ -233,7 +233,7 @@ fn a_tls_session_that_the_server_ends_is_closed_in_tls() {
     );
     for mode in MODES {
         let proxy = through(server, mode, &tls);
-        let mut psql = Command::new(client_program("psql"));
+        let mut psql = client_command("psql");
         psql.args(["-X", "-c", "SELECT pg_terminate_backend(pg_backend_pid())", "-d"]);
         let output =
             psql.arg(format!("{} sslmode=require", proxy.dsn(&database))).output().expect("run psql");
@@ -253,7 +253,7 @@ fn a_tls_session_of_the_console_is_closed_in_tls() {
     );
     let proxy = through(server, MODES[0], &tls);
     let dsn = proxy.dsn("pgsluice").replace("sslmode=disable", "sslmode=require");
-    let mut psql = Command::new(client_program("psql"));
+    let mut psql = client_command("psql");
     psql.args(["-X", "-d", &dsn]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut psql = psql.spawn().expect("run psql");
     let mut console = Raw::login(proxy.port(), "pgsluice");

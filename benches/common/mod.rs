@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Postgres, client_program};
+use crate::support::{Postgres, client_command};
 
 /// A number from the environment; empty and 0 count as not set.
 pub fn setting(name: &str) -> Option<u64> {
@@ -17,7 +17,7 @@ pub fn setting(name: &str) -> Option<u64> {
 
 /// pgbench, ready for more arguments.
 pub fn pgbench(port: u16) -> Command {
-    let mut command = Command::new(client_program("pgbench"));
+    let mut command = client_command("pgbench");
     command.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port.to_string()]);
     command.env("PGSSLMODE", "disable").env("PGGSSENCMODE", "disable").stdin(Stdio::null());
     command

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use pgsluice::wire::{frame, frontend};
 
 use crate::common::middle;
 use crate::lab::{ASYNC, Lab, Load, Ran, SYNC, TEN_INTS, Until};
-use crate::support::{Postgres, Raw, client_program};
+use crate::support::{Postgres, Raw, client_command};
 
 /// Commands a packet, and what the seed measured (commands per second).
 const SEED_1: [(usize, u32); 8] = [
@@ -124,7 +124,7 @@ pub fn native_copy(lab: &Lab) -> String {
 
 /// Rows per second of one COPY by psql.
 fn copy(postgres: &Postgres, database: &str, table: &str, data: &str, rows: u64) -> f64 {
-    let mut command = Command::new(client_program("psql"));
+    let mut command = client_command("psql");
     command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "postgres", "-d", database]);
     command.args(["-p", &postgres.port().to_string(), "-c", &format!("COPY {table} FROM STDIN")]);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("run psql");

@@ -116,9 +116,18 @@ pub fn is_root() -> bool {
     status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
 }
 
+/// What libpq and the server's programs would take from the shell is nothing to a test.
+pub fn without_pg_settings(command: &mut Command) -> &mut Command {
+    let is_one = |name: &[u8]| name.starts_with(b"PG") && !name.starts_with(b"PGSLUICE_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_one(name.as_encoded_bytes())) {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// `program` run as `user` when we are root, otherwise as ourselves.
 pub fn as_user(user: Option<&str>, program: &str) -> Command {
-    match user {
+    let mut command = match user {
         Some(user) if is_root() => {
             let mut command = Command::new("setpriv");
             command.args([format!("--reuid={user}"), format!("--regid={user}")]);
@@ -126,7 +135,9 @@ pub fn as_user(user: Option<&str>, program: &str) -> Command {
             command
         }
         _ => Command::new(program),
-    }
+    };
+    without_pg_settings(&mut command);
+    command
 }
 
 /// Runs to the end; panics with its output when it fails.

@@ -21,10 +21,10 @@ pub mod relay;
 pub mod seeded;
 
 pub use certs::Certs;
-pub use child::{free_port, poll};
+pub use child::{free_port, poll, without_pg_settings};
 pub use crowd::Step;
 pub use cut::{Cut, Cutter};
-pub use postgres::{PgOptions, Postgres, client_program};
+pub use postgres::{PgOptions, Postgres, client_command, client_program};
 pub use proxy::Proxy;
 pub use raw::{Message, Raw, cancel_packet, outline};
 

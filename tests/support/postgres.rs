@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::child::{Guarded, as_user, free_port, is_root, poll, run};
+use super::child::{Guarded, as_user, free_port, is_root, poll, run, without_pg_settings};
 use super::direct::Direct;
 use super::{Certs, PATIENCE};
 
@@ -208,6 +208,13 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.server.stop("INT");
     }
+}
+
+/// Runs a client program.
+pub fn client_command(name: &str) -> Command {
+    let mut command = Command::new(client_program(name));
+    without_pg_settings(&mut command);
+    command
 }
 
 /// A client program (`psql`, `pgbench`): Debian's newest, or the one in PATH.
