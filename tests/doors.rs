@@ -1397,6 +1397,26 @@ fn startup_packets_that_lie() {
             assert_eq!((heard.len(), sqlstate(&heard).as_str(), closed), (1, want, true), "{what}");
             assert!(matches!(seen, Err(LoginError::Refused(error)) if error.sqlstate() == want), "{what}");
         }
+        // In PostgreSQL's words.
+        let layout = "invalid startup packet layout: expected terminator as last byte";
+        for (what, bytes, says) in [
+            (
+                "protocol 2",
+                with(2 << 16, b"\0"),
+                "unsupported frontend protocol 2.0: server supports 3.0 to 3.2",
+            ),
+            ("nothing", with(3 << 16, b""), layout),
+            ("no terminator", with(3 << 16, b"user\0ann\0"), layout),
+            ("a name that does not end", with(3 << 16, b"user\0ann\0database"), layout),
+            ("a name without a value", with(3 << 16, b"user\0ann\0database\0\0"), layout),
+            ("something behind the terminator", with(3 << 16, b"user\0ann\0\0x\0"), layout),
+        ] {
+            let (_, _, seen) = heard(&door, bytes, Vec::new()).await;
+            assert!(
+                matches!(&seen, Err(LoginError::Refused(error)) if error.message() == says),
+                "{what}: {seen:?}"
+            );
+        }
         let (_, _, seen) = heard(&door, named(b"x", large.as_bytes()), Vec::new()).await;
         assert_eq!(seen.unwrap().startup.param("x").map(str::len), Some(large.len()));
     });

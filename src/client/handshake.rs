@@ -357,7 +357,9 @@ impl Line {
         }
         let what = format!("received unencrypted data after {request}");
         Err(Error::new(Kind::ProtocolViolation, what)
-            .with_detail("This is a defect of the client, or someone sits between it and us.")
+            .with_detail(
+                "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
+            )
             .into())
     }
 

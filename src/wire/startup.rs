@@ -144,16 +144,15 @@ fn cancel_request(mut fields: Fields<'_>) -> Result<StartupPacket<'_>, DecodeErr
 
 /// Checks the pairs and the final zero; returns the pairs.
 fn parameters(body: &[u8]) -> Result<&[u8], DecodeError> {
-    let (&last, pairs) = body.split_last().ok_or_else(|| malformed("terminator expected as last byte"))?;
-    if last != 0 {
-        return Err(malformed("terminator expected as last byte"));
-    }
+    // PostgreSQL has one word for whatever is wrong here: it reads pairs up to the first empty name, which must be the end.
+    let flaw = || malformed("expected terminator as last byte");
+    let pairs = body.strip_suffix(b"\0").ok_or_else(flaw)?;
     let mut fields = Fields::new(0, pairs);
     while !fields.rest().is_empty() {
-        if fields.cstr("parameter name")?.is_empty() {
-            return Err(malformed("terminator expected as last byte"));
+        if fields.cstr("parameter name").map_err(|_| flaw())?.is_empty() {
+            return Err(flaw());
         }
-        fields.cstr("parameter value")?;
+        fields.cstr("parameter value").map_err(|_| flaw())?;
     }
     Ok(pairs)
 }
@@ -282,7 +281,7 @@ pub fn unsupported(packet: &[u8]) -> Error {
 
 fn unsupported_version(major: u16, minor: u16) -> Error {
     let what =
-        format!("unsupported frontend protocol {major}.{minor}: pgsluice supports 3.0 to 3.{NEWEST_MINOR}");
+        format!("unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.{NEWEST_MINOR}");
     Error::new(Kind::UnsupportedProtocol, what)
 }
 
