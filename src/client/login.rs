@@ -193,6 +193,15 @@ pub fn pool_target(
     }
 }
 
+/// What a new pool is made of: what is so now, or what was where the database is no more.
+pub fn as_of_now<'a>(
+    now: &'a Settings,
+    before: (&'a Settings, &'a Database),
+    key: &PoolKey,
+) -> (&'a Settings, &'a Database) {
+    now.database(&key.database).map_or(before, |entry| (now, &**entry))
+}
+
 /// A pool before its first client; a login that the entry names needs nothing of one.
 pub fn pool_of_entry(
     settings: &Settings,
@@ -431,8 +440,7 @@ fn pool_of(
     let pool = cx.pools.get(key, || {
         // A reload that this login knows nothing of yet knows nothing of this pool.
         let now = cx.settings.load();
-        let (settings, database) =
-            now.database(&key.database).map_or((settings, database), |entry| (&**now, &**entry));
+        let (settings, database) = as_of_now(&now, (settings, database), key);
         let tls = (**cx.server_tls.load()).clone();
         let target = pool_target(settings, tls, database, key, credential.clone());
         (pool_settings(settings, database, key), target)

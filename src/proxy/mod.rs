@@ -453,9 +453,12 @@ impl Proxy {
         for (name, entry) in settings.databases.iter().filter(|(_, entry)| min(entry) > 0) {
             let Some(user) = &entry.user else { continue };
             let key = PoolKey::new(name.clone(), user.clone());
-            self.cx
-                .pools
-                .get(&key, || login::pool_of_entry(&settings, &self.cx.server_tls.load(), entry, &key));
+            self.cx.pools.get(&key, || {
+                // A reload since those were read knows nothing of this pool.
+                let now = self.cx.settings.load();
+                let (settings, entry) = login::as_of_now(&now, (&**settings, &**entry), &key);
+                login::pool_of_entry(settings, &self.cx.server_tls.load(), entry, &key)
+            });
         }
     }
 
