@@ -121,7 +121,14 @@ impl State {
             server.pipeline.push(Kind::Query, Action::Forward, false);
             return;
         }
-        let fold = Fold::of(text);
+        let fold = match Fold::of(text) {
+            // The bytes of its comments may be none in the client's encoding: that is the server's to say. In a failed block it would
+            // be said of a Bind that nothing is run.
+            Fold::Empty if !text.is_ascii() && server.pipeline.status() != TransactionStatus::Failed => {
+                Fold::Utility
+            }
+            fold => fold,
+        };
         self.fold.sync_owed = fold.put(text, out, &mut server.pipeline);
         // What the client sends behind it is data, or waits.
         self.awaiting |= self.fold.sync_owed;
