@@ -550,7 +550,7 @@ impl Registry {
                     Duration::ZERO => Ok(request.await),
                     limit => tokio::time::timeout(limit, request).await,
                 };
-                // Whether it arrived or not, it is on its way no longer.
+                // It arrived, or nobody but this client is ever given the server.
                 server.cancels.fetch_sub(1, Ordering::AcqRel);
                 let failed = |why: &dyn std::fmt::Display| {
                     events::cancel_failed(&client.asked.database, &client.asked.user, why);

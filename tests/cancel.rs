@@ -4,10 +4,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, until};
+use support::relay::listen;
 use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, Step, cancel_packet, outline, poll};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -100,6 +102,50 @@ fn a_statement_inside_a_block_is_cancelled_and_the_block_fails() {
     assert_eq!(error(&raw.read_until_ready()), "57014");
     assert_eq!(raw.error("SELECT 1").sqlstate(), "25P02");
     raw.rows("ROLLBACK");
+}
+
+/// How the way of cancel requests to the server ends before they have come there.
+#[derive(Debug, Clone, Copy)]
+enum Lost {
+    /// After `cancel_wait_timeout`.
+    Late,
+    /// It is reset.
+    Reset,
+}
+
+#[test]
+fn a_cancel_request_that_comes_after_it_was_given_up_hits_nobody_else() {
+    let server = Postgres::shared();
+    for lost in [Lost::Late, Lost::Reset] {
+        let database = server.fresh_database("");
+        let (hand, held) = channel();
+        let port = listen(server.port(), move |client, server| {
+            let mut packet = vec![0; 512];
+            let n = client.peek(&mut packet).expect("a packet");
+            packet.truncate(n);
+            if packet.get(4..8) != Some(&80_877_102_i32.to_be_bytes()) {
+                return support::relay::both_ways(client, server);
+            }
+            // What is closed and was not read is reset.
+            let way = matches!(lost, Lost::Late).then_some(client);
+            hand.send((packet, way, server)).expect("somebody waits");
+        });
+        let general = "default_pool_size = 1\ncancel_wait_timeout = 1";
+        let proxy = Proxy::to(server, general, &format!("port = {port}"), "");
+        let (mut client, mut other) =
+            (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
+        send_query(&mut client, "SELECT pg_sleep(0.5)");
+        sleeps(server, &database);
+        client.cancel(proxy.port());
+        assert!(client.read_until_ready().iter().all(|m| m.tag != b::ERROR_RESPONSE));
+        let (packet, _way, mut to) = held.recv_timeout(PATIENCE).expect("a cancel request");
+        send_query(&mut other, "SELECT pg_sleep(1)");
+        sleeps(server, &database);
+        to.write_all(&packet).expect("send");
+        let _ = to.read(&mut [0]);
+        let answer = other.read_until_ready();
+        assert!(answer.iter().all(|m| m.tag != b::ERROR_RESPONSE), "{lost:?}: {}", outline(&answer));
+    }
 }
 
 #[test]

@@ -308,7 +308,8 @@ fn cancel_reaches_the_server_in_clear_and_over_tls() {
             // One request may come before the statement does; that is the protocol's own race.
             let cancel = async {
                 loop {
-                    let request = connect::cancel(&target, &address, encrypted, (pid, &key), PATIENCE);
+                    let (key, mut sent) = ((pid, &key[..]), false);
+                    let request = connect::cancel(&target, &address, encrypted, key, PATIENCE, &mut sent);
                     request.await.unwrap();
                     tokio::task::yield_now().await;
                 }

@@ -308,7 +308,7 @@ pub async fn connect(target: &Target, shunned: &[String], timeout: Duration) -> 
 /// Sends a CancelRequest to where `login` went, over TLS if the connection it is for is `encrypted`, whatever sslmode would choose
 /// today, and waits until the server closes: it has dealt with the request then.
 ///
-/// Cancel safety: dropping the future may leave the request sent or unsent.
+/// Cancel safety: dropping the future may leave the request sent or unsent; `sent`: it may be.
 ///
 /// # Errors
 /// The network's; [`ConnectError::Timeout`] after `timeout` (0: no limit).
@@ -318,10 +318,12 @@ pub async fn cancel(
     encrypted: bool,
     (pid, key): (i32, &[u8]),
     timeout: Duration,
+    sent: &mut bool,
 ) -> Result<()> {
     let sslmode = if encrypted { SslMode::Require } else { SslMode::Disable };
     Box::pin(within(deadline(timeout), async {
         let stream = open(&target.tls, &target.keepalive, address, sslmode).await?;
+        *sent = true;
         request_cancel(stream, pid, key).await
     }))
     .await
@@ -363,10 +365,12 @@ async fn request_cancel(mut stream: Stream, pid: i32, key: &[u8]) -> Result<()> 
     startup::put_cancel_request(&mut packet, pid, key);
     stream.write_all(&packet).await?;
     stream.flush().await?;
-    // No answer comes; what comes all the same is not read further than this.
+    // No answer comes; what comes all the same is not read further than this. Within TLS the server closes without a word.
     let mut byte = [0u8; 1];
-    let _ = stream.read(&mut byte).await;
-    Ok(())
+    match stream.read(&mut byte).await {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Zero is no limit, as everywhere in the settings.

@@ -93,7 +93,11 @@ impl ServerShared {
     /// As [`connect::cancel`].
     pub async fn cancel(&self, limit: Duration) -> Result<(), connect::ConnectError> {
         let encrypted = self.tls.is_some();
-        connect::cancel(&self.target, &self.address, encrypted, (self.pid, &self.key), limit).await
+        let mut request = Request { server: self, in_doubt: false };
+        let sent = &mut request.in_doubt;
+        connect::cancel(&self.target, &self.address, encrypted, (self.pid, &self.key), limit, sent).await?;
+        request.in_doubt = false;
+        Ok(())
     }
 
     /// The server reported a new value of `name`.
@@ -118,6 +122,21 @@ impl ServerShared {
                 self.role_doubted.store(true, Ordering::Relaxed);
             }
             _ => {}
+        }
+    }
+}
+
+/// A cancel request. One that was sent, and of which the server did not say that it has dealt with it, may strike any time from then on:
+/// nobody else gets the connection that it is for.
+struct Request<'a> {
+    server: &'a ServerShared,
+    in_doubt: bool,
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        if self.in_doubt {
+            self.server.close_when_free("a cancel request may be on its way");
         }
     }
 }
