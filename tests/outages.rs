@@ -518,6 +518,45 @@ fn who_logs_in_does_not_wait_for_a_connection_that_fell_silent() {
     assert_eq!(client.value("SHOW work_mem").as_deref(), Some("7MB"));
 }
 
+/// Nobody waits for what is asked about a table, and nobody could end it.
+#[test]
+fn a_question_about_a_table_that_is_not_answered_costs_one_connection() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database(TABLE);
+    let (hush, proxy) = hushed(pg, "default_pool_size = 1\nserver_connect_timeout = 1", "");
+    let mut client = Raw::login(proxy.port(), &db);
+    hush.fall_at("WITH RECURSIVE named");
+    client.rows("INSERT INTO t (a, b) VALUES (1, 'row')");
+    hush.until_held();
+    assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+}
+
+/// A run inside a block is on its way, or failed, and the block is to be what it was before it.
+#[test]
+fn whose_run_meets_a_silent_server_can_be_closed() {
+    let pg = Postgres::shared();
+    for word in ["0\trow\n", "ROLLBACK TO SAVEPOINT pgsluice_run"] {
+        for (general, told) in [("", "57P01"), ("query_timeout = 5", "57014")] {
+            let db = pg.fresh_database(TABLE);
+            let (hush, proxy) = hushed(pg, general, "");
+            let mut client = poured(&proxy, &db);
+            client.send(&rows(0).bytes);
+            assert_eq!(tags(&client.read_until_ready()).len(), ROWS);
+            client.rows("BEGIN");
+            hush.fall_at(word);
+            // They are there already.
+            client.send(&rows(0).bytes);
+            hush.until_held();
+            if general.is_empty() {
+                let mut console = Raw::login(proxy.port(), "pgsluice");
+                let row = find(&mut console, "SHOW CLIENTS", &[("database", &db)]).expect("the client");
+                tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+            }
+            assert_eq!(client.read_until_closed().pop().expect("a word").sqlstate(), told);
+        }
+    }
+}
+
 /// Its connection is cleaned for the next one, which has no end.
 #[test]
 fn who_left_a_silent_server_can_be_closed() {

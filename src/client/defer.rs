@@ -365,7 +365,7 @@ impl Session {
         let mut error = reply.error.take().map(error_response);
         if error.is_none() && stored != told {
             self.tables_are_others(&lanes, rows_fit);
-            error = Some(fail_block(server, commit.is_some()).await?);
+            error = Some(self.unless_ended(fail_block(server, commit.is_some())).await??);
         } else if !ends.is_empty() {
             let last = self.replay(server, ends).await?;
             reply.tags = last.tags;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use std::time::Instant;
 
 use super::defer::error_response;
 use super::hold::Hold;
@@ -13,6 +14,7 @@ use super::pour::with_notices;
 use super::session::Session;
 use super::state::{Fault, Late, Reporting};
 use super::walk::{Names, Rest, SCRATCH, Scratch, Tier, Walk};
+use crate::cancel::ClientState;
 use crate::coalesce::lane::{Lane, Opening, Work};
 use crate::limits::HELD_BYTES_MAX;
 use crate::pool::Checkout;
@@ -169,6 +171,10 @@ impl Session {
             return Ok(());
         };
         self.pouring().took_mark |= flown.took_mark();
+        if opening == Opening::Savepoint {
+            // The relay, which sees that a client asks something inside its block, does not run meanwhile.
+            self.me.set_state(ClientState::Active, Instant::now());
+        }
         self.finish(server, &mut reply).await?;
         if let Some(notices) = run.lane.run_succeeded(server, flown, &reply, self.me.id) {
             let answers = if notices.is_empty() { answers } else { with_notices(&answers, &notices) };
@@ -257,7 +263,7 @@ impl Session {
         }
         let mut struck = None;
         for _ in 0..UNDO_TRIES {
-            let undone = server.simple(opening.undo()).await?;
+            let undone = self.unless_ended(server.simple(opening.undo())).await??;
             match undone.error {
                 None => return Ok(()),
                 Some(error) if self.is_cancelled(&error) && self.fails_here(opening, &error) => {

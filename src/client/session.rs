@@ -400,7 +400,7 @@ impl Session {
 
     /// A round trip of ours, unless something was told that ends the session: a server that went silent keeps nobody from
     /// that. Its connection is of no use then.
-    async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Fault> {
+    pub(super) async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Fault> {
         let (me, mut work) = (&self.me, std::pin::pin!(work));
         let done = std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Pending if me.must_end() => Poll::Ready(None),
@@ -674,7 +674,7 @@ impl Session {
                 self.count_pinned(&found);
                 if found.temp && !std::mem::replace(&mut self.state.ties.plans_renewed, true) && had_temp {
                     // Made where no text shows it.
-                    server.simple("DISCARD PLANS").await?;
+                    self.unless_ended(server.simple("DISCARD PLANS")).await??;
                 }
                 self.give_back(server).await?;
                 self.me.link(&server.shared);

@@ -9,7 +9,7 @@ use super::{NO_ANSWER_KEPT, REFUSAL_KEPT, Source, THOUGHT_MAX};
 use crate::coalesce::catalog::{self, Reason};
 use crate::coalesce::plan::{self, InsertPlan};
 use crate::coalesce::tables::{Seen, Tables};
-use crate::pool::{Checkout, Pool};
+use crate::pool::{Checkout, Pool, within};
 use crate::proto::prepared::{NO_ROWS, OwnStatement, Statement, settings_of_texts};
 use crate::proto::vars::{VarSet, Whose};
 use crate::server::internal::{Lost, Reply};
@@ -52,7 +52,7 @@ pub(super) struct Refusal {
     pub(super) kept: Duration,
     /// It is the table, and not the statement.
     pub(super) whole_table: bool,
-    /// The connection that was asked would say the same to everybody.
+    /// The connection that was asked would say the same to everybody, or nothing.
     spoilt: bool,
 }
 
@@ -220,6 +220,8 @@ pub(super) struct Asker<'a> {
     class: u64,
     /// The settings that a named statement would be parsed under.
     texts: u64,
+    /// For each answer: nobody waits for it, so nothing else ends the wait for a server that fell silent.
+    limit: Duration,
     server: Option<Checkout>,
 }
 
@@ -227,12 +229,14 @@ impl<'a> Asker<'a> {
     /// With limits of its own. To describe an INSERT takes the lock that the INSERT takes, and whoever has the table locked may
     /// itself be waiting for a connection: for this one, perhaps.
     pub(super) fn new(pool: &'a Arc<Pool>, vars: &VarSet, class: u64) -> Self {
-        let lock_timeout = pool.settings.load().coalesce.lock_timeout.as_millis().to_string();
+        let settings = pool.settings.load();
+        let (limit, lock_timeout) = (settings.server_connect_timeout, settings.coalesce.lock_timeout);
+        let lock_timeout = lock_timeout.as_millis().to_string();
         let own =
             [("lock_timeout", lock_timeout.as_str()), ("statement_timeout", THOUGHT_MAX), ("jit", "off")];
         let texts = settings_of_texts(vars, true);
         let vars = pool.shared().vars.intern(vars.iter().chain(own));
-        Self { pool, vars, class, texts, server: None }
+        Self { pool, vars, class, texts, limit, server: None }
     }
 
     /// May it be prepared here for its clients? Parsed under other settings than theirs it would mean something else to them: types of
@@ -249,9 +253,9 @@ impl<'a> Asker<'a> {
         let none = || Refusal::for_now("no server connection");
         if self.server.is_none() {
             let server = self.pool.checkout_to_ask(&self.vars).await.map_err(|_| none())?;
-            let max = self.max();
+            let (max, limit) = (self.max(), self.limit);
             let settled = self.server.insert(server).settle_vars(&self.vars, max, Whose::nobody(&self.vars));
-            if let Some(refused) = settled.await.map_err(lost)? {
+            if let Some(refused) = heard(limit, settled).await? {
                 return Err(server_said(&refused.error));
             }
         }
@@ -273,9 +277,9 @@ impl<'a> Asker<'a> {
             return Ok(None);
         }
         let names = serde_json::to_string(&names).unwrap_or_default();
-        let max = self.max();
+        let (max, limit) = (self.max(), self.limit);
         let server = self.server().await?;
-        let reply = server.prepared(&LIBRARIES, &[Some(names.as_bytes())], max).await.map_err(lost)?;
+        let reply = heard(limit, server.prepared(&LIBRARIES, &[Some(names.as_bytes())], max)).await?;
         let row = one_row(&reply)?;
         Ok(row.first().copied().flatten().map(|name| String::from_utf8_lossy(name).into_owned()))
     }
@@ -287,17 +291,17 @@ impl<'a> Asker<'a> {
             Ok(seen) => return Ok(seen),
             Err(turn) => turn,
         };
-        let max = self.max();
+        let (max, limit) = (self.max(), self.limit);
         let server = self.server().await?;
-        let reply = server.prepared(&SESSION, &[], max).await.map_err(lost)?;
+        let reply = heard(limit, server.prepared(&SESSION, &[], max)).await?;
         let session = catalog::decode_session(&one_row(&reply)?)?;
-        let reply = server.prepared(&ELIGIBILITY, &[Some(name.as_bytes())], max).await.map_err(lost)?;
+        let reply = heard(limit, server.prepared(&ELIGIBILITY, &[Some(name.as_bytes())], max)).await?;
         let table = catalog::decode(name, &one_row(&reply)?)?;
         if table.viewer.temporary_objects {
             return Err(Reason::TemporaryObjects.into());
         }
         let has_sentinel = table.refused.is_none() && table.has_sentinel();
-        let has_sentinel = has_sentinel && try_sentinel(server, max, &table).await?;
+        let has_sentinel = has_sentinel && try_sentinel(server, (max, limit), &table).await?;
         let seen = Arc::new(Seen::new(table, session.names_catalog(), has_sentinel));
         *turn = Some(Arc::clone(&seen));
         Ok(seen)
@@ -308,29 +312,29 @@ impl<'a> Asker<'a> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let max = self.max();
+        let (max, limit) = (self.max(), self.limit);
         let list = plan::text_array(names);
         let server = self.server().await?;
-        let reply = server.prepared(&TYPES, &[Some(list.as_bytes())], max).await.map_err(lost)?;
+        let reply = heard(limit, server.prepared(&TYPES, &[Some(list.as_bytes())], max)).await?;
         Ok(catalog::decode_types(names.len(), &one_row(&reply)?)?)
     }
 
     /// Are the functions and operators of these names PostgreSQL's own, and the casts between its types?
     async fn are_own(&mut self, names: &str) -> Result<bool, Refusal> {
-        let max = self.max();
+        let (max, limit) = (self.max(), self.limit);
         let server = self.server().await?;
-        let reply = server.prepared(&NAMES, &[Some(names.as_bytes())], max).await.map_err(lost)?;
+        let reply = heard(limit, server.prepared(&NAMES, &[Some(names.as_bytes())], max)).await?;
         Ok(one_row(&reply)?.first() == Some(&Some(&b""[..])))
     }
 
     /// `kept`: the statement is one that clients have prepared.
     async fn describe(&mut self, statement: &Arc<Statement>, kept: bool) -> Result<Reply, Refusal> {
-        let max = self.max();
+        let (max, limit) = (self.max(), self.limit);
         let server = self.server().await?;
         if !kept {
-            return described(server.describe_anew(statement).await.map_err(lost)?);
+            return described(heard(limit, server.describe_anew(statement)).await?);
         }
-        let reply = described(server.describe(statement, max).await.map_err(lost)?)?;
+        let reply = described(heard(limit, server.describe(statement, max)).await?)?;
         let shape = reply.row_description.as_deref().and_then(row_shape).unwrap_or(NO_ROWS);
         if statement.shape.get().is_some_and(|told| *told != shape) {
             // Its clients, who find it here, would take it for what they were told of.
@@ -340,17 +344,25 @@ impl<'a> Asker<'a> {
     }
 }
 
-fn lost(lost: Lost) -> Refusal {
-    Refusal::for_now(lost.why)
+/// Cancel safety: none; drop the connection if this is cancelled.
+async fn heard<T>(limit: Duration, work: impl Future<Output = Result<T, Lost>>) -> Result<T, Refusal> {
+    match within(limit, work).await {
+        Some(answer) => answer.map_err(|lost| Refusal::for_now(lost.why)),
+        None => Err(Refusal { spoilt: true, ..Refusal::for_now("the server does not answer") }),
+    }
 }
 
 /// The cheap guard needs SELECT on the table: where the role has not got it, the full one has to do.
-async fn try_sentinel(server: &mut Checkout, max: usize, table: &catalog::Table) -> Result<bool, Refusal> {
+async fn try_sentinel(
+    server: &mut Checkout,
+    (max, limit): (usize, Duration),
+    table: &catalog::Table,
+) -> Result<bool, Refusal> {
     let sql = catalog::sentinel_sql([table.target.as_str()]);
     let statement = Statement::own(&sql);
     let relid = table.relid.to_string();
     let params = [None, Some(table.name_as_written.as_bytes()), Some(relid.as_bytes())];
-    let reply = server.prepared(&statement, &params, max).await.map_err(lost)?;
+    let reply = heard(limit, server.prepared(&statement, &params, max)).await?;
     match one_row(&reply) {
         Ok(row) => Ok(catalog::decode_sentinel(&row).is_some()),
         Err(refusal) if refusal.kept == NO_ANSWER_KEPT => Err(refusal),
