@@ -557,6 +557,30 @@ fn whose_run_meets_a_silent_server_can_be_closed() {
     }
 }
 
+/// The connection that is lost is one of the pool's, and nothing of the client's was run on it.
+#[test]
+fn who_logs_in_does_not_pay_for_a_connection_that_ends_under_it() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let ends = Arc::new(AtomicBool::new(true));
+    let shared = Arc::clone(&ends);
+    let port = listen(pg.port(), move |client, server| {
+        let (ends, both) = (Arc::clone(&shared), client.try_clone().expect("clone"));
+        pass(&client, &server, move |bytes| {
+            if bytes.windows(3).any(|part| part == b"7MB") && ends.swap(false, Ordering::AcqRel) {
+                let _ = both.shutdown(Shutdown::Both);
+            }
+        });
+        pass(&server, &client, |_| {});
+    });
+    let proxy = Proxy::to(pg, "", &format!("port = {port}"), "");
+    Raw::login(proxy.port(), &db).rows("SELECT 1");
+    let asked = [("user", "postgres"), ("database", db.as_str()), ("work_mem", "7MB")];
+    let mut client = Raw::login_as(proxy.port(), &asked, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+    assert!(!ends.load(Ordering::Acquire), "nothing was set");
+    assert_eq!(client.value("SHOW work_mem").as_deref(), Some("7MB"));
+}
+
 /// Its connection is cleaned for the next one, which has no end.
 #[test]
 fn who_left_a_silent_server_can_be_closed() {

@@ -563,6 +563,8 @@ async fn server_with(pool: &Arc<Pool>, want: &Arc<VarSet>, client: &mut Conn) ->
             None => {}
             Some(Ok(None)) => return Ok(server),
             Some(Ok(Some(refused))) => return Err(Why::RefusedByServer(with_way_out(want, refused.error))),
+            // It was others': directly no connection ends under a login that was there before it. One of its own is told.
+            Some(Err(_)) if !server.fresh => {}
             Some(Err(lost)) => {
                 return Err(lost
                     .said
