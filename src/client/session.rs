@@ -648,20 +648,7 @@ impl Session {
         if bytes > SETTINGS_BYTES_MAX {
             return Err(Fault::Client(Error::settings_bytes(SETTINGS_BYTES_MAX)));
         }
-        let gives_back = std::mem::take(&mut self.state.ties.gives_back);
-        let base = Arc::clone(&self.state.vars.base);
-        let is_told = |name: &str| found.settings.iter().any(|(told, _)| told == name);
-        // An empty value and none are the same to the server: what was not given back is empty.
-        let emptied = base.custom_names().filter(|name| !gives_back && !is_told(name)).map(|name| (name, ""));
-        // SET SESSION AUTHORIZATION takes the role away: that of the startup packet, who may do more, is not the client's again.
-        let taken = base.get("role").is_some() && is_told(SESSION_AUTHORIZATION) && !is_told("role");
-        let roleless = taken.then_some(("role", "none"));
-        let vars = &self.cx.pools.shared().vars;
-        let told = found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-        let set = vars.intern(told.chain(emptied).chain(roleless));
-        (server.vars, server.since) = (Arc::clone(&set), since);
-        self.state.vars.want = vars.overlay(&self.state.vars.base, &set);
-        self.state.vars.since = self.state.vars.want.since(since);
+        self.take_settings(&found, since, server);
         self.state.ties.sql_prepared = found.prepare;
         if self.state.vars.withheld != Withheld::Nothing {
             self.give_back(server).await?;
@@ -687,6 +674,24 @@ impl Session {
             }
             SessionState::Allow => Ok(false),
         }
+    }
+
+    /// What is set on the server connection is the client's from here on.
+    fn take_settings(&mut self, found: &Probe, since: u64, server: &mut Checkout) {
+        let gives_back = std::mem::take(&mut self.state.ties.gives_back);
+        let base = Arc::clone(&self.state.vars.base);
+        let is_told = |name: &str| found.settings.iter().any(|(told, _)| told == name);
+        // An empty value and none are the same to the server: what was not given back is empty.
+        let emptied = base.custom_names().filter(|name| !gives_back && !is_told(name)).map(|name| (name, ""));
+        // SET SESSION AUTHORIZATION takes the role away: that of the startup packet, who may do more, is not the client's again.
+        let taken = base.get("role").is_some() && is_told(SESSION_AUTHORIZATION) && !is_told("role");
+        let roleless = taken.then_some(("role", "none"));
+        let vars = &self.cx.pools.shared().vars;
+        let told = found.settings.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        let set = vars.intern(told.chain(emptied).chain(roleless));
+        (server.vars, server.since) = (Arc::clone(&set), since);
+        self.state.vars.want = vars.overlay(&base, &set);
+        self.state.vars.since = self.state.vars.want.since(since);
     }
 
     /// It keeps the server to listen there, and has done nothing else: the server is not asked. Who looks into
