@@ -350,32 +350,7 @@ impl Session {
     ) -> Result<Poured, Fault> {
         let now = Instant::now();
         self.asks(ClientState::Coalescing, now);
-        let me = &self.me;
-        // A request to cancel rows that are already on their way is void when they are stored, which is known within
-        // `flush_timeout`: to pass it on would undo the rows of others.
-        let outcome = std::future::poll_fn(|cx| match ticket.poll(cx) {
-            Poll::Ready(outcome) => Poll::Ready(Ok(Some(outcome))),
-            Poll::Pending if me.is_cancelled() && found.lane.withdraw(ticket) => Poll::Ready(Ok(None)),
-            Poll::Pending if me.must_end() => Poll::Ready(Err(())),
-            Poll::Pending => Poll::Pending,
-        })
-        .await;
-        let Ok(outcome) = outcome else {
-            found.lane.give_up(ticket);
-            self.obey(false)?;
-            return Err(Fault::Client(Error::killed()));
-        };
-        // A request that came too late is void; one for rows that are not stored after all is not.
-        let cancelled = self.me.take_cancel();
-        let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
-        // A block that is handed back goes on.
-        if self.deferred.is_none() || outcome != Some(Outcome::RunSingly) {
-            self.me.rest();
-        }
-        if outcome.is_none() {
-            self.renew_ticket();
-        }
-        match outcome {
+        match self.decided(&found, ticket).await? {
             Some(Outcome::Inserted) => {
                 match ticket.take_notices() {
                     None => self.answered(found, answers.bytes(), ticket),
@@ -410,6 +385,36 @@ impl Session {
                 Ok(Poured::Answered)
             }
         }
+    }
+
+    /// What became of the rows. `None`: the client has cancelled them, and they are not stored.
+    async fn decided(&mut self, found: &Found, ticket: &Arc<Ticket>) -> Result<Option<Outcome>, Fault> {
+        let me = &self.me;
+        // A request to cancel rows that are already on their way is void when they are stored, which is known within
+        // `flush_timeout`: to pass it on would undo the rows of others.
+        let outcome = std::future::poll_fn(|cx| match ticket.poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(Ok(Some(outcome))),
+            Poll::Pending if me.is_cancelled() && found.lane.withdraw(ticket) => Poll::Ready(Ok(None)),
+            Poll::Pending if me.must_end() => Poll::Ready(Err(())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        let Ok(outcome) = outcome else {
+            found.lane.give_up(ticket);
+            self.obey(false)?;
+            return Err(Fault::Client(Error::killed()));
+        };
+        // A request that came too late is void; one for rows that are not stored after all is not.
+        let cancelled = self.me.take_cancel();
+        let outcome = outcome.filter(|o| !(cancelled && *o == Outcome::RunSingly));
+        // A block that is handed back goes on.
+        if self.deferred.is_none() || outcome != Some(Outcome::RunSingly) {
+            self.me.rest();
+        }
+        if outcome.is_none() {
+            self.renew_ticket();
+        }
+        Ok(outcome)
     }
 
     fn answered(&mut self, found: Found, answers: &[u8], ticket: &Ticket) {
