@@ -524,53 +524,8 @@ impl State {
             return Ok(Taken::Later);
         }
         if kind == b'S' && self.tracks(name) {
-            if !name.is_empty()
-                && let Some(statement) = self.names.lookup(name).cloned()
-                && self.settled(statement, server).is_none()
-            {
-                return Ok(self.refuse_bytes(Kind::Describe, server));
-            }
-            if let Some(statement) = self.names.lookup(name).cloned() {
-                if self.waits_to_prepare(name, &statement, server)
-                    || self.waits_to_lend(&statement.query, statement.effects, server)
-                {
-                    return Ok(Taken::Later);
-                }
-                // Before anything prepares it here: what is here is not looked at again.
-                if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
-                    return Ok(taken);
-                }
-                let was_asked = self.shapes.otherwise.take() == Some(statement.id);
-                let is_compared = !name.is_empty() && !was_asked && statement.was_told_open();
-                if is_compared && self.asks_for_description(&statement, server) {
-                    return Ok(Taken::Later);
-                }
-                self.lend(&statement.query, statement.effects, server);
-            }
-            let known = self.names.lookup(name).cloned();
-            let by_stand_in =
-                |s: &&Arc<Statement>| self.needs_stand_in(name, s, server) && is_told_by_stand_in(s);
-            if let Some(statement) = known.as_ref().filter(by_stand_in) {
-                put_stand_in(statement, server);
-                f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', STAND_IN);
-                server.pipeline.push(Kind::Describe, Action::Forward, false);
-                return Ok(Taken::Done);
-            }
-            if name.is_empty() {
-                self.ensure_unnamed(server);
-                if let Some(statement) = known {
-                    server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
-                    self.expect_shape(None, statement);
-                    return Ok(Taken::Forward);
-                }
-            } else if let Some(statement) = known {
-                self.ensure_for_client(&statement, server);
-                f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
-                server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
-                self.expect_shape(Some(name), statement);
-                return Ok(Taken::Done);
-            } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
-                return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
+            if let Some(taken) = self.describe_tracked(name, server) {
+                return Ok(taken);
             }
         } else if kind == b'S' && self.is_of_the_pool(name) {
             return Ok(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
@@ -582,6 +537,59 @@ impl State {
             self.expect_shape(None, statement);
         }
         Ok(Taken::Forward)
+    }
+
+    /// Of a statement whose name is followed. `None`: nobody knows of one, which is for the server to say.
+    fn describe_tracked(&mut self, name: &[u8], server: &mut ServerConn) -> Option<Taken> {
+        if !name.is_empty()
+            && let Some(statement) = self.names.lookup(name).cloned()
+            && self.settled(statement, server).is_none()
+        {
+            return Some(self.refuse_bytes(Kind::Describe, server));
+        }
+        if let Some(statement) = self.names.lookup(name).cloned() {
+            if self.waits_to_prepare(name, &statement, server)
+                || self.waits_to_lend(&statement.query, statement.effects, server)
+            {
+                return Some(Taken::Later);
+            }
+            // Before anything prepares it here: what is here is not looked at again.
+            if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
+                return Some(taken);
+            }
+            let was_asked = self.shapes.otherwise.take() == Some(statement.id);
+            let is_compared = !name.is_empty() && !was_asked && statement.was_told_open();
+            if is_compared && self.asks_for_description(&statement, server) {
+                return Some(Taken::Later);
+            }
+            self.lend(&statement.query, statement.effects, server);
+        }
+        let known = self.names.lookup(name).cloned();
+        let by_stand_in =
+            |s: &&Arc<Statement>| self.needs_stand_in(name, s, server) && is_told_by_stand_in(s);
+        if let Some(statement) = known.as_ref().filter(by_stand_in) {
+            put_stand_in(statement, server);
+            f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', STAND_IN);
+            server.pipeline.push(Kind::Describe, Action::Forward, false);
+            return Some(Taken::Done);
+        }
+        if name.is_empty() {
+            self.ensure_unnamed(server);
+            if let Some(statement) = known {
+                server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
+                self.expect_shape(None, statement);
+                return Some(Taken::Forward);
+            }
+        } else if let Some(statement) = known {
+            self.ensure_for_client(&statement, server);
+            f::put_target(&mut server.conn.out, f::DESCRIBE, b'S', statement.server_name.as_bytes());
+            server.pipeline.push_about(Kind::Describe, Action::Forward, statement.id);
+            self.expect_shape(Some(name), statement);
+            return Some(Taken::Done);
+        } else if name.starts_with(SERVER_NAME_PREFIX.as_bytes()) {
+            return Some(self.refuse(Kind::Describe, Error::unknown_statement(name), server));
+        }
+        None
     }
 
     /// As [`State::asks_for_description`], of the unnamed statement, where it has to be parsed again: each Parse makes another one, and
