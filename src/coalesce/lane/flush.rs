@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Lane, Leg, RowNotice};
-use crate::coalesce::batch::{Cargo, Cut, Form, put_copy, put_many_values};
+use crate::coalesce::batch::{Batch, Cargo, Cut, Form, put_copy, put_many_values};
 use crate::coalesce::catalog;
 use crate::coalesce::evidence::{Fallback, FlushOutcome, Seen};
 use crate::coalesce::plan::InsertPlan;
@@ -156,32 +156,8 @@ impl Lane {
             let params = [&plan.name_as_written, relid, &plan.sequences, &plan.most];
             put_own(server, &SAME_TABLE, &params.map(|param| Some(param.as_bytes())));
         }
-        let mut values_rows = 0;
-        for (leg, part) in self.legs.iter().zip(batch.parts()) {
-            let values =
-                if way == Way::Cheapest { self.values_of(leg, part.rows(), server, max) } else { None };
-            let statement = values.unwrap_or(&leg.statement);
-            server.ensure_own(statement, max);
-            match leg.form {
-                Form::Copy(format) if values.is_some() => {
-                    let (name, fields) = (&statement.server_name, leg.plan.fields);
-                    put_many_values(format, name, fields, part.rows(), part.bytes(), &mut server.conn.out);
-                    expect_own(server);
-                    values_rows += part.rows();
-                }
-                Form::Copy(format) => {
-                    for rows in part.copied(format) {
-                        put_own(server, &leg.statement, &[]);
-                        put_copy(format, rows, &mut server.conn.out);
-                        server.pipeline.push(Kind::CopyEnd, Action::Own, false);
-                    }
-                }
-                Form::Pipelined => {
-                    server.conn.out.extend_from_slice(part.bytes());
-                    (0..part.rows() / leg.each).for_each(|_| expect_own(server));
-                }
-            }
-        }
+        let parts = self.legs.iter().zip(batch.parts());
+        let values_rows = parts.map(|(leg, part)| self.put_leg(server, leg, part, way)).sum();
         if guard != Guard::Sentinel {
             server.ensure_own(&GUARD, max);
             for (Leg { plan, .. }, relid) in self.legs.iter().zip(&relids) {
@@ -200,6 +176,34 @@ impl Lane {
             put_guard(server, portal, sentinel, &params);
         }
         Sent { guard, values_rows }
+    }
+
+    /// Appends the rows of one table. How many of them go as an INSERT of many VALUES.
+    fn put_leg(&self, server: &mut Checkout, leg: &Leg, part: &Batch, way: Way) -> usize {
+        let max = self.max_prepared();
+        let values = if way == Way::Cheapest { self.values_of(leg, part.rows(), server, max) } else { None };
+        let statement = values.unwrap_or(&leg.statement);
+        server.ensure_own(statement, max);
+        match leg.form {
+            Form::Copy(format) if values.is_some() => {
+                let (name, fields) = (&statement.server_name, leg.plan.fields);
+                put_many_values(format, name, fields, part.rows(), part.bytes(), &mut server.conn.out);
+                expect_own(server);
+                return part.rows();
+            }
+            Form::Copy(format) => {
+                for rows in part.copied(format) {
+                    put_own(server, &leg.statement, &[]);
+                    put_copy(format, rows, &mut server.conn.out);
+                    server.pipeline.push(Kind::CopyEnd, Action::Own, false);
+                }
+            }
+            Form::Pipelined => {
+                server.conn.out.extend_from_slice(part.bytes());
+                (0..part.rows() / leg.each).for_each(|_| expect_own(server));
+            }
+        }
+        0
     }
 
     /// How many tables are looked at by name before their rows go: each answers a row and a tag that stand before theirs.
