@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::{NO_ANSWER_KEPT, REFUSAL_KEPT, Source, THOUGHT_MAX};
-use crate::coalesce::catalog::{self, Reason};
+use crate::coalesce::catalog::{self, Reason, Table};
 use crate::coalesce::plan::{self, InsertPlan};
 use crate::coalesce::tables::{Seen, Tables};
 use crate::pool::{Checkout, Pool, within};
@@ -34,11 +34,13 @@ pub(super) enum Question {
     Prepared(Arc<Statement>),
 }
 
+/// Of what is no COPY: the statement to run, its rows, and the RowDescription of its answer.
+type Together = Option<(Arc<Statement>, usize, Option<Vec<u8>>)>;
+
 pub(super) struct Answer {
     pub(super) plan: InsertPlan,
     pub(super) param_description: Option<Vec<u8>>,
-    /// Not a COPY: the statement to run, its rows, and the RowDescription of its answer.
-    pub(super) together: Option<(Arc<Statement>, usize, Option<Vec<u8>>)>,
+    pub(super) together: Together,
     /// [`Seen::wrong`]
     pub(super) wrong: Arc<AtomicBool>,
 }
@@ -179,29 +181,7 @@ impl Question {
             }
             Self::Literals(..) => (plan::plan_literals(table, target)?, None, None),
             Self::Prepared(statement) => {
-                let reply = asker.describe(statement, asker.may_keep(statement)).await?;
-                let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
-                let types = types.unwrap_or_default().to_vec();
-                if statement.params.get().is_some_and(|told| **told != *types) {
-                    // Clients were told others; the connection that was asked has these.
-                    statement.has_params(&types);
-                    return Err(Refusal::for_now("its parameters have other types by now"));
-                }
-                let oids = reply.param_types.unwrap_or_default();
-                let rows = statement.as_insert().map_or(1, |insert| insert.rows);
-                let oids = oids_of_one_row(&oids, rows)?;
-                let (text, items) = (text.as_bytes(), &lifted.items);
-                let plan = if together {
-                    plan::plan_params_together(table, target, text, items, oids)?
-                } else {
-                    plan::plan_params(table, target, text, items, oids)?
-                };
-                // With the types that it was planned for: connections may hold it with others, from before a column was altered.
-                let Statement { query, class, effects, .. } = &**statement;
-                let together = together.then(|| {
-                    (Statement::under(query, &types, *class, *effects), rows, reply.row_description)
-                });
-                (plan, reply.param_description, together)
+                plan_prepared(statement, asker, table, target, (text, lifted)).await?
             }
         };
         if plan.names != "{}" && !asker.are_own(&plan.names).await? {
@@ -210,6 +190,37 @@ impl Question {
         let plan = InsertPlan { has_sentinel: seen.has_sentinel && plan.has_sentinel, ..plan };
         Ok(Answer { plan, param_description, together, wrong: Arc::clone(&seen.wrong) })
     }
+}
+
+/// Of a statement that a client prepared: its plan, ParameterDescription, and what is run if it is no COPY.
+async fn plan_prepared(
+    statement: &Arc<Statement>,
+    asker: &mut Asker<'_>,
+    table: &Table,
+    target: &meaning::InsertTarget,
+    (text, lifted): (&str, &Lifted),
+) -> Result<(InsertPlan, Option<Vec<u8>>, Together), Refusal> {
+    let reply = asker.describe(statement, asker.may_keep(statement)).await?;
+    let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
+    let types = types.unwrap_or_default().to_vec();
+    if statement.params.get().is_some_and(|told| **told != *types) {
+        // Clients were told others; the connection that was asked has these.
+        statement.has_params(&types);
+        return Err(Refusal::for_now("its parameters have other types by now"));
+    }
+    let oids = reply.param_types.unwrap_or_default();
+    let rows = statement.as_insert().map_or(1, |insert| insert.rows);
+    let oids = oids_of_one_row(&oids, rows)?;
+    let (text, items) = (text.as_bytes(), &lifted.items);
+    if lifted.tail.is_plain() {
+        let plan = plan::plan_params(table, target, text, items, oids)?;
+        return Ok((plan, reply.param_description, None));
+    }
+    let plan = plan::plan_params_together(table, target, text, items, oids)?;
+    // With the types that it was planned for: connections may hold it with others, from before a column was altered.
+    let Statement { query, class, effects, .. } = &**statement;
+    let run = Statement::under(query, &types, *class, *effects);
+    Ok((plan, reply.param_description, Some((run, rows, reply.row_description))))
 }
 
 /// Asks on a connection that has the client's settings, once there is something to ask.
