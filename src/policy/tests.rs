@@ -352,6 +352,15 @@ fn the_strictest_wins() {
             [policy(Some(Q::Allow), None, None), none(), policy(Some(Q::Deny), None, Some(Enforce::Report))],
             (Q::Deny, Switch::Deny, Enforce::Report),
         ),
+        // A `report` takes nothing back from another section that has the rule.
+        (
+            [
+                policy(Some(Q::Control), None, Some(Enforce::Reject)),
+                none(),
+                policy(Some(Q::Deny), None, Some(Enforce::Report)),
+            ],
+            (Q::Deny, Switch::Deny, Enforce::Reject),
+        ),
     ];
     for (mut order, (simple_query, function_call, enforce)) in table {
         for _ in 0..2 {
@@ -390,6 +399,9 @@ fn each_rule_is_enforced_as_its_own_policies_say() {
     assert!(matches!(judge(b"SELEC"), Verdict::Reject(_)));
     assert!(matches!(judge_function_call(&rules), Verdict::Reject(_)));
     assert!(matches!(judge_function_call(&Rules::merge([&user])), Verdict::Report(_)));
+    let single = Policy { simple_query: Some(SimpleQuery::Single), ..Policy::default() };
+    let rules = Rules::merge([&single, &Policy::default(), &user]);
+    assert!(matches!(judge_function_call(&rules), Verdict::Reject(_)), "closed by `simple_query` as well");
 
     // A list that only reports refuses nothing beside a rule that only reports.
     let listed = |enforce| Policy { allow_list: Some(AllowListMode::Report), enforce, ..Policy::default() };
