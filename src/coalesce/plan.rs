@@ -6,18 +6,19 @@
 //! The rule behind all of it: a COPY may fail where the INSERT would not (then the INSERT itself is run), but it must never
 //! succeed where the INSERT would have failed or stored something else.
 
+pub mod literal;
 mod rules;
 
 use std::fmt::Write as _;
 
 use super::catalog::{Column, DefaultKind, Identity, Reason, Table, lookup_name};
-use super::rows::FixedField;
 use crate::limits::{NAME_BYTES_MAX, VALUES_ROWS_MAX};
 use crate::sql::cast::{self, Cast, OtherType};
 use crate::sql::expression::Source;
 use crate::sql::insert::{Class, Item};
 use crate::sql::meaning::{self, InsertTarget, Returned, SetTo, Update};
 use crate::wire::Oid;
+use literal::FixedField;
 pub use rules::{ClassSet, IntWidth, Lasting, LiteralRule, ParamRule, Print, Temporal, oid};
 use rules::{
     class_name, fixed_literal, is_constant_set_unfailingly, is_set_unfailingly, is_used_unfailingly,

@@ -2,7 +2,7 @@
 
 use crate::coalesce::catalog::{Column, FIRST_USER_OID, Reason, TypeKind};
 use crate::coalesce::plan::ItemRule;
-use crate::coalesce::rows::FixedField;
+use crate::coalesce::plan::literal::FixedField;
 use crate::sql::cast::{self, Cast};
 use crate::sql::expression::{Constant, Source, Used};
 use crate::sql::insert::{Class, Item, without_cast};
