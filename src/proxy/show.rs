@@ -248,7 +248,7 @@ impl Engine for Proxy {
             row.statements += 1;
             row.seen += shape.seen;
         }
-        let counted = by_table(&self.cx.lanes.lanes(), &self.cx.lanes.evidence.all());
+        let counted = by_table(&self.cx.lanes.lanes(), self.cx.lanes.evidence.all().iter());
         tables
             .into_iter()
             .map(|((table, eligible, reason), row)| {
@@ -540,7 +540,10 @@ fn user_row(settings: &Settings, name: String, (servers, clients): (usize, usize
 }
 
 /// What is counted of each table of each database. In one pass, see [`Engine::lanes`].
-fn by_table(lanes: &[Arc<Lane>], all: &[Arc<LaneStats>]) -> HashMap<(String, String), CoalesceTableRow> {
+fn by_table<'a>(
+    lanes: &[Arc<Lane>],
+    all: impl Iterator<Item = &'a Arc<LaneStats>>,
+) -> HashMap<(String, String), CoalesceTableRow> {
     fn each(stats: &LaneStats) -> impl Iterator<Item = ((String, String), &TableStats)> {
         stats.tables.iter().map(|table| ((stats.key.database.clone(), table.name.clone()), table))
     }
@@ -663,7 +666,7 @@ mod tests {
 
     /// As many as are counted; the square of that takes longer than clients wait.
     #[test]
-    fn ten_thousand_tables_are_added_up_in_no_time() {
+    fn each_counter_of_ten_thousand_tables_is_looked_at_once() {
         const TABLES: usize = 10_000;
         let evidence = Evidence::default();
         for n in 0..TABLES {
@@ -679,9 +682,9 @@ mod tests {
             stats.flushes.store(1, Ordering::Relaxed);
             stats.of_table(&table).expect("its table").rows.store(3, Ordering::Relaxed);
         }
-        let (all, began) = (evidence.all(), Instant::now());
-        let tables = by_table(&[], &all);
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        let mut looks = 0;
+        let tables = by_table(&[], evidence.all().iter().inspect(|_| looks += 1));
+        assert_eq!(looks, TABLES);
         let of = |name: &str| tables[&("app".to_owned(), name.to_owned())].clone();
         let (one, shared) = (of("public.t7"), of("public.shared"));
         assert_eq!((tables.len(), one.rows, one.flushes), (TABLES / 2 + 1, 6, 2));
