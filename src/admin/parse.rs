@@ -240,8 +240,12 @@ impl Action {
     /// What the log says of it: the tag, and whom or what it is about.
     pub fn logged(&self) -> String {
         let about = match self {
-            Self::Pause(name) | Self::Resume(name) | Self::Reconnect(name) => name.clone(),
-            Self::Kill(name) | Self::WaitClose(name) | Self::Flush(name) => name.clone(),
+            Self::Pause(name)
+            | Self::Resume(name)
+            | Self::Reconnect(name)
+            | Self::Kill(name)
+            | Self::WaitClose(name)
+            | Self::Flush(name) => name.clone(),
             Self::Disable(name) | Self::Enable(name) => Some(name.clone()),
             Self::KillClient(id) => Some(id.to_string()),
             // A directory's options may hold a password.
