@@ -152,7 +152,7 @@ fn answer(client: &mut Raw, ready: usize, seen: &mut Vec<Message>) -> bool {
     true
 }
 
-/// The outline of a conversation without what may differ between two servers' places in their source, and in the text.
+/// The outline of a conversation without places in the text, and lines of the server's source.
 pub fn comparable(messages: &[Message]) -> String {
     use std::fmt::Write as _;
     let mut all = String::new();
