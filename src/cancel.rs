@@ -9,7 +9,7 @@ mod peers;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ impl ClientState {
 
 /// Why a session is to end, told from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub enum Signal {
     /// KILL, KILL_CLIENT, `shutdown_timeout`.
     Kill = 1,
@@ -86,6 +86,8 @@ pub enum Signal {
     Cancel = 64,
     /// The settings were read again.
     Reload = 128,
+    /// `server_fast_close`: the server that is linked closes as soon as it is free.
+    ServerOutdated = 256,
 }
 
 /// One client, as others see it.
@@ -121,7 +123,7 @@ pub struct ClientShared {
     turns: AtomicU32,
     xact_turns: AtomicU32,
     watched: Mutex<Watched>,
-    signals: AtomicU8,
+    signals: AtomicU16,
     gone: AtomicBool,
     waker: Mutex<Option<Waker>>,
     link: Mutex<Option<Arc<ServerShared>>>,
@@ -304,7 +306,7 @@ impl ClientShared {
 
     /// Tells the session something; wakes it.
     pub fn signal(&self, signal: Signal) {
-        self.signals.fetch_or(signal as u8, Ordering::AcqRel);
+        self.signals.fetch_or(signal as u16, Ordering::AcqRel);
         self.wake();
     }
 
@@ -322,28 +324,31 @@ impl ClientShared {
 
     /// A cancel request was told.
     pub fn is_cancelled(&self) -> bool {
-        self.signals.load(Ordering::Acquire) & Signal::Cancel as u8 != 0
+        self.signals.load(Ordering::Acquire) & Signal::Cancel as u16 != 0
     }
 
     /// Something was told that ends the session whatever it does.
     pub fn must_end(&self) -> bool {
-        const MAY_WAIT: u8 = Signal::Cancel as u8 | Signal::Drain as u8 | Signal::Reload as u8;
+        const MAY_WAIT: u16 = Signal::Cancel as u16
+            | Signal::Drain as u16
+            | Signal::Reload as u16
+            | Signal::ServerOutdated as u16;
         self.signals.load(Ordering::Acquire) & !MAY_WAIT != 0
     }
 
     /// Takes a cancel request, if one was told, and nothing else.
     pub fn take_cancel(&self) -> bool {
-        let cancel = Signal::Cancel as u8;
+        let cancel = Signal::Cancel as u16;
         self.is_cancelled() && self.signals.fetch_and(!cancel, Ordering::AcqRel) & cancel != 0
     }
 
     /// Takes one signal, if it was told.
     pub fn take_signal(&self, signal: Signal) -> bool {
-        self.signals.fetch_and(!(signal as u8), Ordering::AcqRel) & signal as u8 != 0
+        self.signals.fetch_and(!(signal as u16), Ordering::AcqRel) & signal as u16 != 0
     }
 
     /// Takes what was told.
-    pub fn take_signals(&self) -> u8 {
+    pub fn take_signals(&self) -> u16 {
         self.signals.swap(0, Ordering::AcqRel)
     }
 
@@ -486,7 +491,7 @@ impl Registry {
             turns: AtomicU32::new(0),
             xact_turns: AtomicU32::new(0),
             watched: Mutex::new(Watched::new(Instant::now())),
-            signals: AtomicU8::new(0),
+            signals: AtomicU16::new(0),
             gone: AtomicBool::new(false),
             waker: Mutex::new(None),
             link: Mutex::new(None),

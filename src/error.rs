@@ -411,6 +411,13 @@ impl Error {
         Self::new(Kind::Killed, what).with_hint("Connect again.")
     }
 
+    /// The server connection that the client keeps is to be replaced, and why.
+    pub fn server_outdated(why: &str) -> Self {
+        let what =
+            format!("the server connection of this session is to be replaced (server_fast_close): {why}");
+        Self::new(Kind::Killed, what).with_hint("Connect again.")
+    }
+
     /// Neither of the console's lists has the user.
     pub fn console_not_allowed(user: &str) -> Self {
         Self::new(

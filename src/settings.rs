@@ -249,6 +249,8 @@ pub struct General {
     pub server_lifetime: Duration,
     /// Idle time after which a server is closed.
     pub server_idle_timeout: Duration,
+    /// A client that keeps a server to be closed when free is closed between two transactions.
+    pub server_fast_close: bool,
     /// Time for connect and login.
     pub server_connect_timeout: Duration,
     /// Longest pause between tries while a server can't be reached (tries begin at 100 ms).
@@ -256,6 +258,8 @@ pub struct General {
 
     /// Time for a client's login.
     pub client_login_timeout: Duration,
+    /// A notice at the end of each login; empty: none.
+    pub login_notify_message: String,
     /// Close clients that send nothing.
     pub client_idle_timeout: Duration,
     /// Close clients idle inside a transaction.
@@ -374,9 +378,11 @@ impl Default for General {
             server_check_delay: s(30),
             server_lifetime: s(3600),
             server_idle_timeout: s(600),
+            server_fast_close: false,
             server_connect_timeout: s(15),
             server_login_retry: s(15),
             client_login_timeout: s(60),
+            login_notify_message: String::new(),
             client_idle_timeout: s(0),
             idle_transaction_timeout: s(0),
             transaction_timeout: s(0),

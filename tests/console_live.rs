@@ -677,6 +677,67 @@ fn disable_enable_reconnect() {
     assert_ne!(client.value("SELECT pg_backend_pid()"), before);
 }
 
+/// `server_fast_close`: between two transactions; who shares server connections, or has a new one, stays.
+#[test]
+fn who_keeps_an_outdated_server_connection_is_closed_between_two_transactions() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for (mode, keeps) in [("session", "SELECT 1"), ("transaction", "LISTEN x")] {
+        let proxy = proxy(&format!("pool_mode = \"{mode}\"\nserver_fast_close = true"), "");
+        let mut console = console(&proxy);
+        let [mut idle, mut busy] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+        idle.query(keeps);
+        busy.query(keeps);
+        busy.query("BEGIN");
+        let mut shares = (mode == "transaction").then(|| Raw::login(proxy.port(), &database));
+        shares.iter_mut().for_each(|shares| {
+            shares.query("BEGIN");
+        });
+        tell(&mut console, &format!("RECONNECT {database}"));
+        let error = idle.read();
+        assert_eq!((error.sqlstate().as_str(), error.field(b'S').as_str()), ("57P01", "FATAL"), "{mode}");
+        let says = "the server connection of this session is to be replaced (server_fast_close): RECONNECT";
+        assert!(error.field(b'M').starts_with(says), "{mode}: {}", error.outline());
+        assert!(idle.read_until_closed().is_empty(), "{mode}");
+        // Told by now as well.
+        assert_eq!(busy.value("SELECT 'inside'").as_deref(), Some("inside"), "{mode}");
+        busy.send(&query("COMMIT"));
+        let answer = busy.read_until_ready();
+        assert_eq!(answer[0].command(), "COMMIT", "{mode}: {}", outline(&answer));
+        assert_eq!(busy.read().sqlstate(), "57P01", "{mode}");
+        assert!(busy.read_until_closed().is_empty(), "{mode}");
+        shares.iter_mut().for_each(|shares| {
+            shares.query("COMMIT");
+            assert_eq!(shares.value("SELECT 'stays'").as_deref(), Some("stays"));
+        });
+        tell(&mut console, &format!("WAIT_CLOSE {database}"));
+    }
+}
+
+#[test]
+fn each_login_ends_with_the_notice_of_login_notify_message() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = proxy("login_notify_message = \"maintenance at six\"", "");
+    for mode in ["transaction", "session"] {
+        let mut client = Raw::connect(proxy.port());
+        client.startup(196_608, &[("user", "postgres"), ("database", &database)]);
+        let mut answer = client.read_until_ready();
+        let ready = answer.pop().expect("ReadyForQuery");
+        let notice = answer.pop().expect("the notice");
+        assert_eq!((notice.tag, ready.tag), (backend::NOTICE_RESPONSE, backend::READY_FOR_QUERY), "{mode}");
+        let fields = [b'S', b'C', b'M'].map(|kind| notice.field(kind));
+        assert_eq!(fields, ["NOTICE", "00000", "maintenance at six"], "{mode}");
+        assert_eq!(client.value("SELECT 'ready'").as_deref(), Some("ready"));
+        tell(&mut console(&proxy), "SET pool_mode = session");
+    }
+    let mut console = console(&proxy);
+    tell(&mut console, "SET login_notify_message = ''");
+    let mut quiet = Raw::connect(proxy.port());
+    quiet.startup(196_608, &[("user", "postgres"), ("database", &database)]);
+    assert!(quiet.read_until_ready().iter().all(|message| message.tag != backend::NOTICE_RESPONSE));
+}
+
 /// Who waits gets none of the connections that are to be closed: what the server says to a new one is told at once.
 #[test]
 fn who_waits_behind_a_reconnect_is_told_why_there_is_no_new_connection() {
@@ -772,9 +833,9 @@ fn set_changes_one_key_until_the_next_reload() {
         assert!(error.field(b'M').matches(&format!("{key}: ")).count() <= 1, "{}", error.outline());
     }
     assert_eq!(effective(&mut console, "default_pool_size"), "7");
-    let answer = console.query("SET server_fast_close = 1");
+    let answer = console.query("SET suspend_timeout = 1");
     assert_eq!(answer[0].tag, backend::NOTICE_RESPONSE, "{}", outline(&answer));
-    let says = "server_fast_close: has no effect, because a client in session mode keeps its server";
+    let says = "suspend_timeout: has no effect, because there is no SUSPEND";
     assert!(answer[0].field(b'M').starts_with(says), "{}", outline(&answer));
     assert_eq!(answer[1].command(), "SET", "{}", outline(&answer));
     tell(&mut console, "RELOAD");

@@ -368,7 +368,7 @@ impl Session {
         let tag = match command {
             Command::Empty => return backend::put_empty(out, backend::EMPTY_QUERY_RESPONSE),
             Command::SetParameter => {
-                notice(out, "NOTICE", "00000", "SET ignored", None);
+                backend::put_notice(out, "SET ignored");
                 "SET"
             }
             Command::SetIgnored(why) => {

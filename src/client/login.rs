@@ -259,6 +259,7 @@ pub async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Result<Admitted,
         works_since: None,
         draining: false,
         withdrawn: false,
+        outdated: false,
         pouring: None,
         refused: None,
         closed: None,
@@ -315,7 +316,7 @@ pub(super) async fn let_in(cx: &Arc<Context>, proven: Authenticated) -> Result<L
             .into(),
     });
     linked.pool.stats.login_count.fetch_add(1, Ordering::Relaxed);
-    put_greeting(&mut client, &linked.reported, &me);
+    put_greeting(&mut client, &linked.reported, &me, &settings.general.login_notify_message);
     Ok(LetIn { client, me, generation, settings, linked, peer })
 }
 
@@ -410,12 +411,15 @@ fn asked_for(cx: &Context, settings: &Settings, startup: &Startup, peer: Peer) -
         .intern(sent(settings, startup).chain(named.as_deref().map(|name| ("application_name", name))))
 }
 
-fn put_greeting(client: &mut Conn, reported: &Reported, me: &ClientShared) {
+fn put_greeting(client: &mut Conn, reported: &Reported, me: &ClientShared, notice: &str) {
     client.prepare_out();
     for (name, value) in reported.iter() {
         b::put_parameter_status(&mut client.out, name, value);
     }
     b::put_backend_key_data(&mut client.out, me.pid, &me.cancel_key);
+    if !notice.is_empty() {
+        b::put_notice(&mut client.out, notice);
+    }
     b::put_ready_for_query(&mut client.out, TransactionStatus::Idle);
 }
 

@@ -135,7 +135,7 @@ impl Replicating {
     /// Does what was signalled. Timeouts of queries and transactions do not count here: streaming is one query without end.
     fn obey(&mut self) -> Result<(), Error> {
         let signals = self.me.take_signals();
-        let told = |signal: Signal| signals & signal as u8 != 0;
+        let told = |signal: Signal| signals & signal as u16 != 0;
         if told(Signal::Kill) {
             return Err(Error::killed());
         }

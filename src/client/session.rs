@@ -35,7 +35,6 @@ use crate::server::internal::Probe;
 use crate::settings::SessionState;
 use crate::sql::effects::{Effects, effects};
 use crate::telemetry::events;
-use crate::wire::backend::Report;
 use crate::wire::frame::{self, header};
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
@@ -90,6 +89,8 @@ pub struct Session {
     pub(super) draining: bool,
     /// A reload took its database away, or gave it another login: it ends then, too, unless another one took that back.
     pub(super) withdrawn: bool,
+    /// `server_fast_close`, if the server connection is its own: that was outdated when this was told.
+    pub(super) outdated: bool,
     /// Made with its first INSERT.
     pub(super) pouring: Option<Box<Pouring>>,
     /// What the name that was noted as unpoured is refused for; `None`: it is no INSERT.
@@ -115,9 +116,8 @@ fn patience(limit: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
 }
 
 fn put_wait_notice(client: &mut Conn, message: &str) {
-    let report = Report { severity: "NOTICE", sqlstate: "00000", message, detail: None, hint: None };
     client.prepare_out();
-    b::put_report(&mut client.out, b::NOTICE_RESPONSE, &report);
+    b::put_notice(&mut client.out, message);
 }
 
 /// Why idling ended.
@@ -489,6 +489,8 @@ impl Session {
             {
                 me.signal(Signal::Reload);
             }
+            // It has none.
+            me.take_signal(Signal::ServerOutdated);
             // First: a request to cancel that came before a server did is not lost by its coming.
             if me.is_signalled() {
                 return Poll::Ready(Ok(None));
@@ -835,13 +837,13 @@ impl Session {
 
     /// It ends as soon as no transaction is open, as far as it knows.
     pub(super) fn is_leaving(&self) -> bool {
-        self.draining || self.withdrawn
+        self.draining || self.withdrawn || self.outdated
     }
 
     /// Does what was signalled. `quiet`: no transaction is open and nothing is owed.
     pub(super) fn obey(&mut self, quiet: bool) -> Result<(), Fault> {
         let signals = self.me.take_signals();
-        let told = |signal: Signal| signals & signal as u8 != 0;
+        let told = |signal: Signal| signals & signal as u16 != 0;
         if told(Signal::Kill) {
             return Err(Fault::Client(Error::killed()));
         }
@@ -849,12 +851,9 @@ impl Session {
             self.take_new_settings(!quiet);
         }
         self.draining |= told(Signal::Drain);
+        self.outdated |= told(Signal::ServerOutdated);
         if self.is_leaving() && quiet {
-            let why = login::withdrawn(&self.cx.settings.load(), &self.me.asked, &self.pool.key);
-            self.withdrawn = why.is_some();
-            if let Some(why) = why.or_else(|| self.draining.then(Error::shutting_down)) {
-                return Err(Fault::Client(why));
-            }
+            self.leaves()?;
         }
         for (signal, error) in [
             (Signal::IdleTimeout, Error::timeout(Kind::IdleTimeout, "client_idle_timeout")),
@@ -870,6 +869,25 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Between two transactions. Who is not to leave after all stays.
+    fn leaves(&mut self) -> Result<(), Fault> {
+        let withdrawn = login::withdrawn(&self.cx.settings.load(), &self.me.asked, &self.pool.key);
+        let outdated = self.keeps_outdated();
+        (self.withdrawn, self.outdated) = (withdrawn.is_some(), outdated.is_some());
+        match withdrawn.or_else(|| self.draining.then(Error::shutting_down)).or(outdated) {
+            Some(why) => Err(Fault::Client(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// It keeps a server connection that closes as soon as it is free.
+    fn keeps_outdated(&self) -> Option<Error> {
+        let keeps = !self.state.shares_servers() || self.state.ties.pinned;
+        let server = self.me.linked().filter(|_| keeps && self.outdated)?;
+        let why = server.end().unwrap_or_default();
+        server.close_needed.load(Ordering::Relaxed).then(|| Error::server_outdated(why))
     }
 
     /// Tells the client why it is closed, as far as it can still hear it.

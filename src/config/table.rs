@@ -177,6 +177,8 @@ table! {
         "age after which an unused server connection is closed; 0 closes it after each use";
     SERVER, RELOAD, server_idle_timeout = server_idle_timeout: TIMEOUT,
         "idle time after which a server connection is closed; 0 is never";
+    SERVER, RELOAD, server_fast_close = server_fast_close: Flag,
+        "a client that keeps its server connection is closed between two transactions, when that connection is to be replaced";
     SERVER, RELOAD, server_connect_timeout = server_connect_timeout: TIMEOUT,
         "time for connecting and logging in to a server";
     SERVER, RELOAD, server_login_retry = server_login_retry: TIMEOUT,
@@ -184,6 +186,8 @@ table! {
 
     TIMEOUTS, RELOAD, client_login_timeout = client_login_timeout: TIMEOUT,
         "time for a client's login";
+    TIMEOUTS, RELOAD, login_notify_message = login_notify_message: Text,
+        "a notice that each client gets at the end of its login; empty is none";
     TIMEOUTS, RELOAD, client_idle_timeout = client_idle_timeout: TIMEOUT,
         "close clients that have sent nothing for this long; 0 is never";
     TIMEOUTS, RELOAD, idle_transaction_timeout = idle_transaction_timeout: TIMEOUT,

@@ -206,7 +206,7 @@ impl Console {
     /// A cancel request while nothing runs is for nothing; everything else ends the session.
     fn obey(&self) -> Result<(), End> {
         let signals = self.me.take_signals();
-        if signals & !(Signal::Cancel as u8) == 0 { Ok(()) } else { Err(End::Closed(Error::killed())) }
+        if signals & !(Signal::Cancel as u16) == 0 { Ok(()) } else { Err(End::Closed(Error::killed())) }
     }
 
     /// An action may take long (PAUSE waits for transactions): meanwhile the client may leave or cancel, which ends

@@ -1,10 +1,11 @@
-//! Timeouts of clients. Never: ends a session (it is told, and does it itself).
+//! Timeouts of clients, and server connections that a client keeps though they are outdated. Never: ends a session (it is told, and does it itself).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Proxy;
-use crate::cancel::{ClientState, Signal};
+use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::settings::Timeouts;
 use crate::wire::startup::Replication;
 
@@ -32,13 +33,26 @@ fn passed(limits: Timeouts, (state, age, xact): (ClientState, Duration, Duration
 }
 
 impl Proxy {
-    /// Tells clients of timeouts that have passed.
+    /// Tells clients of timeouts that have passed, and of server connections that are outdated.
     pub(super) async fn watch_timeouts(self: Arc<Self>) {
         let mut tick = tokio::time::interval(LOOK);
         loop {
             tick.tick().await;
             self.enforce_timeouts(Instant::now());
+            self.part_from_outdated();
         }
+    }
+
+    /// `server_fast_close`
+    fn part_from_outdated(&self) {
+        if !self.cx.settings.load().general.server_fast_close {
+            return;
+        }
+        let outdated = |client: &&Arc<ClientShared>| {
+            client.linked().is_some_and(|server| server.close_needed.load(Ordering::Relaxed))
+        };
+        let clients = self.cx.clients.all();
+        clients.iter().filter(outdated).for_each(|client| client.signal(Signal::ServerOutdated));
     }
 
     fn enforce_timeouts(&self, now: Instant) {

@@ -179,6 +179,12 @@ pub fn put_report(out: &mut Vec<u8>, tag: u8, report: &Report<'_>) {
     put_report_of(out, tag, report, None);
 }
 
+/// Appends NoticeResponse: a NOTICE with these words and nothing else.
+pub fn put_notice(out: &mut Vec<u8>, message: &str) {
+    let report = Report { severity: "NOTICE", sqlstate: "00000", message, detail: None, hint: None };
+    put_report(out, NOTICE_RESPONSE, &report);
+}
+
 /// As [`put_report`], with the file and the routine that PostgreSQL would report it from.
 fn put_report_of(out: &mut Vec<u8>, tag: u8, report: &Report<'_>, source: Option<(&str, &str)>) {
     let fields = [
