@@ -613,6 +613,27 @@ fn a_common_limit_of_a_user_holds_over_databases() {
     server.wait_until("postgres", &count);
 }
 
+/// Nor does anybody lose a connection who has no part in the limit.
+#[test]
+fn who_waits_for_the_limit_of_a_user_takes_no_place_of_the_database() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let bob = role(server, &database, "bob");
+    let rest = format!("[users.\"{bob}\"]\nmax_user_connections = 1");
+    let general = "max_db_connections = 2\nquery_wait_timeout = 20\nquery_wait_notify = 0";
+    let proxy = Proxy::to(server, general, "", &rest);
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let mut bobs = [(); 2].map(|()| login_as(&proxy, &bob, &database));
+    bobs[0].rows("BEGIN");
+    send_query(&mut bobs[1], "SELECT 1");
+    until(&mut console, "SHOW POOLS", &[("user", &bob), ("cl_waiting", "1")]);
+    let mut other = Raw::login(proxy.port(), &database);
+    let pid = other.value("SELECT pg_backend_pid()");
+    bobs[0].rows("COMMIT");
+    bobs[1].read_until_ready();
+    assert_eq!(other.value("SELECT pg_backend_pid()"), pid);
+}
+
 #[test]
 fn a_minimum_of_connections_is_kept_and_idle_ones_close() {
     let server = Postgres::shared();

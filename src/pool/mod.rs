@@ -575,9 +575,16 @@ impl Pool {
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
+    /// A common limit that is reached is the database's, and not the user's as well: of the database alone no place would
+    /// help then, and others would lose their connections for nothing.
+    fn is_full_by_database(&self, settings: &Settings) -> bool {
+        !Self::full(&self.user_count, settings.max_user_connections)
+            && Self::full(&self.db_count, settings.max_db_connections)
+    }
+
     /// An idle connection of a sibling pool makes room under a common limit. No lock of this pool is held here.
     fn evict_sibling(&self, settings: &Settings) -> bool {
-        if Self::full(&self.db_count, settings.max_db_connections) {
+        if self.is_full_by_database(settings) {
             self.shared.evict_idle(|key| key.database == self.key.database, &self.key)
         } else {
             self.shared.evict_idle(|key| key.user == self.key.user, &self.key)
@@ -587,7 +594,7 @@ impl Pool {
     /// No connection of a sibling is idle: that which has most gives up the next one that becomes free, if it has more than this pool.
     fn ask_sibling(&self, settings: &Settings) {
         let most = self.size() + 1;
-        let of_database = Self::full(&self.db_count, settings.max_db_connections);
+        let of_database = self.is_full_by_database(settings);
         let shares = |key: &PoolKey| match of_database {
             true => key.database == self.key.database,
             false => key.user == self.key.user,
