@@ -507,6 +507,15 @@ fn what_a_client_proved_logs_in_for_nobody_else() {
 }
 
 #[test]
+fn a_secret_of_an_entrys_user_may_stand_in_the_userlist() {
+    let server = server();
+    let users = format!("{}\"ann\" \"right\"\n", USERS.1);
+    let config = all_as_ann(&server, LOOKED_UP, "user = \"ann\"");
+    let proxy = Proxy::start_with(&config, &[(USERS.0, &users)]);
+    assert_eq!(enter(&proxy, "listed", "by file", &[]).as_deref(), Ok("ann"));
+}
+
+#[test]
 fn a_secret_that_a_reload_takes_from_an_entry_is_gone() {
     let server = server();
     let config = |database: &str| all_as_ann(&server, LOOKED_UP, database);

@@ -384,21 +384,24 @@ fn hushed(pg: &Postgres, general: &str, database: &str) -> (Arc<Hush>, Proxy) {
 fn an_idle_connection_that_fell_silent_is_given_up() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("");
-    let (hush, proxy) = hushed(pg, "server_check_delay = 0\nserver_connect_timeout = 1", "");
-    let mut clients: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &db)).collect();
-    for client in &mut clients {
-        client.rows("BEGIN");
+    // Of a client's wait as much is left for another one.
+    for limit in ["server_connect_timeout = 1", "server_connect_timeout = 600\nquery_wait_timeout = 6"] {
+        let (hush, proxy) = hushed(pg, &format!("server_check_delay = 0\n{limit}"), "");
+        let mut clients: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &db)).collect();
+        for client in &mut clients {
+            client.rows("BEGIN");
+        }
+        for client in &mut clients {
+            client.rows("COMMIT");
+        }
+        hush.fall(0);
+        for client in &mut clients {
+            assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+        }
+        // The first one found it, for all.
+        let told = proxy.log().matches("left because it does not answer").count();
+        assert_eq!(told, 1, "{}", proxy.log());
     }
-    for client in &mut clients {
-        client.rows("COMMIT");
-    }
-    hush.fall(0);
-    for client in &mut clients {
-        assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
-    }
-    // The first one found it, for all.
-    let told = proxy.log().matches("left because it does not answer").count();
-    assert_eq!(told, 1, "{}", proxy.log());
 }
 
 /// Nobody could tell what became of them.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
-use support::console::{show, tell, until};
+use support::console::{find, show, tell, until};
 use support::crowd::comparable;
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, outline, poll};
 
@@ -70,6 +70,27 @@ fn clients_are_served_in_the_order_in_which_they_came() {
     }
     let order = server.psql(&database, "SELECT string_agg(who::text, ',' ORDER BY n) FROM t");
     assert_eq!(order.trim(), "0,1,2,3,4,5,6,7");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let stats = find(&mut console, "SHOW STATS", &[("database", &database)]).expect("the database");
+    assert_ne!(stats["total_wait_time"], "0");
+}
+
+#[test]
+fn connections_take_turns_where_they_are_to() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    for (round_robin, served) in [(true, 3), (false, 1)] {
+        let general = format!("workers = 1\ndefault_pool_size = 3\nserver_round_robin = {round_robin}");
+        let proxy = Proxy::to(server, &general, "", "");
+        let mut raws = [(); 3].map(|()| Raw::login(proxy.port(), &database));
+        for sql in ["BEGIN", "COMMIT"] {
+            raws.iter_mut().for_each(|raw| drop(raw.rows(sql)));
+        }
+        let mut pids = [(); 3].map(|()| raws[0].value("SELECT pg_backend_pid()")).to_vec();
+        pids.sort();
+        pids.dedup();
+        assert_eq!(pids.len(), served, "server_round_robin = {round_robin}");
+    }
 }
 
 #[test]
@@ -140,6 +161,12 @@ fn who_waits_too_long_is_told_which_limit_is_reached() {
         // 0 is no reserve.
         (
             "default_pool_size = 1\nreserve_pool_size = 1\nreserve_pool_timeout = 0",
+            "",
+            "",
+            "default_pool_size",
+        ),
+        (
+            "default_pool_size = 1\nreserve_pool_size = 1\nreserve_pool_timeout = 600",
             "",
             "",
             "default_pool_size",
@@ -759,6 +786,21 @@ fn a_connection_that_has_just_logged_in_needs_no_check() {
 }
 
 #[test]
+fn the_server_is_told_that_a_connection_ends() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let proxy = Proxy::to(server, "", "", "");
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("SELECT 1");
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "RECONNECT");
+    wait_for_connections(server, &database, 0);
+    let ended = format!("SELECT sessions > 0 FROM pg_stat_database WHERE datname = '{database}'");
+    server.wait_until("postgres", &ended);
+    let lost = format!("SELECT sessions_abandoned FROM pg_stat_database WHERE datname = '{database}'");
+    assert_eq!(server.psql("postgres", &lost).trim(), "0");
+}
+
+#[test]
 fn old_connections_are_replaced() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
@@ -943,6 +985,19 @@ fn what_connect_query_sets_is_there_for_every_client_whatever_others_set() {
             assert_eq!(other.value(sql).as_deref(), Some(&*expected), "{mode}: behind {change}");
         }
     }
+}
+
+#[test]
+fn who_comes_behind_a_reload_begins_with_what_connect_query_sets_then() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let entry = |zone: &str| format!("connect_query = \"SET TimeZone = '{zone}'\"");
+    let proxy = Proxy::to(server, "", &entry("Asia/Tokyo"), "");
+    let begins = || Raw::login(proxy.port(), &database).value("SHOW TimeZone");
+    assert_eq!(begins().as_deref(), Some("Asia/Tokyo"));
+    proxy.write_config(&Proxy::config(server, "", &entry("CET"), ""));
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "RELOAD");
+    assert_eq!(begins().as_deref(), Some("CET"));
 }
 
 /// As people write it in an ini file: each client costs a login, and nothing else would say so.
@@ -1285,6 +1340,18 @@ fn who_only_prepared_keeps_no_server_from_others() {
             tell(&mut console, "RESUME");
         }
     }
+}
+
+#[test]
+fn who_only_prepared_keeps_no_place_from_other_pools() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let bob = role(server, &database, "bob");
+    let proxy = Proxy::to(server, "max_db_connections = 1\nquery_wait_timeout = 30", "", "");
+    let mut other = login_as(&proxy, &bob, &database);
+    let mut prepared = Raw::login(proxy.port(), &database);
+    only_prepare(&mut prepared);
+    assert_eq!(other.value("SELECT 2").as_deref(), Some("2"));
 }
 
 #[test]

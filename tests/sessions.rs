@@ -789,7 +789,9 @@ fn a_server_that_died_while_idle_is_replaced_unseen() {
 #[test]
 fn while_postgresql_is_down_clients_hear_why_and_work_again_when_it_is_back() {
     let mut server = Postgres::start(PgOptions::default());
-    let proxy = through(&server, "transaction", "query_wait_timeout = 1");
+    // A login that failed takes no place.
+    let limits = "max_user_connections = 1\nmax_db_connections = 1\nquery_wait_timeout = 1";
+    let proxy = through(&server, "transaction", limits);
     let mut kept = Raw::login(proxy.port(), "postgres");
     let mut waits = Raw::login(proxy.port(), "postgres");
     assert_eq!(kept.value("SELECT 1").as_deref(), Some("1"));

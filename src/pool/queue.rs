@@ -416,6 +416,24 @@ mod tests {
     }
 
     #[test]
+    fn pauses_grow_and_are_no_longer_than_a_client_may_wait_or_than_is_allowed() {
+        let pauses = |longest: u64| {
+            let mut queue = Queue::default();
+            [(); 6].map(|()| {
+                let login = queue.begin(None);
+                let longest = Duration::from_millis(longest);
+                match queue.failed(&login, &refusal("57P03"), false, longest) {
+                    Failed::Pause(pause) => pause.as_millis(),
+                    other => panic!("{other:?}"),
+                }
+            })
+        };
+        assert_eq!(pauses(15_000), [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(pauses(300), [100, 200, 300, 300, 300, 300]);
+        assert_eq!(pauses(0), [100; 6], "never none at all");
+    }
+
+    #[test]
     fn what_nobody_waits_for_is_tried_again_one_at_a_time() {
         let mut queue = Queue::default();
         // Nor is it known at first.
