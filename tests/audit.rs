@@ -275,18 +275,29 @@ fn names_that_would_forge_a_line_do_not() {
 /// Nor one of the log.
 #[test]
 fn no_name_and_no_message_begins_a_line_of_the_log() {
-    let proxy = Proxy::to(Postgres::shared(), "", "", "");
-    for (user, database) in [
+    let names = [
         ("a\nFORGED", "postgres"),
         ("postgres", "a\r\u{1b}[2J\nFORGED"),
+        ("a\u{9b}2J\u{202e}DEGROF", "postgres"),
         ("postgres", "a\u{85}\u{2028}\nFORGED last"),
-    ] {
-        let refused = Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "");
-        assert!(refused.is_err(), "{user:?} {database:?}");
+    ];
+    let steers = |c: char| c != '\n' && (c.is_control() || matches!(c, '\u{2028}' | '\u{202e}'));
+    for format in ["text", "json"] {
+        let proxy = Proxy::to(Postgres::shared(), &format!("log_format = \"{format}\""), "", "");
+        for (user, database) in names {
+            let refused = Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "");
+            assert!(refused.is_err(), "{user:?} {database:?}");
+        }
+        proxy.wait_for_log("FORGED last");
+        let log = proxy.log();
+        assert!(log.contains("server login failed"), "{log}");
+        assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
+        assert!(!log.chars().any(steers), "{log:?}");
+        if format == "json" {
+            let fields = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            let said = fields.filter(|fields| fields["message"] == "login refused");
+            let users: Vec<_> = said.map(|fields| fields["user"].clone()).collect();
+            assert_eq!(users, names.map(|(user, _)| user));
+        }
     }
-    proxy.wait_for_log("FORGED last");
-    let log = proxy.log();
-    assert!(log.contains("server login failed"), "{log}");
-    assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
-    assert!(log.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{2028}')), "{log:?}");
 }

@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use super::is_unseen;
 use crate::error::Error;
 
 /// Who a client is, in log lines.
@@ -27,7 +28,7 @@ struct OneLine<'a>(&'a dyn Display);
 impl Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.to_string().chars() {
-            if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            if is_unseen(c) {
                 write!(f, "{}", c.escape_default())?;
             } else {
                 f.write_char(c)?;

@@ -5,6 +5,7 @@
 //! Standard error may be a pipe that nobody reads: a journal that hangs, a terminal that was stopped. What does not fit into the
 //! queue is lost and counted, and said once there is room again.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::events;
+use super::{events, is_unseen};
 use crate::limits::LOG_QUEUE_BYTES;
 
 enum Order {
@@ -27,6 +28,7 @@ enum Order {
 pub(super) struct Lines {
     queue: Sender<Order>,
     shared: Arc<Shared>,
+    json: bool,
 }
 
 #[derive(Debug, Default)]
@@ -38,14 +40,14 @@ struct Shared {
 }
 
 impl Lines {
-    /// Starts the thread that writes to `sink`.
+    /// Starts the thread that writes to `sink`. `json`: the lines are JSON.
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(sink: impl Write + Send + 'static, json: bool) -> io::Result<Self> {
         let (queue, orders) = channel();
         let shared = Arc::new(Shared::default());
-        let lines = Self { queue, shared: Arc::clone(&shared) };
+        let lines = Self { queue, shared: Arc::clone(&shared), json };
         std::thread::Builder::new().name("pgsluice-log".into()).spawn(move || run(sink, &orders, &shared))?;
         Ok(lines)
     }
@@ -76,17 +78,38 @@ fn run(mut sink: impl Write, orders: &Receiver<Order>, shared: &Shared) {
     }
 }
 
+/// A line of JSON in which everything can be seen. The library escapes what JSON itself must not hold; beyond that only strings hold
+/// anything but ASCII, and there each character may be written so.
+fn visible(line: &[u8]) -> Cow<'_, [u8]> {
+    let hides = |text: &&str| text.chars().any(|c| c != '\n' && is_unseen(c));
+    let Some(text) = std::str::from_utf8(line).ok().filter(hides) else { return Cow::Borrowed(line) };
+    let mut seen = String::with_capacity(line.len() + 16);
+    for c in text.chars() {
+        match c {
+            c if c == '\n' || !is_unseen(c) => seen.push(c),
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    seen.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    Cow::Owned(seen.into_bytes())
+}
+
 impl Write for &Lines {
     /// One line, whole: the library writes each event at once.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let Shared { waiting, lost } = &*self.shared;
+        let taken = line.len();
+        let line = if self.json { visible(line) } else { Cow::Borrowed(line) };
         if waiting.fetch_add(line.len(), Ordering::Relaxed) > LOG_QUEUE_BYTES
-            || self.queue.send(Order::Write(line.into())).is_err()
+            || self.queue.send(Order::Write(line.as_ref().into())).is_err()
         {
             waiting.fetch_sub(line.len(), Ordering::Relaxed);
             lost.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(line.len())
+        Ok(taken)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -123,7 +146,7 @@ mod tests {
     #[test]
     fn who_logs_never_waits_and_what_is_lost_is_counted() {
         let (open, gate) = channel();
-        let lines = Lines::start(Gate(gate)).unwrap();
+        let lines = Lines::start(Gate(gate), false).unwrap();
         let line = [b'x'; 1024];
         let fit = LOG_QUEUE_BYTES / line.len() + 1;
         for _ in 0..fit + 3 {
@@ -135,5 +158,17 @@ mod tests {
         assert!(lines.flush(Duration::from_secs(600)));
         assert_eq!(lines.shared.waiting.load(Ordering::Relaxed), 0);
         assert_eq!(lines.shared.lost.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_line_of_json_shows_what_it_holds() {
+        let plain = "{\"user\":\"\u{e9}\u{4e2d}\u{1f600}\"}\n".as_bytes();
+        assert!(matches!(visible(plain), Cow::Borrowed(line) if line == plain));
+        let hidden = "a\u{7f}\u{85}\u{9b}31m\u{2028}\u{202e}\u{e0001}\u{e9}";
+        let line = format!("{{\"user\":\"{hidden}\"}}\n");
+        let seen = String::from_utf8(visible(line.as_bytes()).into_owned()).unwrap();
+        assert_eq!(seen, "{\"user\":\"a\\u007f\\u0085\\u009b31m\\u2028\\u202e\\udb40\\udc01\u{e9}\"}\n");
+        let read: serde_json::Value = serde_json::from_str(&seen).unwrap();
+        assert_eq!(read["user"], hidden);
     }
 }

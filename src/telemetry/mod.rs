@@ -34,7 +34,7 @@ static LINES: OnceLock<Lines> = OnceLock::new();
 /// # Errors
 /// Its thread can't be started.
 pub fn init(format: LogFormat, level: &str) -> std::io::Result<()> {
-    let lines = Lines::start(std::io::stderr())?;
+    let lines = Lines::start(std::io::stderr(), format == LogFormat::Json)?;
     let (level, handle) = reload::Layer::new(filter(level));
     // A line that a full disk or a closed pipe did not take is lost. The library would tell standard error so, and panic there.
     let log = fmt::layer().with_writer(lines.clone()).log_internal_errors(false).with_target(false);
@@ -73,4 +73,14 @@ pub fn set_level(level: &str) {
 
 fn filter(level: &str) -> LevelFilter {
     level.parse().unwrap_or(LevelFilter::INFO)
+}
+
+/// What steers a terminal, ends a line, turns it around or is not seen: it is shown by its number, wherever people read names.
+fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+                | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
 }
