@@ -785,6 +785,31 @@ fn a_prepared_deallocate_does_what_it_does_directly() {
     assert_eq!(said[1], said[0]);
 }
 
+/// Another pgsluice between this one and the server gives pgsluice's own statements names of its own.
+#[test]
+fn sql_that_speaks_of_names_does_what_it_does_directly_behind_another_pgsluice() {
+    let (server, behind, database) = one("");
+    let entry = format!("port = {}", behind.port());
+    let proxy = Proxy::to(server, "default_pool_size = 1", &entry, "");
+    let said = [server.port(), behind.port(), proxy.port()].map(|port| {
+        let mut raw = Raw::login(port, &database);
+        let mut said = Vec::new();
+        let texts = ["PREPARE p(int) AS SELECT $1 + 1", "EXECUTE p(41)", "DEALLOCATE p"];
+        said.extend(texts.map(|text| comparable(&raw.query(text))));
+        said.extend(texts.map(|text| comparable(&raw.extended(text, &[]))));
+        for extended in [true, false] {
+            prepare(&mut raw, "s", "SELECT 's'");
+            said.push(run(&mut raw, "s", &[]));
+            let gone = "DEALLOCATE s";
+            said.push(comparable(&if extended { raw.extended(gone, &[]) } else { raw.query(gone) }));
+            said.push(failure(&mut raw, |o| put_run(o, "s", &[])));
+        }
+        said
+    });
+    assert_eq!(said[1], said[0]);
+    assert_eq!(said[2], said[0]);
+}
+
 /// A Query that an error skips takes no unnamed statement away; one that is run does.
 #[test]
 fn a_query_that_is_skipped_leaves_the_unnamed_statement() {

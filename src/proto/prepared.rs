@@ -815,6 +815,13 @@ impl ServerNames {
         }
     }
 
+    /// All that are held, to be closed; none is from here on.
+    pub fn take_all(&mut self) -> Vec<u64> {
+        let held = self.held.keys().copied().collect();
+        self.clear();
+        held
+    }
+
     /// DISCARD ALL, DEALLOCATE ALL.
     pub fn clear(&mut self) {
         *self = Self { unnamed_parses: self.unnamed_parses, ..Self::default() };

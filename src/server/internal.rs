@@ -489,10 +489,17 @@ impl ServerConn {
         Ok(reply)
     }
 
-    /// What stands under our names is not what was prepared under them: all goes, and is prepared anew.
+    /// What stands under our names is not what was prepared under them: it goes, and is prepared anew. What the client itself has
+    /// prepared by SQL stays: it may be another pgsluice that gave ours other names.
     async fn forget_statements(&mut self) -> Result<(), Lost> {
-        self.names.clear();
-        match self.simple("DEALLOCATE ALL").await?.error {
+        self.conn.prepare_out();
+        let mut own = std::mem::take(&mut self.own_names);
+        for id in self.names.take_all() {
+            self.put_close(id, &mut own, Action::Own);
+        }
+        self.own_names = own;
+        self.put_sync();
+        match self.finish().await?.error {
             None => Ok(()),
             Some(_) => Err(Lost::new("prepared statements are not what they were")),
         }

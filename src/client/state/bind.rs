@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::prepared::{STAND_IN, cannot_be_prepared, put_deallocate, put_stand_in};
+use super::prepared::{STAND_IN, cannot_be_prepared, put_deallocable, put_deallocate, put_stand_in};
 use super::taint::MAKES_SETTINGS;
 use super::{FORGETS_NAMES, Fault, Ruling, State, Taken};
 use crate::error::Error;
@@ -114,6 +114,9 @@ impl State {
         if cannot_be_prepared(statement, server) {
             return bind_stand_in(bind, statement, server);
         }
+        // Its Execute is given another one; but another pgsluice behind this one is to know, when this is bound, that it speaks
+        // of what the protocol prepared.
+        put_deallocable(server);
         put_deallocate(&statement.types, server);
         self.note_deallocate(bind.portal, gone);
         push_bind(bind, statement, server);

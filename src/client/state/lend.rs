@@ -246,8 +246,6 @@ impl State {
         self.counts.queries += 1;
         if self.names.lookup(&gone).is_some() && server.pipeline.status() != TransactionStatus::Failed {
             put_deallocable(server);
-            server.pipeline.push(Kind::Close, Action::Skip, false);
-            server.pipeline.push(Kind::Parse, Action::Skip, false);
         }
         self.lent.moves = [Some(NameMove::Gone(gone.into()))].into();
         Ok(Some(self.take_forgetting_execute(frame, server)))

@@ -693,6 +693,8 @@ fn put_in_place(text: &[u8], types: &[u8], server: &mut ServerConn) {
 pub(super) fn put_deallocable(server: &mut ServerConn) {
     f::put_target(&mut server.conn.out, f::CLOSE, b'S', DEALLOCABLE);
     f::put_parse(&mut server.conn.out, DEALLOCABLE, b"SELECT", &[]);
+    server.pipeline.push(Kind::Close, Action::Skip, false);
+    server.pipeline.push(Kind::Parse, Action::Skip, false);
 }
 
 /// Its block has failed: PostgreSQL parses only what ends one then.

@@ -196,8 +196,6 @@ impl State {
             return false;
         }
         put_deallocable(server);
-        server.pipeline.push(Kind::Close, Action::Skip, false);
-        server.pipeline.push(Kind::Parse, Action::Skip, false);
         self.names.forget(&gone);
         true
     }
