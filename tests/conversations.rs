@@ -1135,6 +1135,31 @@ fn a_message_that_pgsluice_answers_itself_ends_a_copy() {
     }
 }
 
+/// The same once it reads its data, which none of it stores then.
+#[test]
+fn a_message_that_pgsluice_answers_itself_ends_a_copy_that_reads() {
+    let sides = Sides::new();
+    let held = [parse("a", "SELECT 7"), parse("b", "SELECT 7"), bind("", "a", None), sync()].concat();
+    let unit = [copy(), message(f::FLUSH, b"")].concat();
+    for begin in [query("COPY t FROM STDIN"), unit] {
+        for odd in [target(f::CLOSE, b'S', "a"), parse("c", "SELECT 7")] {
+            let said = |port| {
+                let mut raw = sides.login(port, 0);
+                raw.send(&held);
+                raw.read_until_ready();
+                raw.send(&begin);
+                raw.read_until(b::COPY_IN_RESPONSE);
+                raw.send(&[data("1\n"), odd.clone()].concat());
+                raw.read_until_closed().last().map(Message::sqlstate)
+            };
+            for port in sides.proxies.iter().map(|(_, proxy)| proxy.port()).chain([sides.pg.port()]) {
+                assert_eq!(said(port).as_deref(), Some("08P01"), "{}", odd.escape_ascii());
+            }
+            assert_eq!(sides.admin.borrow_mut().value("SELECT count(*) FROM t").as_deref(), Some("0"));
+        }
+    }
+}
+
 /// PostgreSQL reads the text of a Parse before it looks whether the name is taken.
 #[test]
 fn a_parse_of_a_name_that_is_taken_fails_for_its_text_first() {

@@ -1,6 +1,7 @@
 //! COPY FROM STDIN among other messages: what waits for its end, and the messages of ours behind it.
 
-use super::{State, Taken};
+use super::{Fault, State, Taken, UNEXPECTED_IN_COPY};
+use crate::error::Error;
 use crate::proto::pipeline::{Action, Fence, Kind, Pipeline};
 use crate::server::ServerConn;
 use crate::wire::frontend as f;
@@ -10,6 +11,15 @@ pub(super) const NOT_DATA: &[u8] = b"pgsluice: unexpected message during COPY fr
 
 /// The name of a statement that nobody has: its Close is a question whose answer shows what came before it.
 const FENCE: &[u8] = b"pgsluice_fence";
+
+/// A message that pgsluice answers itself does not reach the COPY that it ends, which would store what it has and be answered: the
+/// connection ends, as directly.
+pub(super) fn not_in_copy(pipeline: &Pipeline) -> Result<(), Fault> {
+    if pipeline.in_copy_in() {
+        return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
+    }
+    Ok(())
+}
 
 impl State {
     /// Whether a message behind a COPY that may have swallowed a Sync is run, if that fails, hangs on how far it had read: so it

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::copy::not_in_copy;
 use super::lend::is_the_clients_own;
 use super::{Expected, FORGETS_NAMES, Fault, Refusal, State, Taken, UNKEPT};
 use crate::client::judge::Ruling;
@@ -255,6 +256,7 @@ impl State {
         }
         if server.names.holds(statement.id) {
             if !server.pipeline.may_be_failed() && !server.pipeline.is_in_unit_of_query() {
+                not_in_copy(&server.pipeline)?;
                 self.names.parse(parse.name, statement, None);
                 if server.pipeline.push(Kind::Parse, Action::Fake, true) {
                     b::put_empty(reply, b::PARSE_COMPLETE);
@@ -658,6 +660,7 @@ impl State {
         if kind == b'S' && (self.tracks(name) || self.is_of_the_pool(name)) {
             let ours = name.starts_with(SERVER_NAME_PREFIX.as_bytes());
             if !name.is_empty() && (ours || self.names.lookup(name).is_some()) {
+                not_in_copy(&server.pipeline)?;
                 self.names.close(name);
                 if server.pipeline.push(Kind::Close, Action::Fake, true) {
                     b::put_empty(reply, b::CLOSE_COMPLETE);
