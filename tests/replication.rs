@@ -78,7 +78,7 @@ fn a_standby_and_a_base_backup_take_no_connection_from_the_others() {
     let mut primary = Postgres::start(PgOptions::default());
     primary.psql("postgres", "CREATE TABLE t (a int)");
     // Three replication connections fill their own pool; the one for SQL has as many.
-    let mut proxy = Proxy::to(&primary, "default_pool_size = 3", "", "");
+    let mut proxy = Proxy::to(&primary, "default_pool_size = 3", "connect_query = \"SELECT 1\"", "");
     let standby = primary.standby_through(proxy.port());
     let mut client = Raw::login(proxy.port(), "postgres");
     let mut console = console(&proxy);
@@ -91,6 +91,7 @@ fn a_standby_and_a_base_backup_take_no_connection_from_the_others() {
     proxy.terminate();
     assert!(proxy.wait_end().success(), "{}", proxy.log());
     primary.wait_until("postgres", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)");
+    assert!(!proxy.log().contains("connect_query failed"), "they know no SQL: {}", proxy.log());
 }
 
 #[test]
