@@ -17,17 +17,18 @@ use rustls::crypto::{
 };
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedCipherSuite, SupportedProtocolVersion,
+    ClientConfig, DigitallySignedStruct, DistinguishedName, InconsistentKeys, RootCertStore, ServerConfig,
+    SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion,
 };
 use sha2::Digest;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
+use x509_parser::prelude::{FromDer, GeneralName, KeyUsage, X509Certificate, X509Version};
 use zeroize::Zeroizing;
 
 use super::Stream;
@@ -270,9 +271,7 @@ impl Acceptor {
     }
 }
 
-fn client_verifier(
-    tls: &Tls,
-) -> Result<Option<Arc<dyn rustls::server::danger::ClientCertVerifier>>, TlsError> {
+fn client_verifier(tls: &Tls) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
     let side = TOWARD_CLIENTS;
     let must = matches!(tls.sslmode, SslMode::VerifyCa | SslMode::VerifyFull);
     let Some(file) = &tls.ca_file else {
@@ -286,7 +285,64 @@ fn client_verifier(
     if !must {
         builder = builder.allow_unauthenticated();
     }
-    builder.build().map(Some).map_err(|e| side.error("ca_file", Some(file), e))
+    let chain = builder.build().map_err(|e| side.error("ca_file", Some(file), e))?;
+    Ok(Some(Arc::new(ClientVerifier { chain })))
+}
+
+/// Checks a client's certificate: its chain, and what its key is for.
+#[derive(Debug)]
+struct ClientVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.chain.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.chain.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        if is_for(end_entity, |usage| usage.digital_signature() || usage.key_agreement()) {
+            Ok(verified)
+        } else {
+            Err(rustls::CertificateError::InvalidPurpose.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
 }
 
 // ===== toward servers =====
@@ -458,6 +514,12 @@ impl ServerCertVerifier for Verifier {
             let certificate = checkable(end_entity)?;
             let algorithms = self.provider.signature_verification_algorithms.all;
             verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+            let of_servers = |usage: &KeyUsage| {
+                usage.digital_signature() || usage.key_encipherment() || usage.key_agreement()
+            };
+            if !is_for(end_entity, of_servers) {
+                return Err(rustls::CertificateError::InvalidPurpose.into());
+            }
         }
         if self.names && !common_name_matches(end_entity, server_name) {
             verify_server_name(&checkable(end_entity)?, server_name)?;
@@ -507,6 +569,16 @@ fn checkable<'a>(certificate: &'a CertificateDer<'_>) -> Result<ParsedCertificat
         return Err(rustls::Error::General(what.into()));
     }
     ParsedCertificate::try_from(certificate)
+}
+
+/// Its key may be used so; without the extension it may be used for everything. As OpenSSL, and so PostgreSQL and libpq, look at it:
+/// webpki does not.
+fn is_for(certificate: &CertificateDer<'_>, use_is: impl Fn(&KeyUsage) -> bool) -> bool {
+    let Some(parsed) = parse(certificate) else { return false };
+    match parsed.key_usage() {
+        Ok(usage) => usage.is_none_or(|usage| use_is(usage.value)),
+        Err(_) => false,
+    }
 }
 
 /// What is trusted for itself has no chain that says whether its time is over.
@@ -604,7 +676,7 @@ fn signature_hash(certificate: &X509Certificate<'_>) -> Option<Hash> {
 mod tests {
     use super::*;
     use crate::net::Keepalive;
-    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// An authority and what it signs, as files.
@@ -637,11 +709,17 @@ mod tests {
 
         /// Settings with a certificate for `names` and CN `cn`.
         fn sign(&self, sslmode: SslMode, cn: &str, names: &[&str]) -> Tls {
+            self.sign_for(Vec::new(), sslmode, cn, names)
+        }
+
+        /// The same, of a key that is for these uses alone; for none that are said: for all.
+        fn sign_for(&self, uses: Vec<KeyUsagePurpose>, sslmode: SslMode, cn: &str, names: &[&str]) -> Tls {
             let key = KeyPair::generate().unwrap();
             let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
             let mut params = CertificateParams::new(names).unwrap();
             params.distinguished_name.remove(DnType::CommonName);
             params.distinguished_name.push(DnType::CommonName, cn);
+            params.key_usages = uses;
             let certificate = params.signed_by(&key, &self.certificate, &self.key).unwrap();
             let file = key.serialize_pem().len().to_string() + cn;
             let file = file.replace(['*', '.'], "_");
@@ -853,6 +931,33 @@ mod tests {
                 assert_eq!(name.as_deref(), cn, "{sslmode:?}");
             }
         });
+    }
+
+    /// What OpenSSL asks of each side.
+    #[test]
+    fn a_certificate_whose_key_is_for_something_else_is_none() {
+        use KeyUsagePurpose::{CrlSign, DigitalSignature, KeyAgreement, KeyCertSign, KeyEncipherment};
+        let ours = Authority::new();
+        for (uses, good_for_clients, good_for_servers) in [
+            (vec![], true, true),
+            (vec![DigitalSignature], true, true),
+            (vec![KeyAgreement], true, true),
+            (vec![KeyCertSign, DigitalSignature], true, true),
+            (vec![KeyEncipherment], false, true),
+            (vec![KeyCertSign], false, false),
+            (vec![CrlSign], false, false),
+        ] {
+            // Without a name rcgen writes no extension.
+            let of_client = ours.sign_for(uses.clone(), SslMode::Require, "ann", &["ann"]);
+            let of_server = ours.sign_for(uses.clone(), SslMode::Require, "server", &["localhost"]);
+            let plain = ours.sign(SslMode::Require, "plain", &["localhost"]);
+            let asks = Acceptor::new(&Tls { ca_file: ours.ca(), ..plain }).unwrap();
+            let met = block_on(meet(&asks, &Connector::new(&of_client).unwrap(), "localhost"));
+            assert_eq!(met.is_ok(), good_for_clients, "{uses:?}: {:?}", met.err());
+            let checks = connector(SslMode::VerifyCa, ours.ca());
+            let met = block_on(meet(&Acceptor::new(&of_server).unwrap(), &checks, "localhost"));
+            assert_eq!(met.is_ok(), good_for_servers, "{uses:?}: {:?}", met.err());
+        }
     }
 
     #[test]
