@@ -20,7 +20,7 @@ use crate::files;
 use crate::mutex::lock;
 use crate::settings::Print;
 use crate::sql::verbs::Named;
-use crate::telemetry::events;
+use crate::telemetry::{events, is_unseen};
 
 /// Most statements that are learned for one file while the process runs, or until a reload: an application that
 /// puts literals where parameters cannot go (names of tables) would otherwise fill memory and disk.
@@ -146,7 +146,7 @@ fn append(file: &Path, new: &BTreeMap<Print, String>) -> io::Result<usize> {
     }
     let mut count = 0;
     for (print, remark) in new.iter().filter(|(print, _)| !known.contains(*print)) {
-        text.push_str(&format!("{print} # {}\n", remark.replace(char::is_control, " ")));
+        text.push_str(&format!("{print} # {}\n", remark.replace(is_unseen, " ")));
         count += 1;
     }
     if count > 0 {
@@ -176,7 +176,8 @@ mod tests {
     use super::*;
 
     fn named(shape: u64) -> Named {
-        Named { print: Print { shape, text: 0 }, remark: format!("SELECT {shape}\n# DROP") }
+        let unseen = ['\n', '\u{202e}'][shape as usize % 2];
+        Named { print: Print { shape, text: 0 }, remark: format!("SELECT {shape}{unseen}# DROP") }
     }
 
     #[test]

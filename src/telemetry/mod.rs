@@ -76,7 +76,7 @@ fn filter(level: &str) -> LevelFilter {
 }
 
 /// What steers a terminal, ends a line, turns it around or is not seen: it is shown by its number, wherever people read names.
-fn is_unseen(c: char) -> bool {
+pub fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
