@@ -651,8 +651,8 @@ struct Talk {
     seen: usize,
 }
 
-fn lost(error: &io::Error) -> ConnectError {
-    ConnectError::Lost(error.to_string())
+pub(super) fn lost(error: &io::Error) -> ConnectError {
+    ConnectError::Lost(super::why_ended(error))
 }
 
 /// One message; its body lies in the [`Talk`]'s buffer.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::role::{self, Role};
-use super::{AT_ONCE, AT_ONCE_SQL, ServerConn, report};
+use super::{AT_ONCE, AT_ONCE_SQL, ServerConn, report, why_ended};
 use crate::limits::HEARD_BYTES_MAX;
 use crate::proto::pipeline::{Action, Kind, Settled};
 use crate::proto::prepared::{OwnStatement, Statement};
@@ -306,7 +306,7 @@ impl ServerConn {
             }
             // Reading while writing: a server may answer before it has read everything.
             let _ = self.poll_send(cx);
-            ready!(self.poll_read(cx)).map_err(|e| e.to_string())?;
+            ready!(self.poll_read(cx)).map_err(|error| why_ended(&error))?;
         }
     }
 
@@ -700,7 +700,17 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
+    use crate::server::connect::lost;
+
+    #[test]
+    fn an_end_without_a_farewell_is_told_as_any_other() {
+        let end = || io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed: https://docs.rs/rustls");
+        assert_eq!(why_ended(&end()), "unexpected end of file");
+        assert_eq!(lost(&end()).to_string(), "cannot connect to the server: unexpected end of file");
+    }
 
     #[test]
     fn what_the_server_does_not_speak_of_is_asked_about_no_more() {

@@ -30,6 +30,15 @@ use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 /// Why a connection ended that was found dead.
 pub const BY_SERVER: &str = "closed by the server";
 
+/// Why there is nothing more to read, for people. Of an end without TLS' own word of farewell, which a server that dies does not send,
+/// rustls tells where its manual speaks of it.
+pub(crate) fn why_ended(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::from(error.kind()).to_string(),
+        _ => error.to_string(),
+    }
+}
+
 /// Are two logins, or a connection and who wants one, for the same? See [`ServerConn::is_for`].
 pub fn same_startup(one: Option<&Arc<VarSet>>, other: Option<&Arc<VarSet>>) -> bool {
     one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
