@@ -576,10 +576,10 @@ impl Registry {
 mod tests {
     use super::*;
 
-    fn client() -> Arc<ClientShared> {
-        Registry::default().enter(NewClient {
+    fn new(console: bool) -> NewClient {
+        NewClient {
             asked: PoolKey::new("db".into(), "ann".into()),
-            console: false,
+            console,
             pid: None,
             peer_id: 0,
             key_bytes: 4,
@@ -587,13 +587,28 @@ mod tests {
             local: None,
             tls: None,
             application_name: "".into(),
-        })
+        }
+    }
+
+    fn client() -> Arc<ClientShared> {
+        Registry::default().enter(new(false))
     }
 
     /// What is told of it so long after its login: its state, and the seconds of it and of its transaction.
     fn seen(client: &ClientShared, seconds: u64) -> (ClientState, u64, u64) {
         let (state, age, xact) = client.watch(client.connected + Duration::from_secs(seconds));
         (state, age.as_secs(), xact.as_secs())
+    }
+
+    #[test]
+    fn a_console_is_no_client_while_it_is_there_nor_behind() {
+        let registry = Registry::default();
+        let [client, console] = [false, true].map(|console| registry.enter(new(console)));
+        assert_eq!((registry.len(), registry.consoles().len()), (1, 1));
+        registry.leave(&console);
+        assert_eq!((registry.len(), registry.consoles().len()), (1, 0));
+        registry.leave(&client);
+        assert!(registry.is_empty());
     }
 
     #[test]

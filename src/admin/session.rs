@@ -770,6 +770,39 @@ mod tests {
     }
 
     #[test]
+    fn names_are_taken_and_given_back_as_in_postgresql() {
+        let parse = |name: &str, text: &str| {
+            let mut out = Vec::new();
+            frontend::put_parse(&mut out, name.as_bytes(), text.as_bytes(), &[]);
+            out
+        };
+        let bind = |portal: &str| {
+            let mut out = Vec::new();
+            put(&mut out, frontend::BIND, |out| {
+                put_cstr(out, portal.as_bytes());
+                out.extend_from_slice(&[0; 7]);
+            });
+            out
+        };
+        let mut sync = Vec::new();
+        frontend::put_empty(&mut sync, frontend::SYNC);
+        let good = || parse("", "show lists");
+        let long = "n".repeat(COMMAND_BYTES_MAX + 1);
+        for (stream, sqlstate) in [
+            ([parse("s", "show lists"), parse("s", "show lists")].concat(), "42P05"),
+            ([good(), bind("p"), bind("p")].concat(), "42P03"),
+            ([good(), bind(""), bind(""), query("show lists"), bind("")].concat(), "26000"),
+            // One that fails leaves none.
+            ([good(), parse("", "show me"), sync.clone(), bind("")].concat(), "26000"),
+            (parse(&long, "show lists"), "42622"),
+        ] {
+            let (tags, bodies) = say(&mut admin(), &stream);
+            assert!(tags.ends_with('E'), "{sqlstate}: {tags}");
+            assert_eq!(ErrorFields::new(&bodies[tags.len() - 1]).sqlstate(), sqlstate.as_bytes());
+        }
+    }
+
+    #[test]
     fn parameters_are_refused_and_memory_is_bounded() {
         let mut stream = Vec::new();
         frontend::put_parse(&mut stream, b"", b"show pools", &[]);

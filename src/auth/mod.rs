@@ -692,6 +692,22 @@ mod tests {
     }
 
     #[test]
+    fn strangers_look_like_those_whom_the_server_knows() {
+        let is_servers = |secret: &Secret| Look::of(secret) == Some(Look::SERVERS);
+        let mut settings = settings(&[]);
+        let auth = Auth::new(&settings);
+        assert!(!is_servers(&auth.account(&settings, "eve").secret));
+        settings.general.auth_user = Some("lookup".into());
+        auth.reload(&settings);
+        assert!(is_servers(&auth.account(&settings, "eve").secret));
+        settings.general.auth_user = None;
+        auth.reload(&settings);
+        // Nobody else was seen yet.
+        auth.account_of(&settings, USER, &Found::Secret(hashed("x")));
+        assert!(matches!(auth.account(&settings, "eve").secret.as_ref(), Secret::Md5(_)));
+    }
+
+    #[test]
     fn debug_shows_no_secret() {
         let secret =
             Settings { userlist: settings(&[(USER, plain("hunter2"))]).userlist, ..Settings::default() };

@@ -344,6 +344,8 @@ mod tests {
         assert!(is_for(next(&mut queue).as_ref(), &b));
         assert!(is_for(next(&mut queue).as_ref(), &a));
         assert!(next(&mut queue).is_none(), "who is gone needs none");
+        queue.forget_gone();
+        assert_eq!(queue.waiters.len(), waiting.len());
         drop(waiting);
         let _shared = wait(&mut queue, None);
         assert!(next(&mut queue).is_some_and(|login| login.startup.is_none()));

@@ -664,6 +664,17 @@ mod tests {
     use super::*;
     use crate::coalesce::evidence::Evidence;
 
+    #[test]
+    fn of_two_pools_in_one_row_the_longest_wait_is_shown() {
+        let waits =
+            |maxwait, maxwait_us| PoolRow { maxwait, maxwait_us, cl_waiting: 1, ..PoolRow::default() };
+        for (one, other) in [((2, 7), (3, 5)), ((3, 5), (2, 7)), ((3, 4), (3, 5))] {
+            let mut row = waits(one.0, one.1);
+            add_up(&mut row, &waits(other.0, other.1));
+            assert_eq!((row.cl_waiting, row.maxwait, row.maxwait_us), (2, 3, 5));
+        }
+    }
+
     /// As many as are counted; the square of that takes longer than clients wait.
     #[test]
     fn each_counter_of_ten_thousand_tables_is_looked_at_once() {
