@@ -466,6 +466,23 @@ fn the_console_takes_no_clients_place() {
 // ===== PAUSE, RESUME, KILL =====
 
 #[test]
+fn pause_closes_what_is_free_and_ends_as_it_was_asked_for() {
+    let database = Postgres::shared().fresh_database("");
+    let proxy = proxy("", "");
+    let mut console = console(&proxy);
+    let mut client = Raw::login(proxy.port(), &database);
+    client.rows("SELECT 1");
+    tell(&mut console, "PAUSE");
+    assert!(show(&mut console, "SHOW SERVERS").is_empty());
+    let error = console.error(&format!("RESUME {database}"));
+    assert!(error.field(b'M').contains("all are (RESUME)"), "{}", error.outline());
+    tell(&mut console, "RESUME");
+    assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
+    let error = console.error(&format!("RESUME {database}"));
+    assert!(error.field(b'M').ends_with("is not paused"), "{}", error.outline());
+}
+
+#[test]
 fn pause_waits_for_transactions_and_holds_what_comes() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
@@ -661,6 +678,7 @@ fn disable_enable_reconnect() {
     tell(&mut console, &format!("ENABLE {database}"));
     let mut client = Raw::login(proxy.port(), &database);
     tell(&mut console, &format!("DISABLE {database}"));
+    until(&mut console, "SHOW DATABASES", &[("name", &database), ("disabled", "1")]);
     let before = client.value("SELECT pg_backend_pid()");
     assert!(login(&proxy, "postgres", &database).is_err());
     tell(&mut console, &format!("ENABLE {database}"));
@@ -671,6 +689,8 @@ fn disable_enable_reconnect() {
     let mut closing = self::console(&proxy);
     closing.send(&query(&format!("WAIT_CLOSE {database}")));
     assert_eq!(client.value("SELECT pg_backend_pid()"), before, "not inside a transaction");
+    until(&mut console, "SHOW CLIENTS", &[("database", "pgsluice"), ("state", "active")]);
+    assert!(!closing.has_answer(), "WAIT_CLOSE waits");
     client.rows("COMMIT");
     let answer = closing.read_until_ready();
     assert!(answer.iter().any(|m| m.command() == "WAIT_CLOSE"), "{}", outline(&answer));
@@ -786,6 +806,10 @@ fn reload_changes_all_or_nothing() {
     let error = console.error("RELOAD");
     assert_eq!(error.sqlstate(), "F0000");
     assert!(error.field(b'M').contains("no_such_key"), "{}", error.outline());
+    let wrong: String = (0..12).map(|n| format!("no_such_key_{n} = 1\n")).collect();
+    proxy.write_config(&config(&format!("listen_port = @PORT@\n{wrong}"), &[&kept]));
+    let error = console.error("RELOAD");
+    assert!(error.field(b'M').ends_with("; and 2 more"), "{}", error.outline());
     assert_eq!(effective(&mut console, "default_pool_size"), "20");
     proxy.write_config(&config("listen_port = @PORT@\ndefault_pool_size = 3\nclient_tls_sslmode = \"require\"\nclient_tls_cert_file = \"@DIR@/pgsluice.toml\"\nclient_tls_key_file = \"@DIR@/pgsluice.toml\"", &[&kept]));
     console.error("RELOAD");

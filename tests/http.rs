@@ -9,7 +9,7 @@ use pgsluice::limits::{HTTP_CONNECTIONS_MAX, HTTP_REQUEST_BYTES_MAX, HTTP_REST_B
 use pgsluice::telemetry::exposition::Exposition;
 use pgsluice::telemetry::histogram::Histogram;
 use proptest::prelude::*;
-use support::console::{Row, find};
+use support::console::{Row, find, tell};
 use support::crowd;
 use support::exposition::{self, Family, Sample};
 use support::pouring::{crowd_of, number, send_insert, waiting, warmed};
@@ -67,6 +67,12 @@ fn what_is_counted_moves_with_the_clients() {
     is(&format!("pgsluice_client_logins_total{labels}}}"), 2.0);
     is(&format!("pgsluice_wait_seconds_bucket{labels},le=\"+Inf\"}}"), 2.0);
     is("pgsluice_policy_messages_total{rule=\"simple_query=single\",verdict=\"reject\"}", 1.0);
+    raw.rows("LISTEN x");
+    is(&format!("pgsluice_pinned_total{labels},reason=\"listen\"}}"), 1.0);
+    raw.terminate();
+    is("pgsluice_paused", 0.0);
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "PAUSE");
+    is("pgsluice_paused", 1.0);
     let page = get(port, "/metrics");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{page}");
     assert!(value(&page, "pgsluice_resident_bytes") > 1e6, "{page}");
@@ -88,6 +94,18 @@ fn each_metric_stands_in_the_docs() {
         let name = family.name.strip_prefix("pgsluice_").expect("our own");
         assert!(["`", "{"].iter().any(|end| docs.contains(&format!("`{name}{end}"))), "{name}");
     }
+}
+
+#[test]
+fn pools_of_replication_connections_are_told_apart() {
+    let (proxy, port) = proxy(Postgres::shared(), "", "");
+    let enter = |kind: &[(&str, &str)]| {
+        let asked = [&[("user", "postgres"), ("database", "postgres")], kind].concat();
+        Raw::login_as(proxy.port(), &asked, "").unwrap_or_else(|e| panic!("{}", e.outline()))
+    };
+    let _both = [enter(&[]), enter(&[("replication", "true")])];
+    let of = [("state", "all"), ("database", "postgres"), ("replication", "physical")];
+    assert_eq!(sum(&families(port), "pgsluice_pool_clients", &of), 1.0);
 }
 
 /// The sum of a family's series that have these labels.
@@ -138,6 +156,8 @@ fn what_is_poured_is_counted_by_plan_and_spread() {
         assert_eq!(of(&format!("pgsluice_coalesce_{histogram}_count")), shown("flushes"), "{histogram}");
         assert!(of(&format!("pgsluice_coalesce_{histogram}_sum")) > 0.0, "{histogram}");
     }
+    // All that has left has landed.
+    tell(&mut Raw::login(proxy.port(), "pgsluice"), "FLUSH");
 }
 
 #[test]

@@ -339,13 +339,16 @@ fn parse_unnamed(raw: &mut Raw, sql: &str) -> Vec<Message> {
 
 /// As one that PostgreSQL itself refuses.
 #[test]
-fn a_refused_parse_takes_the_unnamed_statement_away() {
+fn a_refused_parse_or_query_takes_the_unnamed_statement_away() {
     for mode in MODES {
         let (proxy, database) = with_policy(mode, "[policy]\nstatements = \"read_only\"");
         let mut raw = Raw::login(proxy.port(), &database);
         assert!(passed(&parse_unnamed(&mut raw, "SELECT 7")));
         assert_eq!(error_in(&parse_unnamed(&mut raw, "DELETE FROM t")).sqlstate(), "42501");
         assert_eq!(error_in(&run_unnamed(&mut raw)).sqlstate(), "26000", "{mode}");
+        assert!(passed(&parse_unnamed(&mut raw, "SELECT 7")));
+        assert_eq!(raw.error("DELETE FROM t").sqlstate(), "42501");
+        assert_eq!(error_in(&run_unnamed(&mut raw)).sqlstate(), "26000", "{mode}: behind a Query");
     }
 }
 

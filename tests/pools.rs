@@ -289,7 +289,8 @@ fn clients_of_all_names_share_the_pool_of_a_login_that_the_entry_names() {
     let database = server.fresh_database("");
     let [ann, bob] = ["forced_ann", "forced_bob"].map(|name| role(server, &database, name));
     let rest = format!("[users.{ann}]\nmax_user_client_connections = 1\n[users.postgres]\npool_size = 1");
-    let proxy = Proxy::to(server, "", "user = \"postgres\"", &rest);
+    let entry = "user = \"postgres\"\nmax_db_client_connections = 7";
+    let proxy = Proxy::to(server, "", entry, &rest);
     let mut console = Raw::login(proxy.port(), "pgsluice");
     let mut one = login_as(&proxy, &ann, &database);
     let mut two = login_as(&proxy, &bob, &database);
@@ -309,6 +310,12 @@ fn clients_of_all_names_share_the_pool_of_a_login_that_the_entry_names() {
         let row = [("name", &**name), ("current_client_connections", "1"), ("current_connections", "0")];
         support::console::until(&mut console, "SHOW USERS", &row);
     }
+    until(&mut console, "SHOW USERS", &[("name", "postgres"), ("current_connections", "1")]);
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("user", "postgres"), ("cl_active", "2")]);
+    until(&mut console, "SHOW DATABASES", &[("name", &database), ("max_client_connections", "7")]);
+    one.terminate();
+    let asked = [("user", ann.as_str()), ("database", &database)];
+    assert!(poll(PATIENCE, || Raw::login_as(proxy.port(), &asked, "").ok()).is_some(), "she left her place");
 }
 
 #[test]
