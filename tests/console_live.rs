@@ -470,8 +470,10 @@ fn pause_closes_what_is_free_and_ends_as_it_was_asked_for() {
     let database = Postgres::shared().fresh_database("");
     let proxy = proxy("", "");
     let mut console = console(&proxy);
-    let mut client = Raw::login(proxy.port(), &database);
-    client.rows("SELECT 1");
+    let [mut client, mut gone] = [(); 2].map(|()| Raw::login(proxy.port(), &database));
+    gone.rows("SELECT 1");
+    gone.terminate();
+    until(&mut console, "SHOW POOLS", &[("database", &database), ("sv_idle", "1")]);
     tell(&mut console, "PAUSE");
     assert!(show(&mut console, "SHOW SERVERS").is_empty());
     let error = console.error(&format!("RESUME {database}"));

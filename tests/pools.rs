@@ -288,7 +288,8 @@ fn clients_of_all_names_share_the_pool_of_a_login_that_the_entry_names() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
     let [ann, bob] = ["forced_ann", "forced_bob"].map(|name| role(server, &database, name));
-    let rest = format!("[users.{ann}]\nmax_user_client_connections = 1\n[users.postgres]\npool_size = 1");
+    let limit = |name: &str, n: u8| format!("[users.{name}]\nmax_user_client_connections = {n}\n");
+    let rest = format!("{}{}[users.postgres]\npool_size = 1", limit(&ann, 1), limit(&bob, 2));
     let entry = "user = \"postgres\"\nmax_db_client_connections = 7";
     let proxy = Proxy::to(server, "", entry, &rest);
     let mut console = Raw::login(proxy.port(), "pgsluice");
@@ -313,9 +314,9 @@ fn clients_of_all_names_share_the_pool_of_a_login_that_the_entry_names() {
     until(&mut console, "SHOW USERS", &[("name", "postgres"), ("current_connections", "1")]);
     until(&mut console, "SHOW POOLS", &[("database", &database), ("user", "postgres"), ("cl_active", "2")]);
     until(&mut console, "SHOW DATABASES", &[("name", &database), ("max_client_connections", "7")]);
-    one.terminate();
-    let asked = [("user", ann.as_str()), ("database", &database)];
-    assert!(poll(PATIENCE, || Raw::login_as(proxy.port(), &asked, "").ok()).is_some(), "she left her place");
+    login_as(&proxy, &bob, &database).terminate();
+    let asked = [("user", bob.as_str()), ("database", &database)];
+    assert!(poll(PATIENCE, || Raw::login_as(proxy.port(), &asked, "").ok()).is_some(), "one of two has left");
 }
 
 #[test]
