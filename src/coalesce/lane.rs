@@ -168,6 +168,11 @@ impl Leg {
         Self::of(&self.plan, self.form, Arc::clone(&self.statement), self.each)
     }
 
+    /// The same for legs of the same text.
+    pub(super) fn likeness(&self, hasher: &ahash::RandomState) -> u64 {
+        hasher.hash_one((self.form, &self.statement.query, &self.statement.types))
+    }
+
     /// Of the same text.
     fn is_like(&self, other: &Self) -> bool {
         self.form == other.form

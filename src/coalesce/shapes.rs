@@ -6,6 +6,7 @@
 
 mod ask;
 mod closed;
+mod filed;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -31,6 +32,7 @@ use crate::wire::copy::CopyFormat;
 pub(super) use ask::GUARD;
 use ask::{Answer, Asker, Question, Refusal};
 pub use closed::Closed;
+use filed::Filed;
 
 /// Shapes remembered in all; beyond it the oldest goes that did not come by since it was last looked at.
 const SHAPES_MAX: usize = 10_000;
@@ -59,9 +61,6 @@ pub const TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// Most COPYs of one flush.
 pub const LEGS_MAX: usize = 32;
-
-/// Lanes of several tables, above which those that are idle go. Each sequence of tables has its own; programs have few.
-const CONVOYS_MAX: usize = 256;
 
 /// A refusal is asked about again after this long: the table may have changed.
 const REFUSAL_KEPT: Duration = Duration::from_secs(60);
@@ -572,7 +571,7 @@ impl Shapes {
 pub struct Lanes {
     shapes: Mutex<Shapes>,
     hasher: ahash::RandomState,
-    lanes: Mutex<Vec<Arc<Lane>>>,
+    lanes: Mutex<Filed>,
     /// RELOADs.
     generation: AtomicU64,
     /// What is counted and remembered.
@@ -811,17 +810,15 @@ impl Lanes {
         leg: Leg,
         mode: CoalesceMode,
     ) -> Arc<Lane> {
-        let mut lanes = lock(&self.lanes);
-        let same = lanes.iter().find(|l| l.serves(pool, vars, &leg, mode));
-        if let Some(lane) = same {
+        let like = leg.likeness(&self.hasher);
+        let mut filed = lock(&self.lanes);
+        if let Some(lane) = filed.alike(like).iter().find(|l| l.serves(pool, vars, &leg, mode)) {
             lane.add_shape(shape);
             return Arc::clone(lane);
         }
         let lane = Lane::new(self, pool, vars, Vec::new(), Box::new([leg]), mode);
         lane.add_shape(shape);
-        // A lane whose table changed is of no use to anybody.
-        lanes.retain(|l| !l.is_replaced_by(&lane));
-        lanes.push(Arc::clone(&lane));
+        filed.put(like, &lane);
         lane
     }
 
@@ -830,16 +827,7 @@ impl Lanes {
         if let [lane] = parts {
             return Some(Arc::clone(lane));
         }
-        let mut lanes = lock(&self.lanes);
-        if let Some(lane) = lanes.iter().find(|lane| lane.is_of(parts)) {
-            return Some(Arc::clone(lane));
-        }
-        if lanes.iter().filter(|lane| lane.legs.len() > 1).count() >= CONVOYS_MAX {
-            lanes.retain(|lane| lane.legs.len() == 1 || lane.is_busy());
-        }
-        let lane = Lane::together(self, parts)?;
-        lanes.push(Arc::clone(&lane));
-        Some(lane)
+        lock(&self.lanes).convoy(parts, || Lane::together(self, parts))
     }
 
     /// Takes bytes from what may wait in all lanes and sessions together. False: there are not so many.
@@ -883,7 +871,7 @@ impl Lanes {
 
     /// All lanes, for the console.
     pub fn lanes(&self) -> Vec<Arc<Lane>> {
-        lock(&self.lanes).clone()
+        lock(&self.lanes).all()
     }
 
     /// All shapes, for the console.

@@ -1,0 +1,75 @@
+//! All lanes, filed so that a new text looks at those alone that could be its own: there may be ten thousand.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::coalesce::lane::Lane;
+
+/// Lanes of several tables, above which those that are idle go. Each sequence of tables has its own; programs have few.
+const CONVOYS_MAX: usize = 256;
+
+/// All lanes of the process.
+#[derive(Debug, Default)]
+pub(super) struct Filed {
+    /// Those of one table, by their leg's [likeness](super::super::lane::Leg::likeness).
+    of_one: HashMap<u64, Vec<Arc<Lane>>>,
+    /// How many that are.
+    count_of_one: usize,
+    /// Those of several.
+    convoys: Vec<Arc<Lane>>,
+}
+
+impl Filed {
+    /// Those whose leg may be like this.
+    pub(super) fn alike(&self, like: u64) -> &[Arc<Lane>] {
+        self.of_one.get(&like).map_or(&[], Vec::as_slice)
+    }
+
+    /// One more of one table. A lane whose table changed is of no use to anybody.
+    pub(super) fn put(&mut self, like: u64, lane: &Arc<Lane>) {
+        let alike = self.of_one.entry(like).or_default();
+        let before = alike.len();
+        for lanes in [&mut *alike, &mut self.convoys] {
+            lanes.retain(|other| !other.is_replaced_by(lane));
+        }
+        alike.push(Arc::clone(lane));
+        self.count_of_one = self.count_of_one - before + alike.len();
+    }
+
+    /// That of these together; made where there is none, if it can be.
+    pub(super) fn convoy(
+        &mut self,
+        parts: &[Arc<Lane>],
+        make: impl FnOnce() -> Option<Arc<Lane>>,
+    ) -> Option<Arc<Lane>> {
+        if let Some(lane) = self.convoys.iter().find(|lane| lane.is_of(parts)) {
+            return Some(Arc::clone(lane));
+        }
+        if self.convoys.len() >= CONVOYS_MAX {
+            self.convoys.retain(|lane| lane.is_busy());
+        }
+        let lane = make()?;
+        self.convoys.push(Arc::clone(&lane));
+        Some(lane)
+    }
+
+    /// The others go.
+    pub(super) fn retain(&mut self, stays: impl Fn(&Lane) -> bool) {
+        self.of_one.retain(|_, lanes| {
+            lanes.retain(|lane| stays(lane));
+            !lanes.is_empty()
+        });
+        self.count_of_one = self.of_one.values().map(Vec::len).sum();
+        self.convoys.retain(|lane| stays(lane));
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.count_of_one + self.convoys.len()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Arc<Lane>> {
+        self.of_one.values().flatten().chain(&self.convoys).cloned().collect()
+    }
+}
