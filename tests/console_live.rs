@@ -741,10 +741,14 @@ fn each_login_ends_with_the_notice_of_login_notify_message() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
     let proxy = proxy("login_notify_message = \"maintenance at six\"", "");
-    for mode in ["transaction", "session"] {
+    let greeted = || {
         let mut client = Raw::connect(proxy.port());
-        client.startup(196_608, &[("user", "postgres"), ("database", &database)]);
-        let mut answer = client.read_until_ready();
+        client.startup(3 << 16, &[("user", "postgres"), ("database", &database)]);
+        let answer = client.read_until_ready();
+        (client, answer)
+    };
+    for mode in ["transaction", "session"] {
+        let (mut client, mut answer) = greeted();
         let ready = answer.pop().expect("ReadyForQuery");
         let notice = answer.pop().expect("the notice");
         assert_eq!((notice.tag, ready.tag), (backend::NOTICE_RESPONSE, backend::READY_FOR_QUERY), "{mode}");
@@ -755,9 +759,7 @@ fn each_login_ends_with_the_notice_of_login_notify_message() {
     }
     let mut console = console(&proxy);
     tell(&mut console, "SET login_notify_message = ''");
-    let mut quiet = Raw::connect(proxy.port());
-    quiet.startup(196_608, &[("user", "postgres"), ("database", &database)]);
-    assert!(quiet.read_until_ready().iter().all(|message| message.tag != backend::NOTICE_RESPONSE));
+    assert!(greeted().1.iter().all(|message| message.tag != backend::NOTICE_RESPONSE));
 }
 
 /// Who waits gets none of the connections that are to be closed: what the server says to a new one is told at once.

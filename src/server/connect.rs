@@ -651,7 +651,7 @@ struct Talk {
     seen: usize,
 }
 
-pub(super) fn lost(error: &io::Error) -> ConnectError {
+fn lost(error: &io::Error) -> ConnectError {
     ConnectError::Lost(super::why_ended(error))
 }
 
@@ -951,5 +951,17 @@ fn ready(body: &[u8]) -> Result<()> {
     match backend::ready_for_query(body)? {
         TransactionStatus::Idle => Ok(()),
         _ => Err(ConnectError::Protocol("the first ReadyForQuery is not idle".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_without_a_farewell_is_told_as_any_other() {
+        let end = || io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed: https://docs.rs/rustls");
+        assert_eq!(crate::server::why_ended(&end()), "unexpected end of file");
+        assert_eq!(lost(&end()).to_string(), "cannot connect to the server: unexpected end of file");
     }
 }

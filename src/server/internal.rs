@@ -700,17 +700,7 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
-    use crate::server::connect::lost;
-
-    #[test]
-    fn an_end_without_a_farewell_is_told_as_any_other() {
-        let end = || io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed: https://docs.rs/rustls");
-        assert_eq!(why_ended(&end()), "unexpected end of file");
-        assert_eq!(lost(&end()).to_string(), "cannot connect to the server: unexpected end of file");
-    }
 
     #[test]
     fn what_the_server_does_not_speak_of_is_asked_about_no_more() {

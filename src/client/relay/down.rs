@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::Pass;
 use crate::client::state::{
-    DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, UNEXPECTED_IN_COPY, Withheld,
-    server_flaw,
+    DUPLICATE_STATEMENT, Fault, MOVES_NAMES, Refusal, Reporting, State, Withheld, server_flaw,
+    unexpected_in_copy,
 };
 use crate::error::Error;
 use crate::limits::{ERROR_HEAD_BYTES, SMALL_MESSAGE_BYTES_MAX};
@@ -119,7 +119,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             state.put_answer(answer, head.tag, frame, rest, walk);
         }
         if head.tag == b::COPY_IN_RESPONSE && pipeline.is_ended_by_fake() {
-            return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
+            return Err(unexpected_in_copy());
         }
         *streaming = rest;
         state.part.dropping_down = !matches!(answer, Answer::Forward | Answer::Keep);

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::copy::NOT_DATA;
 use super::prepared::STAND_IN;
-use super::{Expected, Fault, Reporting, State, UNEXPECTED_IN_COPY};
-use crate::error::Error;
+use super::{Expected, Fault, Reporting, State, unexpected_in_copy};
 use crate::proto::pipeline::{Answer, Pipeline};
 use crate::proto::prepared::{Moved, NO_ROWS, SERVER_NAME_PREFIX, ServerNames, Statement, Statements};
 use crate::server::ServerShared;
@@ -195,7 +194,7 @@ impl State {
         self.refusals.drain(first..end);
         let fields = b::ErrorFields::new(body);
         if fields.sqlstate() == b::QUERY_CANCELED && memchr::memmem::find(body, NOT_DATA).is_some() {
-            return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
+            return Err(unexpected_in_copy());
         }
         if fields.ends_connection() {
             self.server_left = Some(fields.outline());

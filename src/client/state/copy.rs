@@ -1,7 +1,6 @@
 //! COPY FROM STDIN among other messages: what waits for its end, and the messages of ours behind it.
 
-use super::{Fault, State, Taken, UNEXPECTED_IN_COPY};
-use crate::error::Error;
+use super::{Fault, State, Taken, unexpected_in_copy};
 use crate::proto::pipeline::{Action, Fence, Kind, Pipeline};
 use crate::server::ServerConn;
 use crate::wire::frontend as f;
@@ -16,7 +15,7 @@ const FENCE: &[u8] = b"pgsluice_fence";
 /// connection ends, as directly.
 pub(super) fn not_in_copy(pipeline: &Pipeline) -> Result<(), Fault> {
     if pipeline.in_copy_in() {
-        return Err(Fault::Client(Error::protocol_violation(UNEXPECTED_IN_COPY)));
+        return Err(unexpected_in_copy());
     }
     Ok(())
 }

@@ -950,5 +950,7 @@ pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
 /// SQLSTATE `duplicate_prepared_statement`.
 pub(super) const DUPLICATE_STATEMENT: &[u8] = b"42P05";
 
-/// What PostgreSQL closes the connection for.
-pub(super) const UNEXPECTED_IN_COPY: &str = "unexpected message during COPY from stdin";
+/// A message that ends a COPY FROM STDIN while it reads: PostgreSQL closes the connection for that.
+pub(super) fn unexpected_in_copy() -> Fault {
+    Fault::Client(Error::protocol_violation("unexpected message during COPY from stdin"))
+}
