@@ -449,15 +449,10 @@ fn pool_of(
         let target = pool_target(settings, tls, database, key, credential.clone());
         (pool_settings(settings, database, key), target)
     });
-    let have = pool.target.load();
     // A secret that the entry names comes with it.
-    let proves = database.user.is_none() && !matches!(credential, Credential::None);
-    if proves && !have.credential.proves_the_same(&credential) {
-        let mut better = (**have).clone();
-        better.credential = credential;
-        pool.target.store(Arc::new(better));
+    if database.user.is_none() && !matches!(credential, Credential::None) {
+        pool.log_in_with(&credential);
     }
-    drop(have);
     pool
 }
 

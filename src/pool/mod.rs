@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 use self::hosts::Hosts;
 use self::queue::{Failed, Queue, Underway};
 
+use crate::auth::Credential;
 use crate::mutex::lock;
 use crate::proto::prepared::ClientNames;
 use crate::proto::vars::VarSet;
@@ -847,6 +848,14 @@ impl Pool {
     pub fn known_welcome(&self, vars: &Arc<VarSet>) -> Option<Arc<Reported>> {
         let known = lock(&self.welcome);
         known.iter().find(|(k, _)| Arc::ptr_eq(k, vars)).map(|(_, r)| Arc::clone(r))
+    }
+
+    /// A client has proved who it is with this: servers are told it from here on. Of what a reload changes at the same moment (the
+    /// server's address, say) nothing is undone.
+    pub fn log_in_with(&self, credential: &Credential) {
+        if !self.target.load().credential.proves_the_same(credential) {
+            self.target.rcu(|now| Target { credential: credential.clone(), ..Target::clone(now) });
+        }
     }
 
     /// A reload.

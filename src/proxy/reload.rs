@@ -17,22 +17,12 @@ use crate::files;
 use crate::mutex::lock;
 use crate::net::{Acceptor, Connector};
 use crate::pool::{self, Pool};
-use crate::server::connect::Target;
-use crate::settings::{AllowList, FileState, General, PoolMode, Settings};
+use crate::settings::{AllowList, Database, FileState, General, PoolMode, Settings};
 use crate::telemetry;
 use crate::telemetry::audit::Sink;
 use crate::telemetry::events;
 
 type AllowLists = BTreeMap<PathBuf, Arc<AllowList>>;
-
-/// What one pool gets.
-struct Change {
-    pool: Arc<Pool>,
-    settings: pool::Settings,
-    target: Target,
-    /// Its connections go somewhere else, as somebody else, or begin in another way.
-    moved: bool,
-}
 
 /// What `auth_file` was when it was looked at.
 #[derive(Debug, Clone, Copy, Default)]
@@ -162,16 +152,13 @@ impl Proxy {
         let before = self.cx.settings.swap(Arc::clone(&settings));
         self.lookups.forget();
         // Behind that: a pool that is made later is made of the new ones.
-        let (changes, removed) = self.changes(&before, &settings, &server_tls);
-        for Change { pool, settings, target, moved } in changes {
-            pool.govern(settings);
-            pool.target.store(Arc::new(target));
-            if moved {
-                pool.reconnect("what it logs in with was changed");
+        for pool in self.cx.pools.all() {
+            match settings.database(&pool.key.database) {
+                Some(database) => follow(&pool, database, (&before, &settings), &server_tls),
+                // New clients are told that it does not exist; those that are here end their transactions.
+                None => pool.give_up(),
             }
         }
-        // New clients of a removed database are told that it does not exist; those that are here end their transactions.
-        removed.iter().for_each(Pool::give_up);
         self.cx.generation.fetch_add(1, Ordering::AcqRel);
         let pools = self.cx.pools.all();
         self.cx.lanes.forget_all(|pool| pools.iter().any(|known| std::ptr::eq(&**known, pool)));
@@ -179,38 +166,29 @@ impl Proxy {
             client.signal(Signal::Reload);
         }
     }
+}
 
-    /// What each pool gets, and the pools whose database is no more.
-    fn changes(
-        &self,
-        before: &Settings,
-        settings: &Settings,
-        tls: &Connector,
-    ) -> (Vec<Change>, Vec<Arc<Pool>>) {
-        let (mut changes, mut removed) = (Vec::new(), Vec::new());
-        for pool in self.cx.pools.all() {
-            let Some(database) = settings.database(&pool.key.database) else {
-                removed.push(pool);
-                continue;
-            };
-            let old = pool.target.load_full();
-            // The secret of a login that the entry named is no client's.
-            let named = before.database(&pool.key.database).is_some_and(|entry| entry.user.is_some());
-            let proved = if named { &Credential::None } else { &old.credential };
-            let credential = credential_now(settings, &pool.key.user, proved);
-            let target = login::pool_target(settings, tls.clone(), database, &pool.key, credential);
-            let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
-                != (&target.hosts, target.port, target.attrs, &target.dbname, &target.user, &target.startup)
-                || before.general.server_tls != settings.general.server_tls
-                || old.tls.read_others(tls);
-            let settings = login::pool_settings(settings, database, &pool.key);
-            let had = pool.settings.load_full();
-            let alone = |settings: &pool::Settings| settings.mode == PoolMode::Session;
-            let moved =
-                moved || settings.connect_query != had.connect_query || alone(&settings) != alone(&had);
-            changes.push(Change { pool, settings, target, moved });
-        }
-        (changes, removed)
+/// What one pool gets. Its connections are replaced if they go somewhere else, as somebody else, or begin in another way.
+fn follow(pool: &Arc<Pool>, database: &Database, (before, now): (&Settings, &Settings), tls: &Connector) {
+    let (settings, had) = (login::pool_settings(now, database, &pool.key), pool.settings.load_full());
+    let alone = |settings: &pool::Settings| settings.mode == PoolMode::Session;
+    let begins_anew = settings.connect_query != had.connect_query || alone(&settings) != alone(&had);
+    pool.govern(settings);
+    // The secret of a login that the entry named is no client's.
+    let named = before.database(&pool.key.database).is_some_and(|entry| entry.user.is_some());
+    // By what is there when it is replaced: a client may have proved another secret just now.
+    let old = pool.target.rcu(|old| {
+        let proved = if named { &Credential::None } else { &old.credential };
+        let credential = credential_now(now, &pool.key.user, proved);
+        login::pool_target(now, tls.clone(), database, &pool.key, credential)
+    });
+    let new = pool.target.load();
+    let moved = (&old.hosts, old.port, old.attrs, &old.dbname, &old.user, &old.startup)
+        != (&new.hosts, new.port, new.attrs, &new.dbname, &new.user, &new.startup)
+        || before.general.server_tls != now.general.server_tls
+        || old.tls.read_others(tls);
+    if moved || begins_anew {
+        pool.reconnect("what it logs in with was changed");
     }
 }
 
@@ -250,8 +228,11 @@ fn keep_what_needs_a_restart(running: &General, new: &mut General) {
 mod tests {
     use super::*;
     use std::net::SocketAddr;
+    use std::sync::atomic::AtomicBool;
 
-    use crate::settings::LogFormat;
+    use crate::pool::{PoolKey, Pools};
+    use crate::server::connect::Target;
+    use crate::settings::{LogFormat, Tls};
 
     #[test]
     fn every_key_that_needs_a_restart_is_kept() {
@@ -277,5 +258,34 @@ mod tests {
         assert_eq!(differ, restart.map(|key| key.name).collect::<Vec<_>>(), "all of them differ here");
         keep_what_needs_a_restart(&running.general, &mut new.general);
         assert!(config::needs_restart(&running, &new).is_empty());
+    }
+
+    /// A login that stored all of what it had read would bring the server's old address back, until the next reload.
+    #[test]
+    fn what_a_client_proves_undoes_nothing_that_a_reload_changes_meanwhile() {
+        const RELOADS: u16 = 20_000;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pgsluice.toml");
+        let text = "[general]\nauth_type = \"trust\"\n[databases.app]\nhost = \"127.0.0.1\"\n";
+        std::fs::write(&file, text).unwrap();
+        let settings = config::read(&file).unwrap().settings;
+        let (key, tls) = (PoolKey::new("app".into(), "ann".into()), Connector::new(&Tls::default()).unwrap());
+        let entry = &settings.databases["app"];
+        let pool = Pools::default().get(&key, || login::pool_of_entry(&settings, &tls, entry, &key));
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let secrets = (0_u64..).take_while(|_| !ended.load(Ordering::Relaxed));
+                secrets.for_each(|n| pool.log_in_with(&Credential::plain(n.to_string())));
+            });
+            let brought_back = (1..=RELOADS).find(|port| {
+                pool.target.rcu(|now| Target { port: *port, ..Target::clone(now) });
+                std::thread::yield_now();
+                pool.target.load().port != *port
+            });
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(brought_back, None);
+        });
+        assert!(matches!(pool.target.load().credential, Credential::Plain(_)));
     }
 }
