@@ -39,7 +39,7 @@ macro_rules! kinds {
             /// All of them, in the order of their declaration.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The kind's name, as in `docs/errors.md`, logs and counters.
+            /// The kind's name, as in `docs/errors.md`.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }

@@ -4,6 +4,7 @@
 //! what may not be left lying about in any file. Each breach is printed as `file:line: rule`; nothing
 //! here is a matter of taste that `rustfmt` or `clippy` could hold instead.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -266,6 +267,34 @@ fn names_tests_that_exist(page: &str) -> usize {
     }
     breaches.none();
     named
+}
+
+/// What the console refuses is no [`Kind`](pgsluice::error::Kind): its SQLSTATEs have a table of their own.
+#[test]
+fn every_refusal_of_the_console_stands_in_the_docs() {
+    let page = read("docs/errors.md");
+    let (_, table) = page.split_once("\n## The console's\n").expect("its section");
+    let cells = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+    let documented: BTreeSet<&str> =
+        cells.flat_map(|(codes, _)| codes.split(", ")).filter(|code| code.len() == 5).collect();
+    let mut breaches = Breaches::default();
+    let mut said = BTreeSet::new();
+    for Source { path, text, .. } in sources("src/admin").into_iter().chain(sources("src/proxy")) {
+        let product = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
+        for (i, line) in product.lines().enumerate() {
+            for code in line.split("Refusal::new(\"").skip(1).filter_map(|rest| rest.get(..5)) {
+                if !documented.contains(code) {
+                    breaches.add(&path, i + 1, &format!("{code} is not in docs/errors.md"));
+                }
+                said.insert(code.to_owned());
+            }
+        }
+    }
+    for code in documented.iter().filter(|code| !said.contains(**code)) {
+        breaches.add("docs/errors.md", 1, &format!("the console never says {code}"));
+    }
+    assert!(said.len() > 10, "{said:?}");
+    breaches.none();
 }
 
 /// A link in a page leads to a file that is there, and to a heading of it.

@@ -38,7 +38,7 @@ pub const COMMAND_BYTES_MAX: usize = 8 << 10;
 /// Most prepared statements of one console client; most portals.
 pub const STATEMENTS_MAX: usize = 64;
 
-/// Why the console refuses; goes to the client as an ErrorResponse of severity ERROR.
+/// Why the console refuses; goes to the client as an ErrorResponse of severity ERROR. `docs/errors.md` has a row for each SQLSTATE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Five characters.
