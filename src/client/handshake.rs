@@ -570,7 +570,10 @@ impl Unauthenticated {
         Box::pin(async move { self.line.tell(error).await })
     }
 
-    /// `auth_type`, or that of the HBA rule for this self.
+    /// `auth_type`, or that of the HBA rule for this client.
+    ///
+    /// # Errors
+    /// No rule lets it in.
     pub fn method(&self, settings: &Settings) -> Result<AuthType, Error> {
         self.rule(settings).map(|rule| rule.method)
     }
