@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The databases that are the console.
+pub const CONSOLES: [&str; 2] = ["pgsluice", "pgbouncer"];
+
 /// Everything one process runs with.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {

@@ -11,11 +11,8 @@ use crate::files;
 use crate::limits::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
 use crate::net::{Acceptor, Connector, TlsError};
 use crate::settings::{
-    AllowListMode, AuthType, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
+    AllowListMode, AuthType, CONSOLES, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
 };
-
-/// Names that belong to the console.
-const CONSOLE_NAMES: [&str; 2] = ["pgsluice", "pgbouncer"];
 
 /// Reports everything that does not fit together.
 pub(super) fn check(draft: &mut Draft) {
@@ -387,7 +384,7 @@ fn databases(draft: &mut Draft) {
 fn check_auth_dbname(draft: &mut Draft, key: &str, name: Option<&str>) {
     let Some(name) = name else { return };
     let served = draft.databases.iter().any(|database| database.name == name || database.name == "*");
-    if !served || CONSOLE_NAMES.contains(&name) {
+    if !served || CONSOLES.contains(&name) {
         let name = shorten(name);
         draft.object(key, format!("no entry of [databases] is \"{name}\"; add one, or name another"));
     }
@@ -411,7 +408,7 @@ fn operators(draft: &mut Draft) {
 
 fn check_database(draft: &mut Draft, database: &Database) {
     let path = join("databases", &database.name);
-    if CONSOLE_NAMES.contains(&database.name.as_str()) {
+    if CONSOLES.contains(&database.name.as_str()) {
         draft.object(&path, "this name is the console's; choose another and set dbname to the server's");
     }
     if database.name.is_empty() {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{CONSOLES, Proxy};
+use super::Proxy;
 use crate::admin::Refusal;
 use crate::admin::parse::{Action, Shutdown};
 use crate::cancel::Signal;
 use crate::config::SetError;
 use crate::mutex::lock;
 use crate::pool::Pool;
+use crate::settings::CONSOLES;
 
 /// Problems of a configuration that a refusal repeats; the log has them all.
 const PROBLEMS_SHOWN: usize = 10;

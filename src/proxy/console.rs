@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::Proxy;
 use super::stop::Awaited;
-use super::{CONSOLES, Proxy};
 use crate::admin::parse::{Action, Role, Shutdown};
 use crate::admin::session::{Session, Step};
 use crate::admin::{PARAMETERS, Refusal};
@@ -21,7 +21,7 @@ use crate::limits::{LAST_WORDS, READ_BUFFER_BYTES, SMALL_MESSAGE_BYTES_MAX};
 use crate::net::Stream;
 use crate::net::conn::Conn;
 use crate::pool::PoolKey;
-use crate::settings::General;
+use crate::settings::{CONSOLES, General};
 use crate::telemetry::events::{self, Who};
 use crate::wire::startup::Startup;
 use crate::wire::{TransactionStatus, backend, frame};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{CONSOLES, Proxy, is_console};
+use super::{Proxy, is_console};
 use crate::auth::{Credential, Found};
 use crate::client::handshake::Unauthenticated;
 use crate::client::login;
@@ -22,7 +22,7 @@ use crate::pool::{self, Busy, Checkout, CheckoutError, Pool, PoolKey, Pools};
 use crate::proto::prepared::Statement;
 use crate::server::connect::Target;
 use crate::server::internal::{Reply, Rows};
-use crate::settings::{AuthType, PoolMode, Settings};
+use crate::settings::{AuthType, CONSOLES, PoolMode, Settings};
 use crate::telemetry::events;
 use crate::wire::backend::ErrorFields;
 use crate::wire::startup::Startup;

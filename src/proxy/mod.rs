@@ -51,7 +51,7 @@ use crate::learn::Learner;
 use crate::mutex::lock;
 use crate::net::{Acceptor, Connector, Peer, Stream};
 use crate::pool::{Checkout, PoolKey, Pools};
-use crate::settings::{Database, General, Settings, is_within};
+use crate::settings::{CONSOLES, Database, General, Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
 use crate::wire::CancelKey;
@@ -62,9 +62,6 @@ use logins::{Logins, Place, Tag};
 use lookup::Lookups;
 use stop::{Awaited, Running, Signals, Stopping};
 use workers::{Counted, DOOR, Worker, raise_file_limit, runtime, start_workers, warn_of_few_files};
-
-/// The databases that are the console.
-pub const CONSOLES: [&str; 2] = ["pgsluice", "pgbouncer"];
 
 /// A running proxy, shared by all its tasks.
 #[derive(Debug)]

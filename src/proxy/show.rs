@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::Proxy;
 use super::averages::ByDatabase;
-use super::{CONSOLES, Proxy};
 use crate::admin::rows::*;
 use crate::admin::session::Engine;
 use crate::cancel::{ClientShared, ClientState, Way};
@@ -19,7 +19,7 @@ use crate::mutex::lock;
 use crate::pool::{Pool, Stats};
 use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
-use crate::settings::{CoalesceMode, Database, LoadBalanceHosts, Peer, Settings};
+use crate::settings::{CONSOLES, CoalesceMode, Database, LoadBalanceHosts, Peer, Settings};
 use crate::telemetry::audit::Progress;
 
 /// The pool_mode that PgBouncer shows for its console.
