@@ -12,6 +12,12 @@ use std::time::Duration;
 /// The databases that are the console.
 pub const CONSOLES: [&str; 2] = ["pgsluice", "pgbouncer"];
 
+/// Whether `server_reset_query` takes away all that a client may leave on a server connection.
+pub fn discards_all(server_reset_query: &str) -> bool {
+    let statement = server_reset_query.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
+    statement.split_whitespace().map(str::to_ascii_uppercase).eq(["DISCARD", "ALL"])
+}
+
 /// Everything one process runs with.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {

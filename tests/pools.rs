@@ -1,5 +1,6 @@
 //! Pools: who gets a connection when, the limits, the timeouts, reload and drain.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -883,9 +884,14 @@ fn the_reset_query_runs_between_clients_in_session_mode() {
     let general = "pool_mode = \"session\"\ndefault_pool_size = 1\n\
                    server_reset_query = \"INSERT INTO resets VALUES (1); DISCARD PLANS\"";
     let proxy = Proxy::to(server, general, "", "");
+    let mut processes = HashSet::new();
     for n in 0..3 {
         let mut raw = Raw::login(proxy.port(), &database);
         assert_eq!(raw.value("SELECT count(*) FROM resets"), Some(n.to_string()));
+        assert!(
+            processes.insert(raw.value("SELECT pg_backend_pid()")),
+            "it leaves what DISCARD ALL would not"
+        );
         raw.terminate();
         server.wait_until(&database, &format!("SELECT count(*) = {} FROM resets", n + 1));
     }

@@ -32,7 +32,7 @@ use crate::pool::{self, Checkout, CountedIn, Pool, PoolKey, within};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{SESSION_AUTHORIZATION, Whose, moment};
 use crate::server::internal::Probe;
-use crate::settings::SessionState;
+use crate::settings::{SessionState, discards_all};
 use crate::sql::effects::{Effects, effects};
 use crate::telemetry::events;
 use crate::wire::frame::{self, header};
@@ -991,8 +991,7 @@ async fn clean(server: &mut Checkout, query: String) -> Result<(), String> {
         }
         Err(lost) => return Err(failed(&lost.why)),
     }
-    let all = query.to_ascii_uppercase().contains("DISCARD ALL");
-    if !all {
+    if !discards_all(&query) {
         server.shared.close_when_free("server_reset_query leaves what DISCARD ALL would take away");
     }
     server.names.clear();

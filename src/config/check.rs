@@ -12,6 +12,7 @@ use crate::limits::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
 use crate::net::{Acceptor, Connector, TlsError};
 use crate::settings::{
     AllowListMode, AuthType, CONSOLES, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
+    discards_all,
 };
 
 /// Reports everything that does not fit together.
@@ -19,6 +20,7 @@ pub(super) fn check(draft: &mut Draft) {
     listening(draft);
     hosts_file(draft);
     pools(draft);
+    reset_query(draft);
     auth(draft);
     hba(draft);
     client_tls(draft);
@@ -155,6 +157,21 @@ fn pool_sizes(draft: &mut Draft, key: &str, min: usize, size: usize, size_key: &
     if size > 0 && min > size {
         let message = format!("{min} is more than {size_key} ({size}); lower {key} or raise {size_key}");
         draft.object_ours(key, message);
+    }
+}
+
+/// A query that leaves something costs a login for each client, which nobody expects who has read that it resets a connection.
+fn reset_query(draft: &mut Draft) {
+    let general = &draft.settings.general;
+    let users = draft.settings.users.values().map(|user| user.pool_mode);
+    let mut modes = draft.databases.iter().map(|d| d.pool_mode).chain(users).chain([Some(general.pool_mode)]);
+    let is_run = general.server_reset_query_always || modes.any(|mode| mode == Some(PoolMode::Session));
+    let query = &general.server_reset_query;
+    if is_run && !query.is_empty() && !discards_all(query) {
+        let at = draft.place("server_reset_query");
+        let message = "is not \"DISCARD ALL\", so that each server connection is closed behind it: \
+                       something of a client might be left; write \"DISCARD ALL\", so that they are used again";
+        draft.notice(&at, "server_reset_query", message);
     }
 }
 

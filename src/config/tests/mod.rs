@@ -594,6 +594,25 @@ fn every_cipher_of_rustls_has_a_name() {
 }
 
 #[test]
+fn a_reset_query_that_costs_each_client_a_login_is_said() {
+    let session = "pool_mode = \"session\"\n";
+    let says = |general: &str, database: &str, query: &str| {
+        let query = format!("server_reset_query = \"{query}\"\n");
+        let text = format!("{BASE}{general}{query}{DATABASE}{database}");
+        let notices = loaded("a.toml", &text).notices;
+        notices.iter().any(|notice| notice.key == "server_reset_query" && notice.line.is_some())
+    };
+    for query in ["RESET ALL; DEALLOCATE ALL", "SELECT 'DISCARD ALL'", "DISCARD ALL; SELECT 1"] {
+        assert!(says(session, "", query) && says("", session, query), "{query}");
+        assert!(says("server_reset_query_always = true\n", "", query), "{query}");
+        assert!(!says("", "", query), "it is not run: {query}");
+    }
+    for query in ["", "DISCARD ALL", " discard  all; "] {
+        assert!(!says(session, session, query), "{query}");
+    }
+}
+
+#[test]
 fn tls_needs_its_files() {
     let text = format!("{BASE}client_tls_sslmode = \"verify-full\"\n{DATABASE}");
     let problems = refused("a.toml", &text, &[]);
