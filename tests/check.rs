@@ -83,17 +83,33 @@ fn a_pidfile_of_a_process_that_runs_is_not_taken_over() {
 fn a_start_that_fails_leaves_no_socket_behind() {
     let (dir, taken) = (tempfile::tempdir().expect("a directory"), TcpListener::bind("127.0.0.1:0").unwrap());
     let (file, port) = (dir.path().join("pgsluice.toml"), support::child::free_port());
-    let general = format!(
-        "listen_addr = []\nunix_socket_dir = {:?}\nhttp_addr = \"{}\"",
-        dir.path(),
-        taken.local_addr().unwrap()
-    );
+    let http_addr = format!("http_addr = \"{}\"", taken.local_addr().unwrap());
+    for why in [&*http_addr, "pidfile = \"/proc/pgsluice.pid\""] {
+        let general = format!("listen_addr = []\nunix_socket_dir = {:?}\n{why}", dir.path());
+        let config = Proxy::config(Postgres::shared(), &general, "", "");
+        std::fs::write(&file, config.replace("@PORT@", &port.to_string())).expect("a file");
+        let output = pgsluice(&["serve", "-c"], &file);
+        let key = why.split(' ').next().expect("a key");
+        assert!(text(&output.stderr).contains(key), "{output:?}");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(!dir.path().join(format!(".s.PGSQL.{port}")).exists());
+    }
+}
+
+/// On a port that is shared its clients would be lost with it.
+#[test]
+fn a_start_that_fails_for_http_addr_has_not_listened_for_clients() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let taken = || TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (clients, http) = (taken(), taken());
+    let port = |listener: &TcpListener| listener.local_addr().expect("bound").port();
+    let general = format!("http_addr = \"127.0.0.1:{}\"", port(&http));
     let config = Proxy::config(Postgres::shared(), &general, "", "");
-    std::fs::write(&file, config.replace("@PORT@", &port.to_string())).expect("a file");
+    let file = dir.path().join("pgsluice.toml");
+    std::fs::write(&file, config.replace("@PORT@", &port(&clients).to_string())).expect("a file");
     let output = pgsluice(&["serve", "-c"], &file);
-    assert!(text(&output.stderr).contains("http_addr"), "{output:?}");
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(!dir.path().join(format!(".s.PGSQL.{port}")).exists());
+    // Both are another's: what is said is what was tried first.
+    assert!(text(&output.stderr).contains("(http_addr)"), "{output:?}");
 }
 
 #[test]

@@ -59,14 +59,16 @@ impl Answer {
     }
 }
 
-/// Opens `http_addr`.
-pub(super) async fn listen(proxy: &Arc<Proxy>, addr: SocketAddr) -> Result<(), ServeError> {
-    let listener = TcpListener::bind(addr)
-        .await
-        .map_err(|e| ServeError(format!("cannot listen on {addr} (http_addr): {e}")))?;
+/// Opens `http_addr`, on which nobody is answered yet.
+pub(super) async fn open(addr: SocketAddr) -> Result<TcpListener, ServeError> {
+    let opened = TcpListener::bind(addr).await;
+    opened.map_err(|e| ServeError(format!("cannot listen on {addr} (http_addr): {e}")))
+}
+
+/// Answers, until the process ends, who comes there.
+pub(super) fn serve(proxy: &Arc<Proxy>, addr: SocketAddr, listener: TcpListener) {
     events::listening(&format!("http://{addr}"));
     tokio::spawn(Arc::clone(proxy).accept_http(listener));
-    Ok(())
 }
 
 impl Proxy {

@@ -168,12 +168,17 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         averages: Averages::default(),
         past: Mutex::default(),
     });
+    // First: to a port that is shared (`so_reuseport`) clients come at once, and lose their connection where the start fails.
+    let http = match general.http_addr {
+        Some(addr) => Some((addr, http::open(addr).await?)),
+        None => None,
+    };
     let listeners = {
         let _its_reactor = proxy.workers[DOOR].handle.enter();
         listen::Listeners::open(&general, handed)?
     };
-    if let Some(addr) = general.http_addr {
-        http::listen(&proxy, addr).await?;
+    if let Some((addr, listener)) = http {
+        http::serve(&proxy, addr, listener);
     }
     let janitor = Arc::clone(&proxy);
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
