@@ -701,7 +701,7 @@ impl Judge<'_> {
         let credential = match account.exchange(method) {
             None => {
                 if let Some(system) = proven_name(client, method).await? {
-                    self.admit_as(&user, method, map, &system)?;
+                    admit_as(&user, method, map, &system)?;
                 }
                 self.admit(&user, &account)?;
                 account.credential()
@@ -712,25 +712,6 @@ impl Judge<'_> {
             Some(Exchange::Scram) => self.scram(client, &account, &mut out).await?,
         };
         Ok((method, credential, out))
-    }
-
-    /// `cert` and `peer`: who was proven to be `system` may be the user.
-    fn admit_as(
-        &self,
-        user: &str,
-        method: AuthType,
-        map: Option<&[Mapping]>,
-        system: &str,
-    ) -> Result<(), Error> {
-        if !system.is_empty() && hba::may_be(map, system, user) {
-            return Ok(());
-        }
-        let (how, whose) = match method {
-            AuthType::Peer => ("peer", "operating-system user"),
-            _ => ("certificate", "certificate's common name"),
-        };
-        let what = format!("{how} authentication failed for user \"{user}\"");
-        Err(Error::new(Kind::InvalidAuthorization, what).with_log(format!("the {whose} is {system:?}")))
     }
 
     /// Methods without a password: with an auth_file the user must be in it, or be found by `auth_query`.
@@ -800,6 +781,19 @@ async fn proven_name(client: &Unauthenticated, method: AuthType) -> Result<Optio
         }
         _ => Ok(None),
     }
+}
+
+/// `cert` and `peer`: who was proven to be `system` may be the user.
+fn admit_as(user: &str, method: AuthType, map: Option<&[Mapping]>, system: &str) -> Result<(), Error> {
+    if !system.is_empty() && hba::may_be(map, system, user) {
+        return Ok(());
+    }
+    let (how, whose) = match method {
+        AuthType::Peer => ("peer", "operating-system user"),
+        _ => ("certificate", "certificate's common name"),
+    };
+    let what = format!("{how} authentication failed for user \"{user}\"");
+    Err(Error::new(Kind::InvalidAuthorization, what).with_log(format!("the {whose} is {system:?}")))
 }
 
 /// What does not fit (a certificate, a version) is the operator's to know; TLS itself has told the client.

@@ -93,6 +93,33 @@ impl Reply {
         kept
     }
 
+    /// Keeps what an answer to us says; `raw`: it is a client's, and kept. `statement`: what it is about, by its id, or 0.
+    fn keep(&mut self, tag: u8, body: &[u8], raw: bool, statement: u32) -> Result<(), String> {
+        if statement != 0 && matches!(tag, b::PARAMETER_DESCRIPTION | b::ROW_DESCRIPTION | b::NO_DATA) {
+            self.described.push(Described { statement, tag, body: body.to_vec() });
+        }
+        match tag {
+            b::ERROR_RESPONSE => {
+                self.error.get_or_insert_with(|| body.to_vec());
+            }
+            _ if raw => {}
+            b::ROW_DESCRIPTION => self.row_description = Some(body.to_vec()),
+            b::DATA_ROW => {
+                let row = b::data_row(body).map_err(|e| e.to_string())?;
+                self.rows.push(row.into_iter().map(|v| v.map(<[u8]>::to_vec)).collect());
+            }
+            b::COMMAND_COMPLETE => self.tags.push(body.strip_suffix(b"\0").unwrap_or(body).to_vec()),
+            b::PARAMETER_DESCRIPTION => {
+                let oids = body.get(2..).map(|oids| oids.chunks_exact(4));
+                self.param_types =
+                    oids.map(|oids| oids.map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]])).collect());
+                self.param_description = Some(body.to_vec());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn bytes_max(&self) -> usize {
         if self.raw_left > 0 || !self.raw.is_empty() { RAW_BYTES_MAX } else { ANSWER_BYTES_MAX }
     }
@@ -346,40 +373,8 @@ impl ServerConn {
                     reply.notices.push(notice);
                 }
                 tag => {
-                    let statement = self.pipeline.front_statement();
-                    if statement != 0
-                        && matches!(tag, b::PARAMETER_DESCRIPTION | b::ROW_DESCRIPTION | b::NO_DATA)
-                    {
-                        reply.described.push(Described { statement, tag, body: body.to_vec() });
-                    }
-                    if tag == b::ERROR_RESPONSE {
-                        reply.error.get_or_insert_with(|| body.to_vec());
-                    } else if raw {
-                        // The client's.
-                    } else if tag == b::ROW_DESCRIPTION {
-                        reply.row_description = Some(body.to_vec());
-                    } else if tag == b::DATA_ROW {
-                        let row = b::data_row(body).map_err(|e| e.to_string())?;
-                        reply.rows.push(row.into_iter().map(|v| v.map(<[u8]>::to_vec)).collect());
-                    } else if tag == b::COMMAND_COMPLETE {
-                        reply.tags.push(body.strip_suffix(b"\0").unwrap_or(body).to_vec());
-                    } else if tag == b::PARAMETER_DESCRIPTION {
-                        reply.param_types = body.get(2..).map(|types| {
-                            types
-                                .chunks_exact(4)
-                                .map(|c| u32::from_be_bytes([c[0], c[1], c[2], c[3]]))
-                                .collect()
-                        });
-                        reply.param_description = Some(body.to_vec());
-                    }
-                    let (_, settled) = self.pipeline.recv(tag).map_err(|violation| violation.to_string())?;
-                    match settled {
-                        Settled::No => {}
-                        Settled::Done => self.own_names.settle(),
-                        Settled::Struck(count) | Settled::Failed(count) => {
-                            self.own_names.strike(count, &mut self.names);
-                        }
-                    }
+                    reply.keep(tag, body, raw, self.pipeline.front_statement())?;
+                    self.settle(tag)?;
                 }
             }
             self.conn.consume(head.total());
@@ -387,6 +382,18 @@ impl ServerConn {
                 return Ok(true);
             }
         }
+    }
+
+    /// An answer has come that was owed.
+    fn settle(&mut self, tag: u8) -> Result<(), String> {
+        match self.pipeline.recv(tag).map_err(|violation| violation.to_string())?.1 {
+            Settled::No => {}
+            Settled::Done => self.own_names.settle(),
+            Settled::Struck(count) | Settled::Failed(count) => {
+                self.own_names.strike(count, &mut self.names);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until cancel requests on their way have arrived, and takes up with round trips what they leave behind.
