@@ -201,6 +201,27 @@ fn every_dependency_says_what_for() {
     breaches.none();
 }
 
+/// What tests alone need is not shipped: it stands under `[dev-dependencies]`.
+#[test]
+fn every_dependency_is_the_products() {
+    let manifest = read("Cargo.toml");
+    let (_, entries) = manifest.split_once("\n[dependencies]\n").expect("the product's dependencies");
+    let entries = entries.split("\n[").next().unwrap_or_default();
+    let product: Vec<String> = sources("src").iter().map(Source::product).collect();
+    let mut breaches = Breaches::default();
+    for name in
+        entries.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').next())
+    {
+        // One is called otherwise in the code.
+        let path = if name == "md-5" { "md5::".to_owned() } else { format!("{}::", name.replace('-', "_")) };
+        let is_used = product.iter().any(|code| code.lines().any(|line| find_word(line, &path).is_some()));
+        if !name.is_empty() && !is_used {
+            breaches.add("Cargo.toml", 1, &format!("nothing but tests needs `{name}`"));
+        }
+    }
+    breaches.none();
+}
+
 /// A file of tests that no program has would never be run, and neither would a program that the manifest does not name.
 #[test]
 fn every_file_of_tests_is_in_one_program() {

@@ -57,17 +57,12 @@ const BUILD_SCRIPTS: &[&str] = &[
 /// Packages that are there in more than one incompatible version, because their users have not met yet.
 const DOUBLES: &[&str] = &[
     "block-buffer",
-    "cpufeatures",
     "crypto-common",
     "digest",
     "getrandom",
-    "hmac",
     "itertools",
     "linux-raw-sys",
-    "rand",
-    "rand_core",
     "rustix",
-    "sha2",
     "shlex",
     "syn",
     "thiserror",
