@@ -28,7 +28,7 @@ use crate::limits::{CLOSED_HALF_WAIT, HELD_BYTES_MAX, READ_BUFFER_BYTES, SETTING
 use crate::net::busy::BusyWait;
 use crate::net::conn::Conn;
 use crate::policy::{self, Verdict};
-use crate::pool::{self, Checkout, CountedIn, Pool, PoolKey, within};
+use crate::pool::{self, Checkout, CountedIn, PinnedBy, Pool, PoolKey, within};
 use crate::proto::prepared::Statement;
 use crate::proto::vars::{SESSION_AUTHORIZATION, Whose, moment};
 use crate::server::internal::Probe;
@@ -732,9 +732,16 @@ impl Session {
     fn count_pinned(&self, found: &Probe) {
         let Ties { for_good, hidden, .. } = self.state.ties;
         let Probe { listen, advisory_lock, temp, hold_cursor, prepare, .. } = *found;
-        let kinds = [listen, advisory_lock, temp, hold_cursor, prepare, for_good, hidden];
-        for (count, found) in self.pool.stats.pinned.iter().zip(kinds) {
-            count.fetch_add(u64::from(found), Ordering::Relaxed);
+        for (by, found) in [
+            (PinnedBy::Listen, listen),
+            (PinnedBy::AdvisoryLock, advisory_lock),
+            (PinnedBy::Temporary, temp),
+            (PinnedBy::HoldCursor, hold_cursor),
+            (PinnedBy::Prepare, prepare),
+            (PinnedBy::BackendState, for_good),
+            (PinnedBy::HiddenSetting, hidden),
+        ] {
+            self.pool.stats.pinned(by).fetch_add(u64::from(found), Ordering::Relaxed);
         }
     }
 

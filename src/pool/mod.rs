@@ -199,11 +199,62 @@ pub struct Stats {
     pub server_parse_count: AtomicU64,
     /// Bind messages from clients.
     pub bind_count: AtomicU64,
-    /// Times a connection was kept with its client, by reason (listen, advisory lock, temporary object, cursor, prepare, what lasts
-    /// as long as the server's process, a setting that it does not show).
-    pub pinned: [AtomicU64; 7],
+    /// Times a connection was kept with its client, by [`PinnedBy`].
+    pinned: [AtomicU64; PinnedBy::ALL.len()],
     /// Logins of clients.
     pub login_count: AtomicU64,
+}
+
+impl Stats {
+    /// Times that a connection was kept with its client for this.
+    pub fn pinned(&self, by: PinnedBy) -> &AtomicU64 {
+        &self.pinned[by as usize]
+    }
+}
+
+/// What keeps a client on its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PinnedBy {
+    /// LISTEN.
+    Listen,
+    /// Session advisory locks.
+    AdvisoryLock,
+    /// Temporary objects.
+    Temporary,
+    /// Cursors WITH HOLD.
+    HoldCursor,
+    /// SQL's PREPARE.
+    Prepare,
+    /// What lasts as long as the server's process.
+    BackendState,
+    /// A setting that the server does not show.
+    HiddenSetting,
+}
+
+impl PinnedBy {
+    /// In the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Listen,
+        Self::AdvisoryLock,
+        Self::Temporary,
+        Self::HoldCursor,
+        Self::Prepare,
+        Self::BackendState,
+        Self::HiddenSetting,
+    ];
+
+    /// As the metrics show it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::AdvisoryLock => "advisory_lock",
+            Self::Temporary => "temporary",
+            Self::HoldCursor => "hold_cursor",
+            Self::Prepare => "prepare",
+            Self::BackendState => "backend_state",
+            Self::HiddenSetting => "hidden_setting",
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::show::resident_bytes;
 use crate::coalesce::batch::Form;
 use crate::coalesce::evidence::{Fallback, LaneStats};
 use crate::limits::METRICS_TABLES_MAX;
-use crate::pool::{Counts, Pool, PoolKey, Stats};
+use crate::pool::{Counts, PinnedBy, Pool, PoolKey, Stats};
 use crate::telemetry::exposition::Exposition;
 use crate::telemetry::histogram::Histogram;
 use crate::wire::copy::CopyFormat;
@@ -34,10 +34,6 @@ const POOL_COUNTERS: &[PoolCounter] = &[
     ("pgsluice_binds_total", "Bind messages from clients.", |s| &s.bind_count),
     ("pgsluice_client_logins_total", "Logins of clients.", |s| &s.login_count),
 ];
-
-/// What keeps a client on its connection, in the order of `Stats::pinned`.
-const PINNED: [&str; 7] =
-    ["listen", "advisory_lock", "temporary", "hold_cursor", "prepare", "backend_state", "hidden_setting"];
 
 /// Name, help, and which counter of a table.
 type LaneCounter = (&'static str, &'static str, fn(&LaneStats) -> &AtomicU64);
@@ -254,8 +250,8 @@ fn put_pools(page: &mut Exposition, pools: &[&Pool]) {
     }
     page.counter("pgsluice_pinned_total", "Times that session state kept a client on its server connection.");
     for pool in pools {
-        for (reason, count) in PINNED.iter().zip(&pool.stats.pinned) {
-            page.add(&labels(pool, ("reason", reason)), load(count));
+        for by in PinnedBy::ALL {
+            page.add(&labels(pool, ("reason", by.as_str())), load(pool.stats.pinned(by)));
         }
     }
 }
