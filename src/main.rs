@@ -47,7 +47,7 @@ struct Check {
     #[arg(long)]
     policy: bool,
     /// Say what becomes of this text, and by which rule
-    #[arg(long = "try", value_name = "SQL", requires_all = ["user", "database"])]
+    #[arg(long = "try", value_name = "SQL", requires_all = ["user", "database"], allow_hyphen_values = true)]
     text: Option<String>,
     /// Who would send it
     #[arg(long, value_name = "NAME", requires = "text")]

@@ -312,8 +312,16 @@ pub async fn live(settings: &Settings, sender: &Sender, text: &str) -> Result<St
             let _ = writeln!(out, "live: the server refuses the text as one Parse: {error}");
         }
     }
+    let takes_values = parsed.param_types.is_some_and(|types| !types.is_empty());
     match verbs::statements(text.as_bytes()).as_deref() {
         _ if refused.is_some() => {}
+        Ok([]) => out.push_str("live: not run, because there is no statement in it.\n"),
+        Ok([_]) if takes_values => {
+            out.push_str("live: not run, because nobody has said values for its parameters.\n")
+        }
+        Ok([Found { kind: Kind::Copy, .. }]) => {
+            out.push_str("live: not run, because there is nobody whose rows a COPY could take or give.\n")
+        }
         Ok([found]) if may_be_run(found) => {
             let reply = asked(server.prepared(&statement, &[], 1).await)?;
             let outcome = match &reply.error {
@@ -337,7 +345,7 @@ pub async fn live(settings: &Settings, sender: &Sender, text: &str) -> Result<St
 /// A ROLLBACK behind it takes back what it did (but sequences go on, as they always do).
 fn may_be_run(found: &Found) -> bool {
     matches!(found.class, Class::Session | Class::Read | Class::Write | Class::Definition)
-        && !matches!(found.kind, Kind::Copy | Kind::TwoPhase | Kind::Begin | Kind::Call)
+        && !matches!(found.kind, Kind::TwoPhase | Kind::Begin | Kind::Call)
 }
 
 async fn log_in(settings: &Settings, sender: &Sender) -> Result<ServerConn, String> {

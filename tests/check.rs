@@ -348,7 +348,10 @@ fn a_text_is_tried_on_the_server_and_taken_back() {
             "cannot insert multiple commands into a prepared statement (42601)",
         ),
         ("COMMIT", "not run, because a transaction could not take it back"),
-        ("COPY t FROM STDIN", "not run, because"),
+        ("COPY t FROM STDIN", "not run, because there is nobody whose rows"),
+        ("COPY (SELECT 1) TO STDOUT", "not run, because there is nobody whose rows"),
+        ("INSERT INTO t VALUES ($1)", "not run, because nobody has said values for its parameters"),
+        ("-- nothing", "not run, because there is no statement in it"),
         (
             "SELECT * FROM nowhere",
             "the server refuses the text as one Parse: relation \"nowhere\" does not exist (42P01)",
