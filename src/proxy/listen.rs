@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use listenfd::ListenFd;
+use nix::libc::EAFNOSUPPORT;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::logins::Place;
@@ -90,12 +91,16 @@ impl Listeners {
             opened.take_over(handed)?;
             return Ok(opened);
         }
-        for addr in &general.listen_addr {
-            for addr in resolve(addr, general.listen_port)? {
-                let listener = bind(addr, general).map_err(|e| {
+        let heir = if general.so_reuseport { Heir::Peers } else { Heir::Nobody };
+        for name in &general.listen_addr {
+            for addr in resolve(name, general.listen_port)? {
+                let bound = match name.as_str() {
+                    "*" => on_all(addr, |addr| bind(addr, true, general)),
+                    _ => bind(addr, false, general),
+                };
+                let listener = bound.map_err(|e| {
                     ServeError(format!("cannot listen on {addr} (listen_addr, listen_port): {e}"))
                 })?;
-                let heir = if general.so_reuseport { Heir::Peers } else { Heir::Nobody };
                 opened.add_tcp(listener.local_addr().unwrap_or(addr), listener, heir);
             }
         }
@@ -170,12 +175,20 @@ fn resolve(addr: &str, port: u16) -> Result<Vec<SocketAddr>, ServeError> {
         .map_err(|e| ServeError(format!("listen_addr \"{addr}\" can't be resolved: {e}")))
 }
 
-fn bind(addr: SocketAddr, general: &General) -> std::io::Result<TcpListener> {
+/// `*` is both families, or IPv4 alone where the system has no IPv6 (`ipv6.disable=1`).
+fn on_all<T>(both: SocketAddr, bind: impl Fn(SocketAddr) -> std::io::Result<T>) -> std::io::Result<T> {
+    match bind(both) {
+        Err(e) if e.raw_os_error() == Some(EAFNOSUPPORT) => bind(SocketAddr::from(([0; 4], both.port()))),
+        bound => bound,
+    }
+}
+
+/// `both`: an IPv6 address takes IPv4, too. Without it each is itself, as for PostgreSQL, so that `0.0.0.0` stands beside `::`.
+fn bind(addr: SocketAddr, both: bool, general: &General) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     if addr.is_ipv6() {
-        // `*` is both families; an address is itself.
-        socket.set_only_v6(!addr.ip().is_unspecified())?;
+        socket.set_only_v6(!both)?;
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(general.so_reuseport)?;
@@ -291,6 +304,39 @@ impl Proxy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_addresses_are_those_that_the_system_has() {
+        let both = resolve("*", 6432).unwrap();
+        let [both] = both[..] else { panic!("{both:?}") };
+        assert_eq!(on_all(both, Ok).unwrap(), both);
+        let without = |lacks: i32| {
+            move |addr: SocketAddr| match addr {
+                SocketAddr::V6(_) => Err(std::io::Error::from_raw_os_error(lacks)),
+                SocketAddr::V4(_) => Ok(addr.to_string()),
+            }
+        };
+        assert_eq!(on_all(both, without(EAFNOSUPPORT)).unwrap(), "0.0.0.0:6432");
+        on_all(both, without(nix::libc::EADDRINUSE)).expect_err("it is another's");
+    }
+
+    /// Where there is no IPv6 nothing is to be seen of it.
+    #[test]
+    fn an_address_is_itself_and_a_star_is_both_families() {
+        let Ok(free) = std::net::TcpListener::bind("[::]:0") else { return };
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _its_reactor = runtime.enter();
+        let open = |addrs: &[&str]| {
+            let listen_addr = addrs.iter().map(|addr| (*addr).to_owned()).collect();
+            let general = General { listen_addr, listen_port: port, ..General::default() };
+            Listeners::open(&general, ListenFd::empty()).map(|opened| opened.all.len())
+        };
+        assert_eq!(open(&["0.0.0.0", "::"]).map_err(|e| e.to_string()), Ok(2));
+        assert_eq!(open(&["::", "0.0.0.0"]).map_err(|e| e.to_string()), Ok(2));
+        assert!(open(&["*", "0.0.0.0"]).is_err());
+    }
 
     #[test]
     fn only_a_socket_that_nobody_listens_on_makes_way() {
