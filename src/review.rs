@@ -285,6 +285,8 @@ fn explain(out: &mut String, rejection: &Rejection) {
 /// Asks the configured server how many statements it counts in `text`, and, where it is one that a transaction can take
 /// back, runs it in a transaction that is rolled back. Only what would pass as Parse is asked about.
 ///
+/// Cancel safety: the server connection is closed, and the transaction rolled back with it.
+///
 /// # Errors
 /// The server cannot be asked; why.
 pub async fn live(settings: &Settings, sender: &Sender, text: &str) -> Result<String, String> {

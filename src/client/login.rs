@@ -85,6 +85,8 @@ impl NotAdmitted {
     }
 
     /// Tells the client why, and logs it.
+    ///
+    /// Cancel safety: the client may or may not hear it.
     pub async fn tell(mut self, cx: &Context, peer: &str) {
         match &*self.why {
             Why::Refused(error) => {

@@ -90,6 +90,8 @@ impl Replicating {
     }
 
     /// Runs until one of both leaves or the client is closed. Its server connection is closed with it.
+    ///
+    /// Cancel safety: none; run as a task to its end, or the client stays in the registry.
     pub async fn run(mut self) {
         self.me.wakes_this_task().await;
         self.me.link(&self.server.shared);

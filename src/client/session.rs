@@ -129,6 +129,8 @@ enum Woken {
 
 impl Session {
     /// Runs until the client leaves or is closed. `server` is given in session mode.
+    ///
+    /// Cancel safety: none; run as a task to its end, or the client stays in the registry.
     pub async fn run(mut self: Box<Self>, server: Option<Checkout>) {
         self.me.wakes_this_task().await;
         let ended = match server {

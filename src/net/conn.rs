@@ -265,6 +265,8 @@ impl Conn {
 
     /// Writes what waits, and says that nothing more comes: over TLS its peer would take silence for a cut.
     ///
+    /// Cancel safety: as [`Conn::poll_flush`].
+    ///
     /// # Errors
     /// The socket's.
     pub async fn say_goodbye(&mut self) -> io::Result<()> {

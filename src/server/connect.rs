@@ -506,6 +506,8 @@ async fn resolve(host: &str, port: u16, hosts_file: Option<&Path>) -> Result<Vec
 
 /// Those of `used` that are not among the addresses of their host's name any more. A name that can't be looked up,
 /// or is an address itself, says nothing.
+///
+/// Cancel safety: nothing is held; call it again.
 pub async fn gone(target: &Target, used: &[Address]) -> Vec<Address> {
     let mut gone = Vec::new();
     for host in target.hosts.iter().filter(|host| host.parse::<IpAddr>().is_err()) {
