@@ -83,6 +83,14 @@ enum End {
     Signalled,
 }
 
+/// However its task ends, nobody may wait for who is gone.
+impl Drop for Replicating {
+    fn drop(&mut self) {
+        self.me.unlink();
+        self.cx.clients.leave(&self.me);
+    }
+}
+
 impl Replicating {
     /// As others see it.
     pub fn me(&self) -> &ClientShared {
@@ -91,7 +99,7 @@ impl Replicating {
 
     /// Runs until one of both leaves or the client is closed. Its server connection is closed with it.
     ///
-    /// Cancel safety: none; run as a task to its end, or the client stays in the registry.
+    /// Cancel safety: none; run as a task to its end, or its end is told to nobody.
     pub async fn run(mut self) {
         self.me.wakes_this_task().await;
         self.me.link(&self.server.shared);
@@ -111,7 +119,6 @@ impl Replicating {
         let why = told.as_ref().map_or("connection closed".to_owned(), Error::to_string);
         self.server.shared.note_end(format!("client {}: {why}", self.me.id));
         self.cx.log_end(&self.me, told.is_some(), &why);
-        self.cx.clients.leave(&self.me);
     }
 
     /// Carries bytes until something ends that.

@@ -127,10 +127,18 @@ enum Woken {
     Signalled,
 }
 
+/// However its task ends, nobody may wait for who is gone: a drain, `WAIT_FOR_CLIENTS`, the limits of clients.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.me.unlink();
+        self.cx.clients.leave(&self.me);
+    }
+}
+
 impl Session {
     /// Runs until the client leaves or is closed. `server` is given in session mode.
     ///
-    /// Cancel safety: none; run as a task to its end, or the client stays in the registry.
+    /// Cancel safety: none; run as a task to its end, or what it was amid stays undone and is told to nobody.
     pub async fn run(mut self: Box<Self>, server: Option<Checkout>) {
         self.me.wakes_this_task().await;
         let ended = match server {
@@ -139,7 +147,6 @@ impl Session {
         };
         self.me.unlink();
         Box::pin(self.tell(ended.err().unwrap_or(Fault::ClientGone))).await;
-        self.cx.clients.leave(&self.me);
     }
 
     /// Session mode: one server from login to the end.
