@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend};
-use support::lies::{LIES, Liar};
+use support::lies::{Frames, LIES, Liar};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
 const CLIENTS: usize = 6;
@@ -114,4 +114,61 @@ fn everybody_is_answered(coalesce: &str) {
         }
     });
     assert!(proxy.alive());
+}
+
+/// Sends INSERTs of a number of its own that return it, until `stop`: no other is ever told.
+fn own_until(stop: &AtomicBool, port: u16, db: &str, own: usize) {
+    let own = own.to_string();
+    let step = Step::extended("INSERT INTO t (a, b) VALUES ($1, 'row') RETURNING a", &[Some(&own)]);
+    let mut client = Raw::login(port, db);
+    while !stop.load(Ordering::Acquire) {
+        let sent = client.try_send(&step.bytes).is_ok();
+        loop {
+            match sent.then(|| client.try_read()).flatten() {
+                Some(message) if message.tag == b::READY_FOR_QUERY => break,
+                Some(message) if message.tag == b::DATA_ROW => assert_eq!(message.row(), [Some(own.clone())]),
+                Some(_) => {}
+                None => break client = Raw::login(port, db),
+            }
+        }
+    }
+}
+
+/// Puts another end in the place of the first statement's.
+fn end_first(frames: &mut Frames, tag: u8) {
+    let first = frames.iter_mut().find(|frame| frame.0 == b::COMMAND_COMPLETE);
+    *first.expect("a tag") = (tag, Vec::new());
+}
+
+/// A statement whose end is none, so that the next client's rows stand behind its own.
+#[test]
+fn a_batch_that_does_not_end_as_it_should_is_told_to_nobody() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let liar = Liar::start(pg.port());
+    let proxy = Proxy::to(pg, "server_login_retry = 1", &format!("port = {}", liar.port()), "");
+    let stop = AtomicBool::new(false);
+    let tell = |lie| {
+        let told = liar.told();
+        liar.arm(lie);
+        assert!(poll(PATIENCE, || (liar.told() > told).then_some(())).is_some(), "was never told");
+    };
+    std::thread::scope(|scope| {
+        let (stop, port, db) = (&stop, proxy.port(), &db);
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|own| scope.spawn(move || own_until(stop, port, db, own))).collect();
+        let lied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..3 {
+                tell(|f| end_first(f, b::PORTAL_SUSPENDED));
+                tell(|f| end_first(f, b::EMPTY_QUERY_RESPONSE));
+            }
+        }));
+        stop.store(true, Ordering::Release);
+        for client in clients {
+            client.join().expect("another's row");
+        }
+        if let Err(panic) = lied {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }

@@ -349,6 +349,10 @@ impl ServerConn {
                 return Ok(false);
             };
             reply.bytes += head.total();
+            // What comes next would be told to whose rows go before it.
+            if reply.raw_left > 0 && matches!(head.tag, b::PORTAL_SUSPENDED | b::EMPTY_QUERY_RESPONSE) {
+                return Err("a statement of a batch ends without a tag".into());
+            }
             let raw = reply.keep_raw(head.tag, &buf[..head.total()]);
             match head.tag {
                 b::READY_FOR_QUERY => {
