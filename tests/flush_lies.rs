@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend};
+use support::console::until;
 use support::lies::{Frames, LIES, Liar};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
@@ -140,7 +141,8 @@ fn end_first(frames: &mut Frames, tag: u8) {
     *first.expect("a tag") = (tag, Vec::new());
 }
 
-/// A statement whose end is none, so that the next client's rows stand behind its own.
+/// A statement whose end is none, so that the next client's rows stand behind its own; and an answer to all of them behind which
+/// the transaction is not over: the server is asked how it ended.
 #[test]
 fn a_batch_that_does_not_end_as_it_should_is_told_to_nobody() {
     let pg = Postgres::shared();
@@ -162,6 +164,9 @@ fn a_batch_that_does_not_end_as_it_should_is_told_to_nobody() {
                 tell(|f| end_first(f, b::PORTAL_SUSPENDED));
                 tell(|f| end_first(f, b::EMPTY_QUERY_RESPONSE));
             }
+            tell(|f| f.last_mut().expect("ready").1 = b"T".to_vec());
+            let settled = [("outcome", "settled_committed")];
+            until(&mut Raw::login(port, "pgsluice"), "SHOW COALESCE_FLUSHES", &settled);
         }));
         stop.store(true, Ordering::Release);
         for client in clients {

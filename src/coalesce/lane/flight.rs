@@ -26,6 +26,7 @@ use crate::pool::Checkout;
 use crate::proto::prepared::{OwnStatement, Statement};
 use crate::proto::vars::Whose;
 use crate::server::internal::{Notice, Reply};
+use crate::wire::TransactionStatus;
 use crate::wire::backend::{self, ErrorFields};
 
 /// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
@@ -436,8 +437,10 @@ impl Flight {
                 lane.answer(&mut place, &self.tickets[..batch.units()], &mut reply, tags).await;
             drop(pipelines);
             self.note(&place, &mut reply, seen);
+            // Of a transaction that goes on nobody knows how it ends.
+            let is_over = place.server.pipeline.status() == TransactionStatus::Idle;
             let Aboard { mut server, sent: Sent { guard, .. }, prepares, behind, .. } = place;
-            if finished.is_err() {
+            if finished.is_err() || !is_over {
                 let is_out = server.conn.is_flushed();
                 // One behind it was let in when all of it was out.
                 let was_out = is_out || follower.is_some();
