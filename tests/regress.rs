@@ -52,6 +52,7 @@ const KNOWN: &[Known] = &[
     known("temp", "", "", "a server process that served others has its temporary schema already"),
     known("constraints", "", "transaction", "currval() is known within a transaction only, and a default reads it"),
     known("create_index", "", "transaction", "while a table is looked at for the first time VACUUM marks no page all-visible"),
+    known("random", "", "transaction", "from 17 on: what setseed() sets belongs to the server connection"),
     known("sequence", "", "transaction", "currval() and lastval() are known within a transaction only"),
     known("triggers", "", "transaction", "ttdummy() keeps in the server process that it is switched off"),
     known("psql", "allow", "transaction", "from 18 on: pg_prepared_statements shows the pool's statements, too"),
