@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend};
-use support::console::until;
+use support::console::{find, until};
 use support::lies::{Frames, LIES, Liar};
 use support::{PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
@@ -176,4 +176,29 @@ fn a_batch_that_does_not_end_as_it_should_is_told_to_nobody() {
             std::panic::resume_unwind(panic);
         }
     });
+}
+
+/// An error, and behind it the answer to a batch that was stored: the rows do not go again.
+#[test]
+fn an_error_that_the_server_itself_contradicts_is_not_believed() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let liar = Liar::start(pg.port());
+    let proxy = Proxy::to(pg, "server_login_retry = 1", &format!("port = {}", liar.port()), "");
+    let stop = AtomicBool::new(false);
+    let lost = std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| insert_until(&stop, proxy.port(), &db));
+        }
+        liar.arm(|f| f.insert(0, (b::ERROR_RESPONSE, b"SERROR\0C55P03\0Ma lie\0\0".to_vec())));
+        let told = poll(PATIENCE, || (liar.told() > 0).then_some(()));
+        let mut console = Raw::login(proxy.port(), "pgsluice");
+        let ended = |console: &mut Raw, how| find(console, "SHOW COALESCE_FLUSHES", &[("outcome", how)]);
+        let lost = told.and_then(|()| {
+            poll(PATIENCE, || ended(&mut console, "unknown").or_else(|| ended(&mut console, "lost")))
+        });
+        stop.store(true, Ordering::Release);
+        lost.map(|flush| flush["outcome"].clone())
+    });
+    assert_eq!(lost.as_deref(), Some("unknown"));
 }

@@ -78,6 +78,8 @@ pub struct Reply {
     pub raw: Vec<u8>,
     /// Bytes of all that came.
     pub bytes: usize,
+    /// Something came that cannot come there: nothing that was said before is believed.
+    pub contradicted: bool,
 }
 
 impl Reply {
@@ -324,7 +326,7 @@ impl ServerConn {
 
     fn poll_ready_for_query(&mut self, cx: &mut Context<'_>, reply: &mut Reply) -> Poll<Result<(), String>> {
         loop {
-            let ended = self.take_answers(reply)?;
+            let ended = self.take_answers(reply).inspect_err(|_| reply.contradicted = true)?;
             if reply.bytes > reply.bytes_max() {
                 return Poll::Ready(Err("answer is too large".into()));
             }

@@ -157,7 +157,7 @@ impl Follower {
     /// ends the connection; otherwise it may have, and there is no transaction id to ask for.
     pub(super) fn lost(self, is_out: bool, reply: &Reply) {
         let ended = reply.error.as_deref().is_some_and(|error| ErrorFields::new(error).ends_connection());
-        if is_out && !ended {
+        if is_out && (!ended || reply.contradicted) {
             self.next.flight.never_heard_of(&self.next.batch);
         } else {
             self.next.fly();

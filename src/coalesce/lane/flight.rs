@@ -541,7 +541,8 @@ impl Flight {
         seen: &mut Seen,
     ) -> Landed {
         let guard_answered = reply.tags.len() >= self.lane.tags_before_commit(batch, guard);
-        if !was_out || (reply.error.is_some() && !guard_answered) {
+        let failed = reply.error.is_some() && !guard_answered && !reply.contradicted;
+        if !was_out || failed {
             seen.outcome = FlushOutcome::Lost;
             return Landed::NotStored;
         }
