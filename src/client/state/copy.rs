@@ -22,12 +22,19 @@ pub(super) fn not_in_copy(pipeline: &Pipeline) -> Result<(), Fault> {
 
 impl State {
     /// Whether a message behind a COPY that may have swallowed a Sync is run, if that fails, hangs on how far it had read: so it
-    /// waits for the end of that COPY. One that the client did not end itself would wait for ever, and is made to fail.
-    pub(super) fn waits_for_copy(&mut self, server: &mut ServerConn) -> bool {
-        if server.pipeline.is_in_copy_with_syncs() {
-            f::put_copy_fail(&mut server.conn.out, NOT_DATA);
-            server.pipeline.push(Kind::CopyEnd, Action::Forward, false);
-        } else if !server.pipeline.is_behind_copy() {
+    /// waits for the end of that COPY. One that the client did not end itself would wait for ever, and is made to fail. Behind a
+    /// folded one it waits, too: a server that has found a bad row skips it, where directly it is run.
+    pub(super) fn waits_for_copy(&mut self, tag: u8, server: &mut ServerConn) -> bool {
+        let ServerConn { conn, pipeline, .. } = server;
+        if pipeline.is_in_copy_with_syncs() {
+            f::put_copy_fail(&mut conn.out, NOT_DATA);
+            pipeline.push(Kind::CopyEnd, Action::Forward, false);
+        } else if self.fold.sync_owed && pipeline.in_copy_in() {
+            // Its type is all that a COPY which still reads looks at, and says as directly. One that has failed skips it.
+            f::put_empty(&mut conn.out, tag);
+            pipeline.push(Kind::CopyEnd, Action::Forward, false);
+            self.put_owed_sync(pipeline, &mut conn.out);
+        } else if !pipeline.is_behind_copy() {
             return false;
         }
         self.await_answers(server);

@@ -735,7 +735,7 @@ impl State {
         // A Sync with a body fails, if no COPY swallows it.
         let may_fail = kind_of(head.tag).is_some()
             || head.tag == f::SYNC && head.body > 0 && server.pipeline.is_behind_copy();
-        if may_fail && self.waits_for_copy(server) {
+        if may_fail && self.waits_for_copy(head.tag, server) {
             return Ok(Taken::Later);
         }
         self.counts.executed |= matches!(head.tag, f::EXECUTE | f::COPY_DONE | f::COPY_FAIL);
