@@ -58,6 +58,22 @@ fn five_hundred_silent_connections_keep_no_client_out() {
     drop((crowd, more));
 }
 
+/// Whoever fills the places of the network, or waits there for a lookup that has no answer: an operator comes by the Unix socket.
+#[test]
+fn who_has_not_logged_in_over_the_network_takes_no_place_of_the_unix_socket() {
+    let general = "max_login_conn = 1\nclient_login_timeout = 600\nunix_socket_dir = \"@DIR@\"";
+    let proxy = Proxy::to(Postgres::shared(), general, "", "");
+    let crowd = silent(&proxy, 3);
+    let dsn = format!("host={} port={} user=postgres dbname=pgsluice", proxy.dir().display(), proxy.port());
+    let lists = || {
+        let psql = client_command("psql").args(["-XAtc", "SHOW LISTS", &dsn]).output().expect("psql");
+        String::from_utf8_lossy(&psql.stdout).into_owned()
+    };
+    // Nobody had to go for it.
+    assert!(poll(PATIENCE, || lists().contains("login_clients|1").then_some(())).is_some(), "{}", lists());
+    drop(crowd);
+}
+
 #[test]
 fn half_open_tls_handshakes_keep_no_client_out() {
     let server = Postgres::shared();

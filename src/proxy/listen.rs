@@ -287,7 +287,13 @@ impl Proxy {
     /// A place among those that have not logged in, once there is one.
     async fn place(&self, peer: Peer) -> Place {
         let max = self.cx.settings.load().general.max_login_conn;
-        self.logins.enter(peer, max).await
+        let logins = if peer == Peer::Unix { &self.local_logins } else { &self.logins };
+        logins.enter(peer, max).await
+    }
+
+    /// How many have not logged in yet.
+    pub(super) fn logins_under_way(&self) -> usize {
+        self.logins.len() + self.local_logins.len()
     }
 
     /// Out of files or memory. Whoever has not logged in makes room; accepting again at once would spin.
@@ -297,6 +303,7 @@ impl Proxy {
             events::accept_failed(error, *failed);
         }
         self.logins.shed();
+        self.local_logins.shed();
         tokio::time::sleep(limits::ACCEPT_PAUSE).await;
     }
 }

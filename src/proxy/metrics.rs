@@ -106,7 +106,7 @@ impl Proxy {
             .add(&[], self.cx.pools.all_paused().into());
         page.gauge("pgsluice_clients", "Clients that are logged in.").add(&[], self.let_in() as u64);
         page.gauge("pgsluice_logins", "Connections that have not logged in yet.")
-            .add(&[], self.logins.len() as u64);
+            .add(&[], self.logins_under_way() as u64);
         if let Some(bytes) = resident_bytes() {
             page.gauge("pgsluice_resident_bytes", "Memory of the process.").add(&[], bytes as u64);
         }

@@ -81,6 +81,9 @@ pub struct Proxy {
     workers: Vec<Worker>,
     /// Connections that have not logged in.
     logins: Arc<Logins>,
+    /// The same over the Unix socket: however many the network has under way, and whatever those wait for, an operator on this
+    /// machine gets to the console.
+    local_logins: Arc<Logins>,
     /// Clients that have, but those of the console.
     let_in: AtomicUsize,
     stopping: Stopping,
@@ -162,6 +165,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         peers: ArcSwap::from_pointee(peers),
         workers,
         logins: Arc::new(Logins::new(files / 4)),
+        local_logins: Arc::new(Logins::new(files / 4)),
         let_in: AtomicUsize::new(0),
         stopping: Stopping::default(),
         reloading: Mutex::default(),

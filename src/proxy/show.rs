@@ -121,7 +121,7 @@ impl Engine for Proxy {
         let pools = self.cx.pools.all();
         let counts: Vec<_> = pools.iter().map(|pool| pool.counts()).collect();
         let (clients, consoles) = (self.cx.clients.len(), self.cx.clients.consoles().len());
-        let open = self.logins.len() + self.let_in();
+        let open = self.logins_under_way() + self.let_in();
         let row = |list, items: usize| ListRow { list, items: count(items) };
         vec![
             row("databases", Engine::databases(self).len()),

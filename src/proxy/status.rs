@@ -91,7 +91,7 @@ impl Proxy {
             ("up", Cell::Text(since(self.started.elapsed()))),
             ("state", Cell::Text(state.to_owned())),
             ("clients", number(self.let_in())),
-            ("connections not logged in", number(self.logins.len())),
+            ("connections not logged in", number(self.logins_under_way())),
             ("audit events lost", Cell::Number(audit.lost.to_string())),
         ];
         if let Some(bytes) = resident_bytes() {
