@@ -63,7 +63,7 @@ fn five_hundred_silent_connections_keep_no_client_out() {
 fn who_has_not_logged_in_over_the_network_takes_no_place_of_the_unix_socket() {
     let general = "max_login_conn = 1\nclient_login_timeout = 600\nunix_socket_dir = \"@DIR@\"";
     let proxy = Proxy::to(Postgres::shared(), general, "", "");
-    let crowd = silent(&proxy, 3);
+    let held = silent(&proxy, 1);
     let dsn = format!("host={} port={} user=postgres dbname=pgsluice", proxy.dir().display(), proxy.port());
     let lists = || {
         let psql = client_command("psql").args(["-XAtc", "SHOW LISTS", &dsn]).output().expect("psql");
@@ -71,7 +71,7 @@ fn who_has_not_logged_in_over_the_network_takes_no_place_of_the_unix_socket() {
     };
     // Nobody had to go for it.
     assert!(poll(PATIENCE, || lists().contains("login_clients|1").then_some(())).is_some(), "{}", lists());
-    drop(crowd);
+    drop(held);
 }
 
 #[test]

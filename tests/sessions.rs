@@ -964,6 +964,42 @@ fn a_client_that_closed_its_sending_half_is_answered_and_keeps_no_place_for_good
     assert_eq!(holder.value("SELECT count(*) FROM t").as_deref(), Some("2"));
 }
 
+/// A COPY that reads on fails for that, and whoever closed its sending half hears it; one that had failed already says why.
+#[test]
+fn a_client_that_closes_its_sending_half_amid_a_copy_hears_the_servers_words() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let data = |row: &[u8]| build(|o| put_copy_data(o, row));
+    let [good, bad] = [&b"1\n"[..], b"bad\n"].map(data);
+    let part = [&good[..], &good[..6]].concat();
+    for (mode, level) in MODES.into_iter().flat_map(|mode| ["allow", "single"].map(|level| (mode, level))) {
+        let general = format!("pool_mode = \"{mode}\"");
+        let proxy = Proxy::to(server, &general, "", &format!("[policy]\nsimple_query = \"{level}\""));
+        for (rows, at_once) in [(&good, false), (&good, true), (&part, false), (&bad, false)] {
+            let [direct, through] = [server.port(), proxy.port()].map(|port| {
+                let mut raw = Raw::login(port, &database);
+                let copy = build(|o| f::put_query(o, b"COPY t FROM STDIN"));
+                if at_once {
+                    raw.send(&[&copy[..], rows].concat());
+                } else {
+                    raw.send(&copy);
+                    raw.read_until(b::COPY_IN_RESPONSE);
+                    raw.send(rows);
+                }
+                raw.shutdown_write();
+                outline(&raw.read_until_closed())
+            });
+            assert!(direct.contains("08006") || direct.contains("22P02"), "{direct}");
+            // Behind data in part a folded one has no ReadyForQuery to wait for: the server's farewell may come too late.
+            let in_full = level == "allow" || *rows != part;
+            let is_told = through == direct || (!in_full && direct.starts_with(&through));
+            assert!(is_told && !through.is_empty(), "{mode} {level} {at_once} {rows:?}\n{direct}\n{through}");
+        }
+        assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 42").as_deref(), Some("42"));
+    }
+    assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
+}
+
 #[test]
 fn each_session_that_ends_is_logged_once_whatever_way_its_client_left() {
     let server = Postgres::shared();

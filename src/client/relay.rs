@@ -128,22 +128,26 @@ impl Session {
     /// Sees through what a client asked before it left, as the server itself would. It may have closed only its own
     /// half, so it is told the answers as long as it takes them.
     pub(super) async fn finish_without_client(&mut self, server: &mut ServerConn) -> Result<(), Fault> {
-        if server.pipeline.in_copy_in() {
-            return Err(Fault::ClientGone);
-        }
-        let breaks_off = self.state.part.up > 0;
-        if breaks_off {
-            // The server sees through what came whole, as it would directly, and is nobody else's then.
-            let _ = tokio::time::timeout(LAST_WORDS, server.conn.say_goodbye()).await;
-        } else if server.pipeline.is_within_unit() {
-            // Its Sync does not come any more: nothing else would make the server answer, and what the unit did goes with
-            // the connection.
-            server.conn.prepare_out();
-            f::put_empty(&mut server.conn.out, f::FLUSH);
-        }
+        let mut breaks_off = self.state.part.up > 0;
         // What was not taken; `None`: it listens.
         let mut untaken = None;
-        let finished = std::future::poll_fn(|cx| self.poll_finish(server, &mut untaken, cx)).await;
+        let finished = loop {
+            server.conn.prepare_out();
+            if server.pipeline.in_copy_in() {
+                // It fails when the server hears that nothing more comes, and says so.
+                breaks_off = true;
+                self.state.put_last_sync(server);
+            } else if !breaks_off && server.pipeline.is_within_unit() {
+                // Its Sync does not come any more: nothing else would make the server answer, and what the unit did goes with
+                // the connection.
+                f::put_empty(&mut server.conn.out, f::FLUSH);
+            }
+            let poll = |cx: &mut Context<'_>| self.poll_finish(server, breaks_off, &mut untaken, cx);
+            let finished = std::future::poll_fn(poll).await;
+            if breaks_off || finished.is_err() || server.pipeline.is_empty() {
+                break finished;
+            }
+        };
         if untaken.is_none() {
             self.state.put_withheld(&mut self.client.out);
             let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
@@ -151,9 +155,12 @@ impl Session {
         if breaks_off { Err(Fault::ClientGone) } else { finished }
     }
 
+    /// To the end of what is owed, or to where a COPY reads on. `breaks_off`: the server is told that nothing more comes. It sees
+    /// through what came whole, as it would directly, and is nobody else's then.
     fn poll_finish(
         &mut self,
         server: &mut ServerConn,
+        breaks_off: bool,
         untaken: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Fault>> {
@@ -161,7 +168,7 @@ impl Session {
             if untaken.is_none() && matches!(self.client.poll_flush(cx), Poll::Ready(Err(_))) {
                 *untaken = Some(0);
             }
-            if server.pipeline.is_empty() {
+            if server.pipeline.is_empty() || (server.pipeline.in_copy_in() && !breaks_off) {
                 return Poll::Ready(Ok(()));
             }
             if untaken.is_none() && !self.client.has_room() {
@@ -170,7 +177,9 @@ impl Session {
             if untaken.is_some_and(|bytes| bytes > UNTAKEN_BYTES_MAX) {
                 return Poll::Ready(Err(Fault::ClientGone));
             }
-            let _ = server.poll_send(cx);
+            if server.poll_send(cx).is_ready() && breaks_off {
+                let _ = server.conn.poll_goodbye(cx);
+            }
             match server.poll_read(cx) {
                 Poll::Ready(Ok(())) => {
                     self.client.prepare_out();
@@ -178,9 +187,6 @@ impl Session {
                     if let Some(bytes) = untaken {
                         *bytes += self.client.out.len();
                         self.client.out.clear();
-                    }
-                    if server.pipeline.in_copy_in() {
-                        return Poll::Ready(Err(Fault::ClientGone));
                     }
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Fault::ServerLost(error.to_string()))),

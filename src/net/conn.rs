@@ -271,7 +271,14 @@ impl Conn {
     /// The socket's.
     pub async fn say_goodbye(&mut self) -> io::Result<()> {
         self.flush().await?;
-        std::future::poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await
+        std::future::poll_fn(|cx| self.poll_goodbye(cx)).await
+    }
+
+    /// The same, of one that has written everything.
+    ///
+    /// Cancel safety: call again.
+    pub fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -87,6 +87,15 @@ impl State {
         pipeline.push_fence(fence);
     }
 
+    /// The client left amid a folded COPY. One that still reads swallows this, one that has failed has its Sync. Not behind data
+    /// that are there in part.
+    pub(in crate::client) fn put_last_sync(&self, server: &mut ServerConn) {
+        if self.fold.sync_owed && self.part.up == 0 {
+            f::put_empty(&mut server.conn.out, f::SYNC);
+            server.pipeline.push(Kind::Sync, Action::Forward, false);
+        }
+    }
+
     /// The client, in simple protocol, sends none.
     fn put_owed_sync(&mut self, pipeline: &mut Pipeline, to_server: &mut Vec<u8>) {
         self.fold.sync_owed = false;
