@@ -605,13 +605,16 @@ pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     (!name.is_empty() && !name.contains('\0')).then(|| name.to_owned())
 }
 
-/// libpq's rule: a certificate that has no alternative name is judged by its CommonName.
+/// libpq's rule: a certificate that has no alternative name of the host's kind, a name or an address, is judged by its CommonName.
 fn common_name_matches(certificate: &CertificateDer<'_>, server: &ServerName<'_>) -> bool {
     let Some(parsed) = parse(certificate) else { return false };
     let Ok(alternatives) = parsed.subject_alternative_name() else { return false };
     let named = alternatives.is_some_and(|extension| {
         let names = &extension.value.general_names;
-        names.iter().any(|name| matches!(name, GeneralName::DNSName(_) | GeneralName::IPAddress(_)))
+        names.iter().any(|name| match server {
+            ServerName::DnsName(_) => matches!(name, GeneralName::DNSName(_)),
+            _ => matches!(name, GeneralName::IPAddress(_)),
+        })
     });
     if named {
         return false;
@@ -793,24 +796,29 @@ mod tests {
     }
 
     #[test]
-    fn without_an_alternative_name_the_common_name_counts() {
+    fn without_an_alternative_name_of_the_hosts_kind_the_common_name_counts() {
         let ours = Authority::new();
-        let acceptor = |cn: &str| Acceptor::new(&ours.sign(SslMode::Require, cn, &[])).unwrap();
+        let acceptor =
+            |cn: &str, names: &[&str]| Acceptor::new(&ours.sign(SslMode::Require, cn, names)).unwrap();
         let full = connector(SslMode::VerifyFull, ours.ca());
         block_on(async {
-            for (cn, host, good) in [
-                ("db.example.com", "db.example.com", true),
-                ("DB.example.com", "db.EXAMPLE.com", true),
-                ("*.example.com", "db.example.com", true),
-                ("*.example.com", "a.db.example.com", false),
-                ("*.example.com", "example.com", false),
-                ("*.com", "example.com", false),
-                ("db.example.com", "example.com", false),
-                ("127.0.0.1", "127.0.0.1", true),
-                ("127.0.0.1", "127.0.0.2", false),
+            for (cn, names, host, good) in [
+                ("db.example.com", &[][..], "db.example.com", true),
+                ("DB.example.com", &[], "db.EXAMPLE.com", true),
+                ("*.example.com", &[], "db.example.com", true),
+                ("*.example.com", &[], "a.db.example.com", false),
+                ("*.example.com", &[], "example.com", false),
+                ("*.com", &[], "example.com", false),
+                ("db.example.com", &[], "example.com", false),
+                ("127.0.0.1", &[], "127.0.0.1", true),
+                ("127.0.0.1", &[], "127.0.0.2", false),
+                ("db.example.com", &["192.0.2.1"], "db.example.com", true),
+                ("db.example.com", &["192.0.2.1", "example.com"], "db.example.com", false),
+                ("127.0.0.1", &["db.example.com"], "127.0.0.1", true),
+                ("127.0.0.1", &["db.example.com", "192.0.2.1"], "127.0.0.1", false),
             ] {
-                let met = meet(&acceptor(cn), &full, host).await;
-                assert_eq!(met.is_ok(), good, "{cn} for {host}: {:?}", met.err());
+                let met = meet(&acceptor(cn, names), &full, host).await;
+                assert_eq!(met.is_ok(), good, "{cn} {names:?} for {host}: {:?}", met.err());
             }
         });
     }
