@@ -318,7 +318,7 @@ fn a_cancel_request_may_come_over_tls() {
 }
 
 /// TLS, asked for as a client does.
-fn tls_to(port: u16, certs: &Certs) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+pub(crate) fn tls_to(port: u16, certs: &Certs) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
     let pem = std::fs::read(&certs.ca).expect("authority");
     let ca =

@@ -1,7 +1,8 @@
 //! Sessions as applications know them, through pgsluice: the same messages as direct, in each pool mode.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::support;
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
@@ -998,6 +999,56 @@ fn a_client_that_closes_its_sending_half_amid_a_copy_hears_the_servers_words() {
         assert_eq!(Raw::login(proxy.port(), &database).value("SELECT 42").as_deref(), Some("42"));
     }
     assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
+}
+
+/// By a reset, as of a client that has not read everything, and over TLS without a goodbye, as of a process that is killed.
+#[test]
+fn what_a_client_sent_before_its_connection_broke_is_run() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("CREATE TABLE t (a int)");
+    let certs = Certs::new("postgres");
+    let general = format!(
+        "client_tls_sslmode = \"allow\"\nclient_tls_key_file = {:?}\nclient_tls_cert_file = {:?}",
+        certs.server_key, certs.server_cert
+    );
+    let units: [Unit<'_>; 2] = [&|o| f::put_query(o, b"INSERT INTO t VALUES (1)"), &|o| {
+        put_run(o, "INSERT INTO t VALUES (1)");
+        sync(o);
+    }];
+    let run = |times: usize| {
+        let all = format!("SELECT count(*) = {times} FROM t");
+        server.wait_until(&database, &all);
+        server.psql(&database, "TRUNCATE t");
+    };
+    for mode in ["session", "transaction"] {
+        let proxy = through(server, mode, &general);
+        for unit in units {
+            for port in [server.port(), proxy.port()] {
+                for _ in 0..10 {
+                    let mut raw = Raw::login(port, &database);
+                    raw.send(&build(unit));
+                    let tcp = raw.into_stream();
+                    let linger = Some(Duration::ZERO);
+                    socket2::SockRef::from(&tcp).set_linger(linger).expect("reset when it is closed");
+                }
+                run(10);
+            }
+            for _ in 0..10 {
+                let mut tls = crate::cancel::tls_to(proxy.port(), &certs);
+                let mut startup = (3u32 << 16).to_be_bytes().to_vec();
+                startup.extend(format!("user\0postgres\0database\0{database}\0\0").bytes());
+                let length = (startup.len() as u32 + 4).to_be_bytes();
+                tls.write_all(&[&length[..], &startup].concat()).expect("startup");
+                let (mut greeting, mut byte) = (Vec::new(), [0]);
+                while !greeting.ends_with(b"Z\0\0\0\x05I") {
+                    tls.read_exact(&mut byte).expect("greeting");
+                    greeting.push(byte[0]);
+                }
+                tls.write_all(&build(unit)).expect("send");
+            }
+            run(10);
+        }
+    }
 }
 
 #[test]

@@ -112,18 +112,18 @@ impl Session {
         let (client, me) = (&mut self.client, &self.me);
         let read = std::future::poll_fn(|cx| {
             if me.is_signalled() {
-                return Poll::Ready(Ok(None));
+                return Poll::Ready(None);
             }
-            match client.poll_fill(cx) {
-                Poll::Pending => hold.poll_over(cx).map(|()| Ok(None)),
-                Poll::Ready(read) => Poll::Ready(read.map(Some)),
+            match client.poll_hear(cx) {
+                Poll::Pending => hold.poll_over(cx).map(|()| None),
+                Poll::Ready(read) => Poll::Ready(Some(read)),
             }
         })
         .await;
         match read {
-            Ok(Some(0)) | Err(_) => return Err(Fault::ClientGone),
-            Ok(Some(n)) => self.state.counts.received += n as u64,
-            Ok(None) => {}
+            Some(0) => return Err(Fault::ClientGone),
+            Some(n) => self.state.counts.received += n as u64,
+            None => {}
         }
         if self.me.is_signalled() { self.obey(quiet) } else { Ok(()) }
     }

@@ -514,12 +514,11 @@ async fn while_it_waits<T>(
             return Poll::Ready(Err(Error::shutting_down().into()));
         }
         while closed.is_none() && client.bytes().len() < READ_BUFFER_BYTES {
-            match client.poll_fill(cx) {
+            match client.poll_hear(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(0)) if asks_nothing(client.bytes()) => return Poll::Ready(Err(Why::Left)),
-                Poll::Ready(Ok(0)) => closed = Some(Box::pin(tokio::time::sleep(CLOSED_HALF_WAIT))),
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Why::Left)),
+                Poll::Ready(0) if asks_nothing(client.bytes()) => return Poll::Ready(Err(Why::Left)),
+                Poll::Ready(0) => closed = Some(Box::pin(tokio::time::sleep(CLOSED_HALF_WAIT))),
+                Poll::Ready(_) => {}
             }
         }
         match &mut closed {

@@ -351,18 +351,17 @@ impl Session {
             if !server.conn.has_room() || enough || dry.client {
                 return Ok(None);
             }
-            match self.client.poll_fill(cx) {
+            match self.client.poll_hear(cx) {
                 Poll::Pending => {
                     dry.client = true;
                     return Ok(None);
                 }
-                Poll::Ready(Ok(0)) => return Ok(Some(End::ClientLeft)),
-                Poll::Ready(Ok(n)) => {
+                Poll::Ready(0) => return Ok(Some(End::ClientLeft)),
+                Poll::Ready(n) => {
                     self.work_linked();
                     self.state.counts.received += n as u64;
                     *moved = true;
                 }
-                Poll::Ready(Err(_)) => return Err(Fault::ClientGone),
             }
         }
     }

@@ -272,17 +272,16 @@ impl Session {
                     There::Enough => return Poll::Ready(Ok(Woken::Input)),
                     There::Part(want) => client.want(want),
                 }
-                match client.poll_fill(cx) {
+                match client.poll_hear(cx) {
                     Poll::Pending => {
                         waits.look_again(self.busy_poll, cx);
                         return Poll::Pending;
                     }
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Ok(Woken::Left)),
-                    Poll::Ready(Ok(n)) => {
+                    Poll::Ready(0) => return Poll::Ready(Ok(Woken::Left)),
+                    Poll::Ready(n) => {
                         self.state.counts.received += n as u64;
                         waits.over();
                     }
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
                 }
             }
         })
@@ -515,11 +514,10 @@ impl Session {
                 return Poll::Ready(Err(Fault::ClientGone));
             }
             while closed.is_none() && client.bytes().len() < READ_BUFFER_BYTES {
-                match client.poll_fill(cx) {
+                match client.poll_hear(cx) {
                     Poll::Pending => break,
-                    Poll::Ready(Ok(0)) => closed = Some(patience(CLOSED_HALF_WAIT)),
-                    Poll::Ready(Ok(_)) => {}
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Fault::ClientGone)),
+                    Poll::Ready(0) => closed = Some(patience(CLOSED_HALF_WAIT)),
+                    Poll::Ready(_) => {}
                 }
             }
             match &mut closed {

@@ -207,6 +207,14 @@ impl Conn {
         }
     }
 
+    /// Hot path. As [`Conn::poll_fill`], of a client: one whose connection breaks (a reset, TLS without a goodbye) has left, and
+    /// what it said before is done, as by PostgreSQL.
+    ///
+    /// Cancel safety: as [`Conn::poll_fill`].
+    pub fn poll_hear(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        self.poll_fill(cx).map(|read| read.unwrap_or(0))
+    }
+
     /// True while more may be appended to [`Conn::out`] without waiting for the other side.
     pub fn has_room(&self) -> bool {
         self.out.len() - self.written < WRITE_BUFFER_BYTES_MAX
