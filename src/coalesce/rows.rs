@@ -21,6 +21,8 @@ pub struct RowInfo {
 }
 
 /// Hot path. Appends the text row of one row of literals (`text[item]`, quotes included), or leaves `out` as it was.
+///
+/// Errors: why the row must be sent as it came: a value that COPY would read otherwise, or not at all.
 pub fn encode_literals(
     plan: &InsertPlan,
     text: &[u8],
@@ -53,6 +55,8 @@ pub fn are_lasting(plan: &InsertPlan, text: &[u8], items: &[Item]) -> bool {
 
 /// Appends the `rows` rows of the text or binary COPY from a Bind's parameters, or leaves `out` as it was. `format` is what
 /// [`format_of`] chose for this Bind. The plan is that of one row.
+///
+/// Errors: counts that are not those of the plan, or a value that COPY would read otherwise, or not at all.
 pub fn encode_params(
     plan: &InsertPlan,
     bind: &Bind<'_>,
@@ -318,6 +322,8 @@ fn put_param_binary(rule: ParamRule, value: Option<&[u8]>, out: &mut Vec<u8>) ->
 /// Hot path. Appends Bind of the prepared statement `name`, with its rows of literals (`text[item]`, quotes included) as text
 /// parameters of their columns' types and the codes of the formats that its results are asked for in, and Execute; or leaves `out`
 /// as it was.
+///
+/// Errors: why the statement must be sent as it came.
 pub fn put_literals_bound(
     plan: &InsertPlan,
     name: &str,
@@ -405,6 +411,8 @@ fn put_literal_bound(
 
 /// Hot path. Appends a client's Bind for the prepared statement `name` in the place of the client's own, values and formats as
 /// sent, to the unnamed portal. `body` is the body that `bind` was read from; the plan is that of one of its `rows`.
+///
+/// Errors: why the statement must be sent as it came.
 pub fn put_bound(
     plan: &InsertPlan,
     name: &str,

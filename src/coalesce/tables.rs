@@ -66,6 +66,8 @@ pub type Turn<'a> = tokio::sync::MutexGuard<'a, Option<Arc<Seen>>>;
 
 impl Place {
     /// What is known, or the turn to ask. Cancel safety: call it again.
+    ///
+    /// Errors: nothing is known, or no longer: the turn, which whoever holds it settles or gives back.
     pub async fn look(&self) -> Result<Arc<Seen>, Turn<'_>> {
         let turn = self.seen.lock().await;
         match &*turn {

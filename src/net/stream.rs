@@ -297,6 +297,8 @@ impl AsyncWrite for Stream {
 /// Waits until `tcp` has a byte and returns it without taking it; `None` is the end.
 ///
 /// Cancel safety: nothing is taken.
+///
+/// Errors: the socket's own.
 pub async fn first_byte(tcp: &TcpStream) -> io::Result<Option<u8>> {
     let mut byte = [0u8; 1];
     let read = tcp.peek(&mut byte).await?;

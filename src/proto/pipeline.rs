@@ -436,6 +436,8 @@ impl Pipeline {
     }
 
     /// Hot path. A backend message of type `tag` arrived (not ReadyForQuery, not an asynchronous one).
+    ///
+    /// Errors: a message that nothing owed here has; the connection is to be closed.
     pub fn recv(&mut self, tag: u8) -> Result<(Answer, Settled), Violation> {
         // An error there is the server's last word.
         if tag != b::ERROR_RESPONSE
@@ -603,6 +605,8 @@ impl Pipeline {
     }
 
     /// Hot path. ReadyForQuery arrived.
+    ///
+    /// Errors: no ReadyForQuery is owed, or not yet; the connection is to be closed.
     pub fn recv_ready(&mut self, status: TransactionStatus) -> Result<Answer, Violation> {
         while self.owed.front().is_some_and(|o| o.kind == Kind::CopyEnd) {
             self.owed.pop_front();

@@ -159,6 +159,8 @@ impl Statement {
 
     /// What it is as an INSERT that could be poured, or why its text rules that out; found once.
     /// `standard_conforming_strings` must be on.
+    ///
+    /// Errors: why its text rules that out.
     pub fn as_insert(&self) -> Result<&PreparedInsert, NotPourable> {
         self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref().map_err(|&why| why)
     }

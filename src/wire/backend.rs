@@ -58,6 +58,8 @@ pub const READY_FOR_QUERY: u8 = b'Z';
 pub const ROW_DESCRIPTION: u8 = b'T';
 
 /// ReadyForQuery.
+///
+/// Errors: a status that is none, or more than its one byte.
 pub fn ready_for_query(body: &[u8]) -> Result<TransactionStatus, DecodeError> {
     let mut f = Fields::new(READY_FOR_QUERY, body);
     let byte = f.u8("transaction status")?;
@@ -70,6 +72,8 @@ pub fn ready_for_query(body: &[u8]) -> Result<TransactionStatus, DecodeError> {
 }
 
 /// ParameterStatus: name and value.
+///
+/// Errors: a string without its zero, or bytes left over.
 pub fn parameter_status(body: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let mut f = Fields::new(PARAMETER_STATUS, body);
     let name = f.cstr("name")?;
@@ -79,6 +83,8 @@ pub fn parameter_status(body: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
 }
 
 /// BackendKeyData: process id and secret (4 to [`crate::limits::CANCEL_KEY_BYTES_MAX`] bytes).
+///
+/// Errors: a secret shorter or longer than that.
 pub fn backend_key_data(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
     let mut f = Fields::new(BACKEND_KEY_DATA, body);
     let pid = f.i32("process id")?;
@@ -320,6 +326,8 @@ pub fn put_data_row<'a>(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item =
 }
 
 /// DataRow: the values in order; `None` is NULL. A length below -1 is malformed.
+///
+/// Errors: a count or length that the body does not hold, or bytes left over.
 pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, DecodeError> {
     let mut f = Fields::new(DATA_ROW, body);
     let count = f.i16("number of columns")? as u16 as usize;

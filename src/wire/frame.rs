@@ -27,6 +27,8 @@ impl Header {
 /// Hot path. The header at the start of `buf`, or `None` while fewer than five bytes are there.
 ///
 /// `max` bounds the length word (bytes, the word included).
+///
+/// Errors: a length word below 4 or above `max`.
 pub fn header(buf: &[u8], max: usize) -> Result<Option<Header>, DecodeError> {
     let Some(&[tag, a, b, c, d]) = buf.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let len = u32::from_be_bytes([a, b, c, d]);
@@ -42,6 +44,8 @@ pub fn header(buf: &[u8], max: usize) -> Result<Option<Header>, DecodeError> {
 /// The first message of `buf` whole, or `None` while part of it is missing.
 ///
 /// `max` bounds the length word (bytes, the word included).
+///
+/// Errors: a length word below 4 or above `max`.
 pub fn whole(buf: &[u8], max: usize) -> Result<Option<(Header, &[u8])>, DecodeError> {
     let Some(head) = header(buf, max)? else { return Ok(None) };
     Ok(buf.get(HEADER_BYTES..head.total()).map(|body| (head, body)))
@@ -82,6 +86,8 @@ impl<'a> Fields<'a> {
     }
 
     /// A zero-terminated string, without its zero.
+    ///
+    /// Errors: no zero is left; `what` names the field.
     pub fn cstr(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
         // Most are empty: portals and statements without a name.
         let end = if self.rest.first() == Some(&0) { Some(0) } else { memchr::memchr(0, self.rest) };
@@ -92,6 +98,8 @@ impl<'a> Fields<'a> {
     }
 
     /// One byte.
+    ///
+    /// Errors: nothing is left; `what` names the field.
     pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         let (&byte, rest) = self.rest.split_first().ok_or_else(|| self.malformed(what, Flaw::NoByte))?;
         self.rest = rest;
@@ -99,6 +107,8 @@ impl<'a> Fields<'a> {
     }
 
     /// A 16-bit number.
+    ///
+    /// Errors: fewer bytes are left; `what` names the field.
     pub fn i16(&mut self, what: &'static str) -> Result<i16, DecodeError> {
         let (&bytes, rest) =
             self.rest.split_first_chunk().ok_or_else(|| self.malformed(what, Flaw::Short))?;
@@ -107,6 +117,8 @@ impl<'a> Fields<'a> {
     }
 
     /// A 32-bit number.
+    ///
+    /// Errors: fewer bytes are left; `what` names the field.
     pub fn i32(&mut self, what: &'static str) -> Result<i32, DecodeError> {
         let (&bytes, rest) =
             self.rest.split_first_chunk().ok_or_else(|| self.malformed(what, Flaw::Short))?;
@@ -115,6 +127,8 @@ impl<'a> Fields<'a> {
     }
 
     /// `len` bytes.
+    ///
+    /// Errors: fewer bytes are left; `what` names the field.
     pub fn bytes(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
         if len > self.rest.len() {
             return Err(self.malformed(what, Flaw::Short));
@@ -130,6 +144,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Nothing may be left.
+    ///
+    /// Errors: bytes are left over.
     pub fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() {
             Ok(())

@@ -55,6 +55,8 @@ pub const fn is_known(tag: u8) -> bool {
 }
 
 /// Query: the text, without its zero.
+///
+/// Errors: no zero, or bytes behind the first.
 pub fn query(body: &[u8]) -> Result<&[u8], DecodeError> {
     let mut f = Fields::new(QUERY, body);
     let text = f.cstr("query string")?;
@@ -75,6 +77,8 @@ pub struct Parse<'a> {
 
 impl<'a> Parse<'a> {
     /// From a body.
+    ///
+    /// Errors: a name or text without its zero, a count of types that the body does not hold, or bytes left over.
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut f = Fields::new(PARSE, body);
         let name = f.cstr("statement name")?;
@@ -121,6 +125,8 @@ pub struct Bind<'a> {
 
 impl<'a> Bind<'a> {
     /// From a body.
+    ///
+    /// Errors: a name without its zero, a count or length that the body does not hold, or bytes left over.
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut f = Fields::new(BIND, body);
         let portal = f.cstr("portal name")?;
@@ -185,6 +191,8 @@ impl<'a> Iterator for Values<'a> {
 }
 
 /// Describe and Close: `S` or `P`, and a name.
+///
+/// Errors: another letter, a name without its zero, or bytes left over.
 pub fn target(tag: u8, body: &[u8]) -> Result<(u8, &[u8]), DecodeError> {
     let mut f = Fields::new(tag, body);
     let kind = f.u8("kind")?;
@@ -206,6 +214,8 @@ pub fn put_target(out: &mut Vec<u8>, tag: u8, kind: u8, name: &[u8]) {
 }
 
 /// Execute: portal name and row limit (0: none).
+///
+/// Errors: a name without its zero, a limit that is cut short, or bytes left over.
 pub fn execute(body: &[u8]) -> Result<(&[u8], i32), DecodeError> {
     let mut f = Fields::new(EXECUTE, body);
     let portal = f.cstr("portal name")?;

@@ -88,6 +88,8 @@ fn malformed(what: &'static str) -> DecodeError {
 }
 
 /// The length of the packet that `word` opens (bytes, the word included), within the bounds.
+///
+/// Errors: a word below [`HEADER_BYTES`] or above [`STARTUP_BYTES_MAX`].
 pub fn length(word: [u8; 4]) -> Result<usize, DecodeError> {
     let len = u32::from_be_bytes(word);
     if len < HEADER_BYTES as u32 {
@@ -101,6 +103,8 @@ pub fn length(word: [u8; 4]) -> Result<usize, DecodeError> {
 
 impl<'a> StartupPacket<'a> {
     /// The packet at the start of `buf` and its length, or `None` while part of it is missing.
+    ///
+    /// Errors: a length outside the bounds, or what [`StartupPacket::decode`] refuses.
     pub fn whole(buf: &'a [u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(&word) = buf.first_chunk() else { return Ok(None) };
         let len = length(word)?;
@@ -111,6 +115,8 @@ impl<'a> StartupPacket<'a> {
     }
 
     /// From what follows the length word: code and body.
+    ///
+    /// Errors: a body that is not that of its code.
     pub fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
         let mut fields = Fields::new(0, packet);
         let code = fields.i32("protocol version")? as u32;
@@ -250,12 +256,17 @@ impl Startup {
     }
 
     /// Reads what the packet asks for.
+    ///
+    /// Errors: the packet's own faults, each with PostgreSQL's SQLSTATE: no user, a value that is no text, `options` that
+    /// can't be read.
     pub fn read(message: &StartupMessage<'_>) -> Result<Self, Error> {
         Self::read_but(message, |_| false)
     }
 
     /// The same, without `options` where that is `dropped`, but for what is in [`KEPT_OF_OPTIONS`]; whether the rest can be read
     /// does not matter then.
+    ///
+    /// Errors: as those of [`Self::read`].
     pub fn read_but(message: &StartupMessage<'_>, dropped: impl Fn(&str) -> bool) -> Result<Self, Error> {
         supported(message)?;
         let mut asked = Asked { drops_options: dropped("options"), ..Asked::default() };
@@ -483,6 +494,8 @@ pub fn put_negotiate(out: &mut Vec<u8>, negotiate: &Negotiate) {
 }
 
 /// Authentication...: the code, and what follows it.
+///
+/// Errors: no code.
 pub fn authentication(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
     let mut fields = Fields::new(backend::AUTHENTICATION, body);
     let code = fields.i32("authentication code")?;
@@ -490,6 +503,8 @@ pub fn authentication(body: &[u8]) -> Result<(i32, &[u8]), DecodeError> {
 }
 
 /// NegotiateProtocolVersion: the minor that is spoken, and how many options were not recognised.
+///
+/// Errors: a number of options that is not theirs, or another major version.
 pub fn negotiate(body: &[u8]) -> Result<(u16, u32), DecodeError> {
     let tag = backend::NEGOTIATE_PROTOCOL_VERSION;
     let mut fields = Fields::new(tag, body);
@@ -511,6 +526,8 @@ pub fn negotiate(body: &[u8]) -> Result<(u16, u32), DecodeError> {
 }
 
 /// SASLInitialResponse: the mechanism and the first message, if one was sent along.
+///
+/// Errors: a string without its zero, a length that the body does not hold, or bytes left over.
 pub fn sasl_initial(body: &[u8]) -> Result<(&[u8], Option<&[u8]>), DecodeError> {
     let tag = frontend::PASSWORD;
     let mut fields = Fields::new(tag, body);
@@ -537,6 +554,8 @@ pub fn put_sasl_initial(out: &mut Vec<u8>, mechanism: &str, response: &[u8]) {
 }
 
 /// PasswordMessage: the password. It is the whole body and has no zero inside.
+///
+/// Errors: no zero at its end, or one before.
 pub fn password(body: &[u8]) -> Result<&[u8], DecodeError> {
     let mut fields = Fields::new(frontend::PASSWORD, body);
     let password = fields.cstr("password")?;

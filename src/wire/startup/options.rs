@@ -11,6 +11,8 @@ use crate::error::{Error, Kind};
 /// switches that PostgreSQL allows a session to set.
 ///
 /// Words end at white space; a backslash takes the next character as it is.
+///
+/// Errors: a switch that is none of these or lacks its value, with PostgreSQL's words and SQLSTATE.
 pub fn parse_options(options: &str) -> Result<Vec<(String, String)>, Error> {
     let words = split_options(options);
     let mut words = words.iter().map(String::as_str);
