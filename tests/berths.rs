@@ -10,7 +10,7 @@ use crate::support;
 use pgsluice::wire::backend;
 use support::console::{Row, find, show};
 use support::crowd::{self, comparable};
-use support::pouring::tags;
+use support::pouring::{errors, tags};
 use support::relay::{has_flush, listen};
 use support::{Message, PATIENCE, Postgres, Proxy, Raw, Step, poll};
 
@@ -277,4 +277,96 @@ fn a_batch_that_waited_for_a_crowd_runs_as_it_was_sent_too() {
         waited.then_some(())
     });
     waited.expect("its row waited");
+}
+
+/// Not only its timer: that one looks once, and gives up when it looks again.
+#[test]
+fn a_batch_that_waits_is_told_of_a_place() {
+    let pg = Postgres::shared();
+    let mut two = Two::new(pg, "lock_timeout = \"1ms\"\nflush_timeout = \"950ms\"");
+    // Where this machine is slow it may have given up before the place was free.
+    let told = poll(PATIENCE, || {
+        pg.psql(&two.db, "TRUNCATE t");
+        two.hold_first();
+        let before = two.lane(1).expect("its lane")["fallbacks"].clone();
+        two.send(1, 1000);
+        support::console::until(
+            &mut Raw::login(two.proxy.port(), "pgsluice"),
+            "SHOW COALESCE",
+            &[("table", "public.t"), ("state", "filling")],
+        );
+        two.gate.shut(false);
+        two.answered(0);
+        two.answered(1);
+        (two.lane(1).expect("its lane")["fallbacks"] == before).then_some(())
+    });
+    told.expect("its rows left in a flush");
+}
+
+/// However often rows are taken back, or find no room in their batch.
+#[test]
+fn rows_that_do_not_leave_give_their_memory_back() {
+    const BUDGET: usize = 128 << 10;
+    let pg = Postgres::shared();
+    let coalesce = format!(
+        "lock_timeout = \"900ms\"\nflush_timeout = \"950ms\"\nmax_bytes = {BUDGET}\nbudget_bytes = {BUDGET}"
+    );
+    let mut two = Two::new(pg, &coalesce);
+    let mut third = Raw::login(two.proxy.port(), &two.db);
+    let long = "x".repeat(BUDGET / 4 / ROWS);
+    let sql = format!("INSERT INTO t ({}) VALUES ($1, $2)", COLUMNS[1]);
+    let pipeline = |rows: std::ops::Range<usize>| {
+        Step::pipeline(&sql, rows.map(|a| [long.clone(), a.to_string()]), false)
+    };
+    for _ in 0..5 {
+        two.hold_first();
+        two.clients[1].send(&pipeline(1000..1000 + ROWS).bytes);
+        let console = &mut Raw::login(two.proxy.port(), "pgsluice");
+        support::console::until(console, "SHOW COALESCE", &[("table", "public.t"), ("state", "filling")]);
+        third.send(&pipeline(2000..2001 + ROWS).bytes);
+        assert_eq!(tags(&third.read_until_ready()).len(), ROWS + 1);
+        two.clients[1].cancel(two.proxy.port());
+        let said = two.clients[1].read_until_ready();
+        assert!(errors(&said).iter().map(Message::sqlstate).eq(["57014"]), "{}", comparable(&said));
+        two.gate.shut(false);
+        two.answered(0);
+        pg.psql(&two.db, "TRUNCATE t");
+    }
+    let before = two.lane(1).expect("its lane");
+    two.clients[1].send(&pipeline(0..ROWS).bytes);
+    assert_eq!(tags(&two.clients[1].read_until_ready()).len(), ROWS);
+    let after = two.lane(1).expect("its lane");
+    assert_ne!(after["flushes"], before["flushes"]);
+    assert_eq!(after["passed_through"], before["passed_through"]);
+}
+
+#[test]
+fn a_lane_whose_flushes_fail_is_left_alone_for_a_while() {
+    let pg = Postgres::shared();
+    let mut two = Two::new(pg, "");
+    pg.psql(&two.db, "INSERT INTO t VALUES (0, 'there')");
+    let flushes = |two: &Two| two.lane(0).expect("its lane")["flushes"].parse::<u64>().expect("a number");
+    let state = |two: &Two| two.lane(0).expect("its lane")["state"].clone();
+    let fail = |two: &mut Two| {
+        two.send(0, 0);
+        let said = two.clients[0].read_until_ready();
+        assert!(errors(&said).iter().map(Message::sqlstate).eq(["23505"]), "{}", comparable(&said));
+    };
+    let succeed = |two: &mut Two, round: usize| {
+        two.send(0, round * ROWS);
+        two.answered(0);
+    };
+    fail(&mut two);
+    fail(&mut two);
+    assert_eq!(state(&two), "idle");
+    fail(&mut two);
+    assert_eq!(state(&two), "passing_on");
+    let before = flushes(&two);
+    (100..164).for_each(|round| succeed(&mut two, round));
+    assert_eq!((flushes(&two), state(&two).as_str()), (before, "idle"));
+    succeed(&mut two, 164);
+    assert_eq!(flushes(&two), before + 1);
+    // And what failed before that is forgotten.
+    fail(&mut two);
+    assert_eq!(state(&two), "idle");
 }

@@ -293,6 +293,22 @@ impl Inner {
         self.batches >= before && self.aloft.iter().all(|number| *number >= before)
     }
 
+    /// No COPY of a flight succeeded.
+    fn failed(&mut self) {
+        self.failures += 1;
+        if self.failures >= FAILURES_BORNE {
+            let doublings = (self.failures - FAILURES_BORNE).min(10);
+            self.pass_on = (PASSED_ON << doublings).min(PASSED_ON_MAX);
+        }
+    }
+
+    /// An offer comes: is it one of those that are passed on, because too many flights failed?
+    fn passes_on(&mut self) -> bool {
+        let passes = self.pass_on > 0;
+        self.pass_on = self.pass_on.saturating_sub(1);
+        passes
+    }
+
     /// An empty one of a flight under way that has flown, for its buffers. A flight that failed comes in parts, and only one of them is
     /// for the next one.
     fn keep(&mut self, flown: Cargo) {
@@ -577,8 +593,7 @@ impl Lane {
             return Offer::PassOn;
         }
         let mut inner = lock(&self.inner);
-        if inner.pass_on > 0 {
-            inner.pass_on -= 1;
+        if inner.passes_on() {
             self.stats.passed_on.fetch_add(1, Ordering::Relaxed);
             return Offer::PassOn;
         }
@@ -856,15 +871,6 @@ impl Lane {
         Next { flight, batch }
     }
 
-    /// No COPY of a flight succeeded.
-    fn failed(inner: &mut Inner) {
-        inner.failures += 1;
-        if inner.failures >= FAILURES_BORNE {
-            let doublings = (inner.failures - FAILURES_BORNE).min(10);
-            inner.pass_on = (PASSED_ON << doublings).min(PASSED_ON_MAX);
-        }
-    }
-
     /// A table is not what was planned for.
     pub fn forget_shapes(&self) {
         self.parts.iter().for_each(|part| part.forget_shapes());
@@ -1001,6 +1007,18 @@ mod tests {
         inner.flown.pop();
         inner.keep(cargo());
         assert_eq!(inner.flown.len(), 2);
+    }
+
+    #[test]
+    fn a_lane_that_fails_is_left_alone_for_longer_and_longer() {
+        let mut inner = Inner::new(Cargo::new([CopyFormat::Text], Caps { rows: 1, bytes: 1 }));
+        let mut passed = |failures| {
+            (0..failures).for_each(|_| inner.failed());
+            (0..=PASSED_ON_MAX).take_while(|_| inner.passes_on()).count() as u64
+        };
+        assert_eq!([passed(0), passed(1), passed(1)], [0; 3]);
+        assert_eq!([passed(1), passed(0), passed(1), passed(1)], [64, 0, 128, 256]);
+        assert_eq!(passed(40), 65_536);
     }
 
     #[test]

@@ -153,3 +153,22 @@ impl Drop for Berth {
         look_again(lanes.berths.give_back(&self.0.tables, |taken| &mut taken.flushes));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_connection_comes_before_what_has_not_left() {
+        for (flushes, boarding, full) in [
+            (0, 0, [false; 2]),
+            (0, 1, [false; 2]),
+            (0, 2, [true, false]),
+            (1, 1, [true, false]),
+            (2, 0, [true; 2]),
+        ] {
+            let taken = Taken { flushes, boarding, ..Taken::default() };
+            assert_eq!([false, true].map(|boards| taken.is_full(2, boards)), full, "{flushes}, {boarding}");
+        }
+    }
+}

@@ -618,7 +618,7 @@ impl Flight {
             inner.took = lately(inner.took, took);
             inner.pace.flew(took.saturating_sub(self.commit), self.commit);
         } else if self.failed {
-            Lane::failed(&mut inner);
+            inner.failed();
         }
         inner.flights -= 1;
         inner.aloft.retain(|number| *number != self.number);
