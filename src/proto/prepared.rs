@@ -181,7 +181,8 @@ impl Statement {
     pub fn leaves_types_open(&self) -> bool {
         memchr::memchr_iter(b'$', &self.query).any(|at| {
             let digits = self.query[at + 1..].iter().take_while(|byte| byte.is_ascii_digit());
-            let number = digits.fold(0, |n: usize, digit| n.saturating_mul(10) + usize::from(digit - b'0'));
+            let next = |n: usize, digit: &u8| n.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+            let number = digits.fold(0, next);
             let declared = number.checked_sub(1).and_then(|index| self.types.chunks_exact(4).nth(index));
             number > 0 && declared.is_none_or(|oid| oid == [0; 4])
         })
@@ -1016,6 +1017,71 @@ mod tests {
         drop((a, b));
         assert_eq!((all.bytes(), own.load(Ordering::Relaxed)), (0, 0));
         assert!(all.intern(b"select 2", &[], 0, || Effects::NONE, 10, &own).is_some());
+    }
+
+    #[test]
+    fn a_pool_has_its_share_of_the_bytes_whatever_others_keep() {
+        let (all, much, little) = (Statements::default(), Arc::default(), Arc::default());
+        let intern = |text: &str, own: &Arc<AtomicUsize>| {
+            all.intern(text.as_bytes(), &[], 0, || Effects::NONE, 640, own)
+        };
+        let _kept = intern(&"a".repeat(640), &much).unwrap();
+        assert!(intern("b", &much).is_none());
+        let share = intern("select 123", &little).unwrap();
+        assert!(intern("b", &little).is_none(), "and no more");
+        assert_eq!(intern("select 123", &much).unwrap().id, share.id, "what is there is everybody's");
+    }
+
+    #[test]
+    fn what_was_made_stale_is_not_found_again() {
+        let (all, own) = (Statements::default(), Arc::default());
+        let intern = || all.intern(b"select 1", &[], 0, || Effects::NONE, 100, &own).unwrap();
+        let before = intern();
+        before.make_stale();
+        let behind = intern();
+        assert_ne!(before.id, behind.id);
+        assert_eq!(behind.id, intern().id);
+    }
+
+    #[test]
+    fn types_are_open_where_one_was_not_declared() {
+        let int4 = 23u32.to_be_bytes();
+        for (text, types, open) in [
+            ("select $1", &[][..], true),
+            ("select $1", &int4[..], false),
+            ("select $1", &[0; 4], true),
+            ("select $1, $2", &int4, true),
+            ("select $12", &int4, true),
+            ("select $0, $a, $", &[], false),
+            ("select 1", &[], false),
+            ("select $99999999999999999999", &int4, true),
+        ] {
+            assert_eq!(
+                Statement::new(text.as_bytes(), types, Effects::NONE).leaves_types_open(),
+                open,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_of_a_statement_that_is_replaced_mean_the_new_one() {
+        let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
+        let [a, b, c] = ["a", "b", "c"].map(statement);
+        for (name, of) in [(b"s", &a), (b"t", &b), (b"u", &a)] {
+            names.parse(name, Arc::clone(of), None);
+            names.settle();
+        }
+        let ids = |names: &ClientNames| [b"s", b"t", b"u"].map(|name| names.lookup(name).unwrap().id);
+        names.replace(a.id, &c);
+        assert_eq!(ids(&names), [c.id, b.id, c.id]);
+        // What is struck gives its own name back, not the one that was changed behind it.
+        names.parse(b"s", Arc::clone(&a), None);
+        names.parse(b"t", Arc::clone(&a), None);
+        names.strike(1, &mut server);
+        assert_eq!(ids(&names), [c.id, a.id, c.id]);
+        names.strike(1, &mut server);
+        assert_eq!(ids(&names), [c.id, b.id, c.id]);
     }
 
     #[test]
