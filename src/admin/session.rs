@@ -260,9 +260,8 @@ impl Session {
         }
         let width = columns(&command).map_or(0, |c| c.len());
         let formats = Formats::of_bind(bind.result_formats, width)?;
-        if bind.portal.is_empty() {
-            self.portals.remove(bind.portal);
-        } else if self.portals.contains_key(bind.portal) {
+        // One without a name takes the place of the one before it.
+        if !bind.portal.is_empty() && self.portals.contains_key(bind.portal) {
             return Err(Refusal::new("42P03", "portal already exists").into());
         }
         keep(&mut self.portals, bind.portal, Portal { command, formats, rest: None })?;
@@ -745,6 +744,15 @@ mod tests {
             assert_eq!((&tags[..], ErrorFields::new(&bodies[0]).sqlstate()), ("EZ", &b"42501"[..]), "{text}");
             assert_eq!(say(&mut stats, &extended(text, 0, 0)).0, "EZ");
         }
+        // What was refused is told once, to be logged; a question is not.
+        let mut stats = Session::new(Role::Stats);
+        let mut denied = |text: &str| {
+            say(&mut stats, &query(text));
+            stats.take_denied().map(|(action, refusal)| (action, refusal.sqlstate))
+        };
+        assert_eq!(denied("show pools"), None);
+        assert!(matches!(denied("reload"), Some((_, "42501"))));
+        assert_eq!(denied("show pools"), None);
         assert_eq!(say(&mut Session::new(Role::Other), &query("show version")).0, "EZ");
     }
 
@@ -817,6 +825,27 @@ mod tests {
             let expected = if i < STATEMENTS_MAX { "1Z" } else { "EZ" };
             assert_eq!(say(&mut session, &stream).0, expected, "{i}");
         }
+        // What is there already takes no more room.
+        for i in 0..STATEMENTS_MAX {
+            let mut stream = Vec::new();
+            put(&mut stream, frontend::BIND, |out| {
+                let name = if i == 0 { String::new() } else { format!("p{i}") };
+                put_cstr(out, name.as_bytes());
+                out.extend_from_slice(b"s0\0\0\0\0\0\0\0");
+            });
+            assert_eq!(say(&mut session, &stream).0, "2", "{i}");
+        }
+        for (portal, expected) in [(&b"\0"[..], "2"), (b"one more\0", "E")] {
+            let mut stream = Vec::new();
+            put(&mut stream, frontend::BIND, |out| {
+                out.extend_from_slice(portal);
+                out.extend_from_slice(b"s0\0\0\0\0\0\0\0");
+            });
+            assert_eq!(say(&mut session, &stream).0, expected);
+        }
+        let mut sync = Vec::new();
+        frontend::put_empty(&mut sync, frontend::SYNC);
+        assert_eq!(say(&mut session, &sync).0, "Z");
         assert_eq!(say(&mut session, &query("deallocate all")).0, "CZ");
         assert!(session.statements.is_empty());
     }

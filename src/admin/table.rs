@@ -298,6 +298,24 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_described_with_their_types() {
+        let columns = [
+            Column { name: "a", ty: Type::Text },
+            Column { name: "b", ty: Type::Int4 },
+            Column { name: "c", ty: Type::Int8 },
+        ];
+        let mut out = Vec::new();
+        put_row_description(&mut out, &columns, &Formats::default());
+        assert_eq!(
+            out,
+            b"T\0\0\0\x42\0\x03\
+              a\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0\
+              b\0\0\0\0\0\0\0\0\0\0\x17\0\x04\xff\xff\xff\xff\0\0\
+              c\0\0\0\0\0\0\0\0\0\0\x14\0\x08\xff\xff\xff\xff\0\0"
+        );
+    }
+
+    #[test]
     fn totals_are_named_as_pgbouncers_and_add_up() {
         let total = Counters { xact_count: 2, received: 7, ..Counters::default() };
         let average = Counters { client_login_count: 1, ..Counters::default() };
