@@ -586,7 +586,8 @@ fn literals_are_parameters(node: Option<&NodeEnum>) -> bool {
     use NodeEnum as N;
     match node {
         Some(N::SelectStmt(stmt)) => stmt.into_clause.is_none(),
-        Some(N::CopyStmt(stmt)) => !stmt.is_program && stmt.filename.is_empty(),
+        // A program's command stands there, too.
+        Some(N::CopyStmt(stmt)) => stmt.filename.is_empty(),
         Some(N::ExplainStmt(stmt)) => {
             literals_are_parameters(stmt.query.as_ref().and_then(|q| q.node.as_ref()))
         }
