@@ -234,6 +234,24 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_is_written_behind_a_reload_too() {
+        let learner = Learner::default();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("list");
+        learner.note(&file, named(8));
+        learner.forget();
+        learner.note(&file, named(8));
+        learner.flush();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0000000000000008 # SELECT 8 # DROP\n");
+        // What was taken out of the file is learned again.
+        fs::write(&file, "").unwrap();
+        learner.forget();
+        learner.note(&file, named(8));
+        learner.flush();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "0000000000000008 # SELECT 8 # DROP\n");
+    }
+
+    #[test]
     fn an_entry_is_what_stands_before_the_remark() {
         let (prints, odd) = parse(
             "\n # x\n00000000000000ff\n00000000000000FF:0000000000000001 #y\nff\n+0000000000000ff\nSELECT 1\n",

@@ -138,6 +138,8 @@ mod tests {
             assert_eq!(taken(same), Some("ann"), "{same}");
         }
         assert_eq!(taken("De  La Cruz"), Some("de la Cruz"));
+        assert_eq!(taken("de\tla\u{85}Cruz"), Some("de la Cruz"), "a blank is one, whatever it is");
+        assert_eq!(taken("a\u{7}n\u{9d}n"), Some("ann"));
         assert_eq!(taken("ω"), Some("Ω"));
         // A letter whose small one came later; one that came later itself, in a fold of two.
         assert_eq!(taken("Ⴀ"), Some("ⴀ"));

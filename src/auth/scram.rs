@@ -836,6 +836,15 @@ mod tests {
             let server = Server::new(message.as_bytes(), false, None, verifier("s"), true);
             assert_eq!(server.is_ok(), good, "{message:.60}: {server:?}");
         }
+        for (message, good) in [
+            ("p=tls-server-end-point,,n=,r=abc", true),
+            ("p=tls-unique,,n=,r=abc", false),
+            ("p=tls-exporter,,n=,r=abc", false),
+            ("p=,,n=,r=abc", false),
+        ] {
+            let server = Server::new(message.as_bytes(), true, Some(&b"hash"[..]), verifier("s"), true);
+            assert_eq!(server.is_ok(), good, "{message}: {server:?}");
+        }
     }
 
     #[test]

@@ -308,6 +308,10 @@ mod tests {
             ("ldapserver=h", "needs ldapprefix"),
             ("ldapprefix=a", "needs a directory"),
             ("ldapserver=h ldapprefix=a ldapbasedn=b", "remove one kind"),
+            ("ldapserver=h ldapsuffix=a ldapbinddn=b", "remove one kind"),
+            ("ldapserver=h ldapsuffix=a ldapbindpasswd=b", "remove one kind"),
+            ("ldapserver=h ldapprefix=a ldapsearchattribute=b", "remove one kind"),
+            ("ldapserver=h ldapprefix=a ldapsearchfilter=(a=$username)", "remove one kind"),
             (
                 "ldapserver=h ldapbasedn=b ldapsearchattribute=a ldapsearchfilter=(a=$username)",
                 "say the same",

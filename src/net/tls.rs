@@ -941,6 +941,28 @@ mod tests {
         });
     }
 
+    #[test]
+    fn files_that_hold_something_else_are_seen_whatever_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            Some(path)
+        };
+        let of = |ca: &str, cert: &str| {
+            digest(&Tls { ca_file: file("ca", ca), cert_file: file("cert", cert), ..Tls::default() })
+        };
+        let first = of("one", "two");
+        assert_eq!(first, of("one", "two"));
+        assert_eq!(
+            first,
+            digest(&Tls { ca_file: file("other", "one"), cert_file: file("cert", "two"), ..Tls::default() })
+        );
+        for (ca, cert) in [("one", "too"), ("ones", "two"), ("onet", "wo"), ("", "onetwo"), ("two", "one")] {
+            assert_ne!(first, of(ca, cert), "{ca} {cert}");
+        }
+    }
+
     /// What OpenSSL asks of each side.
     #[test]
     fn a_certificate_whose_key_is_for_something_else_is_none() {

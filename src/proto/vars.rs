@@ -349,6 +349,15 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_stays_is_left_alone() {
+        let vars = Vars::default();
+        let have = vars.intern([("a.b", "1"), ("statement_timeout", "1")]);
+        let want = vars.intern([("statement_timeout", "1")]);
+        let steps: Vec<_> = changes(&have, &want, false).iter().map(|c| (c.name, c.value)).collect();
+        assert_eq!(steps, [("a.b", None)]);
+    }
+
+    #[test]
     fn application_name_does_not_split_batches() {
         let vars = Vars::default();
         let a = vars.intern([("application_name", "a"), ("timezone", "UTC")]);

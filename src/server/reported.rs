@@ -161,6 +161,11 @@ mod tests {
             assert!(report(&mut reported, name.as_bytes(), value.as_bytes()));
             assert_eq!(says(&reported), reads, "{name} = {value}");
         }
+        let login = |value: &str| {
+            let told = [("client_encoding", value), ("standard_conforming_strings", "off")];
+            Arc::new(Reported::new(told.map(|(name, value)| (name.into(), value.into()))))
+        };
+        assert_eq!([says(&login("UTF8")), says(&login("SJIS"))], [(false, true), (false, false)]);
         let folded = |reported: &Arc<Reported>| reported.lexing().dotted_i;
         assert!(folded(&reported).is_some(), "an encoding that is not named may fold");
         for (value, byte) in [

@@ -75,6 +75,7 @@ mod tests {
         assert_eq!(names("do $$begin perform pg_catalog.set_config( 'q.r','1',false); end$$"), ["q.r"]);
         assert!(names("SET work_mem = 1; update t set a = t.b").is_empty());
         assert!(names("select offset.a").is_empty());
+        assert_eq!(names("SET a_1.b$\u{e9}2-c.d = 1"), ["a_1.b$\u{e9}2"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::effects::effects;
 use super::expression::Used;
 use super::insert::{Lifted, lift, quick_reject};
 use super::meaning;
-use super::scan::{Kind, scan};
+use super::scan::{Kind, longest_operator_run, scan};
 
 /// What the lexer calls the kind of a token; `None`: a comment.
 fn kind_of(token: T, text: &str) -> Option<&'static str> {
@@ -590,6 +590,22 @@ proptest! {
             && lifted.tail.is_plain()
             && !["--", "CAST"].iter().any(|rare| text.contains(rare));
         prop_assert_eq!(found_again_as_lifted(text.as_bytes(), text.as_bytes())?, plain, "{}", text);
+    }
+}
+
+/// What is inside literals is none; what stands before, between and behind them may be one, also in comments.
+#[test]
+fn the_longest_run_of_signs_is_found_wherever_it_stands() {
+    for (text, longest) in [
+        ("", 0),
+        ("+++ 'a' + 'b' ++", 3),
+        ("+ 'a' +++ \"b\" ++", 3),
+        ("++ 'a' + $$b$$ +++", 3),
+        ("+'+++'++\"+++\"$$+++$$+ U&'+++' e'\\'+++' 'a", 2),
+        ("'a' /* +++ */ + 'b' -- ++", 3),
+        ("1 ~! b <= $1 || c", 2),
+    ] {
+        assert_eq!(longest_operator_run(text.as_bytes()), longest, "{text}");
     }
 }
 

@@ -121,7 +121,7 @@ mod tests {
         for part in parts {
             assert_eq!(parse(part), Ok(None), "{}", part.escape_ascii());
         }
-        let bad: [&[u8]; 22] = [
+        let bad: [&[u8]; 24] = [
             b"\r\n\r\n",
             b"\n",
             b"GET / HTTP/1.1\n",
@@ -131,6 +131,8 @@ mod tests {
             b"GET\t/\tHTTP/1.1\r\n",
             b"GET / FTP/1.1\r\n",
             b"GET / HTTP/1\r\n",
+            b"GET / HTTP/1.x\r\n",
+            b"GET / HTTP/x.1\r\n",
             b"GET / http/1.1\r\n",
             b"GET /a b HTTP/1.1\r\n",
             b"GET a HTTP/1.1\r\n",

@@ -52,6 +52,15 @@ fn an_answer_that_the_query_cannot_give_is_an_error() {
     assert_eq!(decode("t", &[Some(zero.as_bytes())]), Err(Reason::Malformed("column")));
     let identity = answer(&column(1, plain).replace(r#""identity": """#, r#""identity": "z""#), "[]");
     assert_eq!(decode("t", &[Some(identity.as_bytes())]), Err(Reason::Malformed("identity")));
+    for name in ["", "\\u0000", "c\\u0000"] {
+        let column = column(1, plain).replace(r#""name": "c1""#, &format!(r#""name": "{name}""#));
+        let named = answer(&column, "[]");
+        assert_eq!(decode("t", &[Some(named.as_bytes())]), Err(Reason::Malformed("column")), "{name}");
+        let named = answer("", "[]").replace(r#""table": "t""#, &format!(r#""table": "{name}""#));
+        assert_eq!(decode("t", &[Some(named.as_bytes())]), Err(Reason::Malformed("length")), "{name}");
+    }
+    let quoted = answer(&column(1, plain).replace("\"c1\"", r#""C\"1""#), "[]");
+    assert_eq!(decode("t", &[Some(quoted.as_bytes())]).unwrap().columns[0].quoted, r#""C""1""#);
     assert_eq!(decode("t", &[None]), Err(Reason::Malformed("null")));
     assert_eq!(decode("t", &[]), Err(Reason::Malformed("number of columns")));
     assert_eq!(decode("t", &[Some(b"{")]), Err(Reason::Malformed("json")));
@@ -104,7 +113,7 @@ fn only_encodings_that_copy_reads_as_insert_does_pour() {
 #[test]
 fn the_guard_answers_digits_or_is_an_error() {
     assert_eq!(decode_guard(&[Some(b"742")]), Some(742));
-    for wrong in [&b""[..], b"-1", b"7x", b"99999999999999999999"] {
+    for wrong in [&b""[..], b"-1", b"+1", b"7x", b"99999999999999999999"] {
         assert_eq!(decode_guard(&[Some(wrong)]), None);
     }
     assert_eq!(decode_guard(&[None]), None);

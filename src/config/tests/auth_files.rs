@@ -232,6 +232,11 @@ fn hba_rules_need_what_their_methods_need() {
     let text = text.replace("[databases.app]", "auth_user=\"lookup\"\n[databases.app]");
     let dir = files(&[("a.toml", &*text), ("hba", "host all all all md5\n"), ("ident", "ops root app\n")]);
     assert!(read_in(&dir, "a.toml").is_ok());
+    let text = text.replace("auth_user=\"lookup\"\n", "") + "auth_user=\"lookup\"\n";
+    let hba = "local all all md5\nhostssl all all all md5\nhost all all all md5\nhostnossl all all all md5\n";
+    let dir = files(&[("a.toml", &*text), ("hba", hba), ("ident", "ops root app\n")]);
+    let notices = read_in(&dir, "a.toml").expect("a lookup in the one database").notices;
+    assert_one(&notices, ("hba", Some(2), "auth_hba_file", "no client can match hostssl"));
 }
 
 #[test]

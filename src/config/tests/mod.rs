@@ -197,6 +197,10 @@ deferred = false
     assert!(eager.defers(), "public.events is on");
     let patient = with(Some(false));
     assert!(!patient.defers() && patient.tables["public.audit"].mode == Some(CoalesceMode::Off));
+    let mut events = app.clone();
+    events.tables.get_mut("public.events").expect("the table").deferred = Some(true);
+    assert!(events.defers());
+    assert!(!events.for_user(&UserCoalesce { deferred: Some(false) }).defers());
     let users = ["app", "ledger"].map(|user| settings.users[user].coalesce.deferred);
     assert_eq!(users, [Some(true), Some(false)]);
 }
@@ -1018,8 +1022,90 @@ fn less_than_nothing_in_a_line_of_an_ini_is_not_set() {
     assert_eq!([u.max_user_connections, u.max_user_client_connections], [None; 2]);
     let problems = refused("a.ini", &ini.replace("pool_size=-1 min", "pool_size=-2 min"), &[]);
     assert_one(&problems, ("a.ini", Some(2), "databases.a.pool_size", "expected a whole number"));
+    // A port is none of them.
+    let problems = refused("a.ini", &ini.replace("host=h", "host=h port=-1"), &[]);
+    assert_one(&problems, ("a.ini", Some(2), "databases.a.port", "expected a whole number"));
     let text = format!("{BASE}{DATABASE}pool_size = -1\n");
     assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(5), "databases.app.pool_size", "from 0"));
+}
+
+/// What an entry of a database says is held against what holds for all, and told with the entry's own path.
+#[test]
+fn what_an_entry_says_is_checked_with_what_it_takes_over() {
+    let cases: &[(&str, &str, usize, &str, &str)] = &[
+        (
+            "min_pool_size = 5\n",
+            "pool_size = 3\n",
+            6,
+            "databases.app.pool_size",
+            "min_pool_size 5 is more than pool_size 3",
+        ),
+        (
+            "",
+            "min_pool_size = 30\n",
+            5,
+            "databases.app.min_pool_size",
+            "min_pool_size 30 is more than pool_size 20",
+        ),
+        (
+            "",
+            "[databases.app.coalesce]\nlock_timeout = \"900ms\"\nflush_timeout = \"800ms\"\n",
+            6,
+            "databases.app.coalesce.lock_timeout",
+            "900 ms is not below flush_timeout (800 ms)",
+        ),
+        (
+            "",
+            "auth_dbname = \"other\"\n",
+            5,
+            "databases.app.auth_dbname",
+            "no entry of [databases] is \"other\"",
+        ),
+    ];
+    for (general, entry, line, key, says) in cases {
+        let problems = refused("a.toml", &format!("{BASE}{general}{DATABASE}{entry}"), &[]);
+        assert_one(&problems, ("a.toml", Some(*line), key, says));
+    }
+    toml(&format!("{BASE}{DATABASE}auth_dbname = \"other\"\n[databases.\"*\"]\nhost = \"h\"\n"));
+}
+
+#[test]
+fn a_group_that_is_there_and_the_most_of_a_number_are_taken() {
+    let group = nix::unistd::Group::from_gid(nix::unistd::getegid()).expect("groups").expect("one's own");
+    let text =
+        format!("{BASE}unix_socket_group = \"{}\"\ndefault_pool_size = 1000000\n{DATABASE}", group.name);
+    assert_eq!(toml(&text).general.default_pool_size, 1_000_000);
+    let problems = refused("a.toml", &text.replace("1000000", "1000001"), &[]);
+    assert_one(
+        &problems,
+        ("a.toml", Some(4), "default_pool_size", "expected a whole number from 0 to 1000000"),
+    );
+}
+
+#[test]
+fn tables_are_named_with_their_schema() {
+    for name in ["t", ".t", "s.", "."] {
+        let text = format!("{BASE}[coalesce.tables.\"{name}\"]\nmode = \"off\"\n{DATABASE}");
+        let problems = refused("a.toml", &text, &[]);
+        assert_eq!(problems.len(), 1, "{name}: {problems:#?}");
+    }
+    toml(&format!("{BASE}[coalesce.tables.\"s.t\"]\nmode = \"off\"\n{DATABASE}"));
+}
+
+/// Nobody could log in, unless users are looked up.
+#[test]
+fn an_empty_list_of_users_is_said_where_it_is_all_there_is() {
+    let of = |more: &str, database: &str| {
+        let text = format!(
+            "[general]\nauth_type = \"scram-sha-256\"\nauth_file = \"none.txt\"\n{more}{DATABASE}{database}"
+        );
+        let dir = files(&[("a.toml", &text), ("none.txt", ""), ("userlist.txt", "\"q\" \"x\"\n")]);
+        let loaded = read_in(&dir, "a.toml").expect("a file");
+        loaded.notices.into_iter().map(|notice| (notice.key, notice.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(of("", ""), [("auth_file".to_owned(), Some(3))]);
+    assert_eq!(of("auth_user = \"q\"\n", ""), []);
+    assert_eq!(of("", "auth_user = \"q\"\n"), []);
 }
 
 #[test]
@@ -1043,6 +1129,17 @@ fn includes_are_followed_and_bounded() {
     assert_eq!(read_in(&dir, "a.ini").expect("a file").settings.general.listen_port, 7777);
     let problems = read_in(&dir, "loop.ini").expect_err("a loop");
     assert!(problems[0].message.contains("does one include itself?"), "{problems:#?}");
+    // Not only in depth.
+    let of_files = |n: usize| {
+        let text = format!(
+            "[databases]\na = host=h\n[pgbouncer]\nauth_type=trust\n{}",
+            "%include b.ini\n".repeat(n)
+        );
+        read_in(&files(&[("a.ini", &text), ("b.ini", "")]), "a.ini")
+    };
+    assert!(of_files(64).is_ok());
+    let problems = of_files(65).expect_err("too many");
+    assert_one(&problems, ("a.ini", Some(69), "%include", "more than 64 files in all"));
 }
 
 #[test]
@@ -1111,6 +1208,7 @@ sql_prepare = "deny"
         described.contains("simple_query = \"control\"  # default: \"allow\"\nsql_prepare = \"allow\"\n"),
         "{described}"
     );
+    assert!(described.contains("[databases.\"*\".policy]\nenforce = \"report\"\n"), "{described}");
     assert!(
         described.contains("[networks.\"10.0.0.0/8\".policy]\nstatements = \"read_only\"\n"),
         "{described}"
@@ -1335,6 +1433,7 @@ fn allow_lists_are_read_with_the_file() {
         Some(0),
         "not there yet"
     );
+    assert_eq!(with("allow_list = \"learn\"\nallow_list_file = \"list\"", list).ok(), Some(2), "goes on");
     for (policy, list, line, why) in [
         ("allow_list = \"reject\"\nallow_list_file = \"list\"", None, 7, "cannot be read"),
         ("allow_list = \"reject\"", None, 6, "needs a list"),
@@ -1360,4 +1459,26 @@ fn set_objects_to_no_more_than_the_start_did() {
         panic!("TOML is stricter")
     };
     assert!(why.contains("min_pool_size"), "{why}");
+}
+
+/// And to what the file would be refused for, in its words.
+#[test]
+fn set_objects_as_the_file_would() {
+    let dir = files(&[("a.toml", &format!("{BASE}{DATABASE}pool_size = 5\n"))]);
+    let file = dir.path().join("a.toml");
+    let settings = read(&file).expect("a file").settings;
+    let why = |key, value| match set(&file, &settings, key, value) {
+        Err(SetError::Invalid(why)) => why,
+        _ => panic!("{key} = {value}"),
+    };
+    let own = "30 is more than default_pool_size (20); lower min_pool_size or raise default_pool_size";
+    assert_eq!(why("min_pool_size", "30"), own);
+    assert_eq!(why("default_pool_size", "0x"), "expected a whole number from 0 to 1000000");
+    // An entry is held against it, too.
+    let entrys = why("min_pool_size", "6");
+    assert!(
+        entrys.starts_with("databases.app.pool_size: min_pool_size 6 is more than pool_size 5"),
+        "{entrys}"
+    );
+    assert_eq!(set(&file, &settings, "min_pool_size", "5").expect("no more").general.min_pool_size, 5);
 }
