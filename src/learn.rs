@@ -238,9 +238,9 @@ mod tests {
         let learner = Learner::default();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("list");
+        assert!(!learner.waits());
         learner.note(&file, named(8));
         learner.forget();
-        learner.note(&file, named(8));
         learner.flush();
         assert_eq!(fs::read_to_string(&file).unwrap(), "0000000000000008 # SELECT 8 # DROP\n");
         // What was taken out of the file is learned again.

@@ -716,6 +716,25 @@ mod tests {
 
     /// Verifiers of PostgreSQL 15's own.
     #[test]
+    fn a_password_with_what_is_prohibited_counts_as_it_is() {
+        assert_eq!(*prepared("\u{fb01}\u{a0}\u{ad}x"), "fi x");
+        for prohibited in [
+            '\u{7f}',
+            '\u{85}',
+            '\u{e000}',
+            '\u{fdd0}',
+            '\u{fffd}',
+            '\u{2ff0}',
+            '\u{202e}',
+            '\u{e0041}',
+            '\u{221}',
+        ] {
+            let password = format!("\u{fb01}{prohibited}x");
+            assert_eq!(*prepared(&password), password, "{prohibited:?}");
+        }
+    }
+
+    #[test]
     fn what_is_prohibited_is_looked_for_where_postgresql_looks() {
         for (password, verifier) in [
             // A ligature becomes its letters; a space of no width, a space.
@@ -806,6 +825,7 @@ mod tests {
             ("n,,n=someone,r=abc", true),
             ("y,,n=,r=abc", true),
             ("n,,n=,r=abc,x=ext", true),
+            ("n,,n=,r=abc,1=ext", false),
             (longest.as_str(), true),
             (long.as_str(), false),
             ("", false),

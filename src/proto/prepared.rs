@@ -870,7 +870,7 @@ mod tests {
         let (mut names, mut server) = (ClientNames::default(), ServerNames::default());
         let (a, b) = (statement("a"), statement("b"));
         type Change<'a> = &'a dyn Fn(&mut ClientNames, &mut ServerNames);
-        let changes: [Change<'_>; 9] = [
+        let changes: [Change<'_>; 11] = [
             &|names, _| names.parse(b"s", Arc::clone(&b), None),
             &|names, server| names.strike(1, server),
             &|names, _| names.close(b"s"),
@@ -880,6 +880,8 @@ mod tests {
             &|names, _| names.set_unnamed(None),
             &|names, _| names.forget_unnamed(),
             &|names, _| names.clear(),
+            &|names, server| names.parse_unnamed(Arc::clone(&b), server, 1),
+            &|names, server| names.strike(1, server),
         ];
         names.parse(b"s", Arc::clone(&a), None);
         names.settle();

@@ -89,6 +89,8 @@ mod tests {
         let longer = format!("{whole}.example");
         assert_eq!(found(longer.as_bytes(), "a.test"), [one]);
         assert!(found(longer.as_bytes(), "b.test").is_empty(), "it is another's name that was cut");
+        // Read is one byte more than may be, and with it the name is whole.
+        assert!(found(format!("{first}#{pad}\n{last}.example").as_bytes(), "b.test").is_empty());
     }
 
     /// It may become one at any time.

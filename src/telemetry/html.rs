@@ -192,6 +192,17 @@ mod tests {
     }
 
     #[test]
+    fn a_page_is_whole() {
+        let page = page("t", &[Cell::Text("x".into()), Cell::Number("7".into())]);
+        let (_, body) = page.split_once("<body>").expect("a body");
+        assert_eq!(
+            body,
+            "<h1>t</h1>\n<h2>t</h2>\n<p>t</p>\n<table><tr><th>a</th><th class=\"n\">b</th></tr>\
+             <tr><td>x</td><td class=\"n\">7</td></tr></table>\n</body></html>\n"
+        );
+    }
+
+    #[test]
     fn the_policy_names_this_style_and_nothing_else() {
         let style = STANDARD.encode(Sha256::digest(STYLE));
         assert!(SECURITY_POLICY.contains(&format!("style-src 'sha256-{style}';")));

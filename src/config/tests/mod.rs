@@ -959,6 +959,12 @@ fn of_what_stands_twice_in_an_ini_the_last_holds_with_a_notice() {
     for (at, line) in [(0, 2), (2, 3), (3, 6), (4, 8), (6, 11)] {
         assert!(said[at].2.contains(&format!("a.ini:{line} already; what stands last holds")), "{said:?}");
     }
+    let pqexec =
+        "[databases]\na = host=h\n[pgbouncer]\nauth_type = trust\ndisable_pqexec = 1\ndisable_pqexec = 0\n";
+    assert_one(
+        &loaded("a.ini", pqexec).notices,
+        ("a.ini", Some(6), "disable_pqexec", "what stands last holds"),
+    );
     // Our own format does not let it pass, and says which key it is.
     refused("a.toml", &format!("{BASE}{DATABASE}{DATABASE}"), &[]);
     let twice =
@@ -1022,9 +1028,8 @@ fn less_than_nothing_in_a_line_of_an_ini_is_not_set() {
     assert_eq!([u.max_user_connections, u.max_user_client_connections], [None; 2]);
     let problems = refused("a.ini", &ini.replace("pool_size=-1 min", "pool_size=-2 min"), &[]);
     assert_one(&problems, ("a.ini", Some(2), "databases.a.pool_size", "expected a whole number"));
-    // A port is none of them.
-    let problems = refused("a.ini", &ini.replace("host=h", "host=h port=-1"), &[]);
-    assert_one(&problems, ("a.ini", Some(2), "databases.a.port", "expected a whole number"));
+    let other = loaded("a.ini", &ini.replace("host=h", "host=h dbname=-1")).settings;
+    assert_eq!(other.databases["a"].dbname.as_deref(), Some("-1"), "a name is none of them");
     let text = format!("{BASE}{DATABASE}pool_size = -1\n");
     assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(5), "databases.app.pool_size", "from 0"));
 }
@@ -1137,6 +1142,13 @@ fn includes_are_followed_and_bounded() {
         );
         read_in(&files(&[("a.ini", &text), ("b.ini", "")]), "a.ini")
     };
+    let names: Vec<_> = (0..9).map(|n| (format!("{n}.ini"), format!("%include {}.ini\n", n + 1))).collect();
+    let mut chain: Vec<_> = names.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    chain.push(("9.ini", "[databases]\na = host=h\n[pgbouncer]\nauth_type=trust\n"));
+    let chain = files(&chain);
+    assert!(read_in(&chain, "1.ini").is_ok());
+    let problems = read_in(&chain, "0.ini").expect_err("too deep");
+    assert!(problems[0].message.contains("or 8 deep"), "{problems:#?}");
     assert!(of_files(64).is_ok());
     let problems = of_files(65).expect_err("too many");
     assert_one(&problems, ("a.ini", Some(69), "%include", "more than 64 files in all"));
