@@ -564,6 +564,8 @@ mod tests {
             ("set a = 1.2.3", None),
             ("set a =", None),
             ("select 2", None),
+            ("select pools()", None),
+            ("select version(", None),
             ("drop table t", None),
             ("show \"pools", None),
             ("show pools /*", None),

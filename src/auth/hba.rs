@@ -157,6 +157,30 @@ mod tests {
         }
     }
 
+    /// Only a rule that says so fits a connection for the write-ahead log; one for a database's changes is as any other.
+    #[test]
+    fn replication_is_no_database() {
+        use Replication::{Logical, None, Physical};
+        for (databases, fits) in [
+            (&[][..], [true, false, true]),
+            (&["all"], [true, false, true]),
+            (&["app"], [true, false, true]),
+            (&["sameuser", "app", "all"], [true, false, true]),
+            (&["replication"], [false, true, false]),
+            (&["other", "replication"], [false, true, false]),
+            (&["other"], [false; 3]),
+        ] {
+            let rules = [HbaRule {
+                databases: databases.iter().map(|name| (*name).to_owned()).collect(),
+                ..rule(HbaTransport::Host, Option::None)
+            }];
+            let found = [None, Physical, Logical].map(|replication| {
+                find(&rules, &Asker { replication, ..asker(Some("10.0.0.1"), false) }).is_some()
+            });
+            assert_eq!(found, fits, "{databases:?}");
+        }
+    }
+
     #[test]
     fn names_and_order() {
         let mut first = rule(HbaTransport::Host, None);

@@ -7,7 +7,8 @@ fn a_userlist_is_read_as_pgbouncer_reads_it() {
     let md5 = "md50123456789abcdef0123456789abcdef";
     let text = format!(
         "; comment\n# comment\n\n\"plain\" \"pass word\"\n  \"md5\"   \"{md5}\" ignored \"rest\"\n\
-         \"scram\" \"{VERIFIER}\"\n\"quo\"\"te\" \"a\"\"b\"\n\"empty\" \"\"\n\"long\" \"md5tooshort\"\n"
+         \"scram\" \"{VERIFIER}\"\n\"quo\"\"te\" \"a\"\"b\"\n\"empty\" \"\"\n\"long\" \"md5tooshort\"\n\
+         \"odd\" \"md5g123456789abcdef0123456789abcdef\"\n"
     );
     let (users, draft) = with_draft(|draft, file| userlist::parse(draft, file, &text));
     assert_eq!(draft.problems, []);
@@ -17,7 +18,8 @@ fn a_userlist_is_read_as_pgbouncer_reads_it() {
     assert_eq!(users["quo\"te"], Secret::Plain("a\"b".into()));
     assert_eq!(users["empty"], Secret::Plain(String::new()));
     assert_eq!(users["long"], Secret::Plain("md5tooshort".into()));
-    assert_eq!(users.len(), 6);
+    assert_eq!(users["odd"], Secret::Plain("md5g123456789abcdef0123456789abcdef".into()));
+    assert_eq!(users.len(), 7);
 }
 
 #[test]

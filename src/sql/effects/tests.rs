@@ -171,6 +171,11 @@ fn table() {
         ("deallocate prepare all;", Effects::DEALLOCATE_ALL),
         ("DEALLOCATE \"all\"", Effects::DEALLOCATE),
         ("DISCARD ALL", Effects::DISCARD_ALL),
+        // Each statement's words count from its own beginning.
+        ("SELECT a b; DISCARD ALL", Effects::DISCARD_ALL),
+        ("SELECT a b; DEALLOCATE ALL", Effects::DEALLOCATE_ALL),
+        ("SELECT a b; SET LOCAL a = 1", Effects::LOCAL),
+        ("SELECT a b; VALUES (1)", NONE),
         ("DISCARD TEMP", Effects::DISCARD),
         ("LOAD 'a'", Effects::LOAD),
         ("DO $$ BEGIN END $$", UNKNOWN),
@@ -350,4 +355,13 @@ fn every_name_is_found() {
 #[test]
 fn tables_are_sorted() {
     assert!(FUNCTIONS.is_sorted() && KEYWORDS.is_sorted() && LOOSE_KEYWORDS.is_sorted());
+}
+
+#[test]
+fn a_plain_text_is_ascii_and_has_no_backslash() {
+    for (text, plain) in
+        [("", true), ("SELECT 'a'", true), ("SELECT 'a\\'", false), ("SELECT '\u{e9}'", false)]
+    {
+        assert_eq!(is_read_plainly(text.as_bytes()), plain, "{text}");
+    }
 }
