@@ -362,6 +362,24 @@ fn a_server_that_the_file_of_authorities_does_not_name_any_more_is_left() {
     assert_eq!(client.read_until_closed().last().expect("an error").sqlstate(), "08001");
 }
 
+/// Also where no file says anything else.
+#[test]
+fn a_connection_that_was_made_in_another_way_than_is_wanted_now_is_left() {
+    let options = PgOptions { tls: Some(Certs::new("postgres")), ..PgOptions::default() };
+    let server = Postgres::start(options);
+    let proxy = Proxy::to(&server, "server_tls_sslmode = \"allow\"", "host = \"localhost\"", "");
+    let mut client = Raw::login(proxy.port(), "postgres");
+    let mut is_tls = || client.value("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()");
+    assert_eq!(is_tls().as_deref(), Some("f"));
+    for (before, now, tls) in [("allow", "require", "t"), ("require", "disable", "f")] {
+        let file = proxy.dir().join("pgsluice.toml");
+        let text = std::fs::read_to_string(&file).expect("the configuration");
+        std::fs::write(&file, text.replace(before, now)).expect("write");
+        Raw::login(proxy.port(), "pgsluice").rows("RELOAD");
+        assert_eq!(is_tls().as_deref(), Some(tls), "{now}");
+    }
+}
+
 /// What a server that asks for a certificate sees is the proxy's own, whoever the client is; and it is that of today.
 #[test]
 fn a_server_that_asks_for_a_certificate_is_shown_the_one_of_the_settings() {
