@@ -358,6 +358,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_is_given_back_once() {
+        let vars = Vars::default();
+        let have = vars.intern([("a.b", "1"), ("role", "a"), ("statement_timeout", "1")]);
+        let want = vars.intern([("x.y", "1")]);
+        let steps: Vec<_> = changes(&have, &want, false).iter().map(|c| (c.name, c.value)).collect();
+        assert_eq!(steps, [("role", None), ("statement_timeout", None), ("a.b", None), ("x.y", Some("1"))]);
+    }
+
+    #[test]
     fn application_name_does_not_split_batches() {
         let vars = Vars::default();
         let a = vars.intern([("application_name", "a"), ("timezone", "UTC")]);

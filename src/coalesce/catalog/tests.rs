@@ -53,8 +53,11 @@ fn an_answer_that_the_query_cannot_give_is_an_error() {
     let identity = answer(&column(1, plain).replace(r#""identity": """#, r#""identity": "z""#), "[]");
     assert_eq!(decode("t", &[Some(identity.as_bytes())]), Err(Reason::Malformed("identity")));
     let long = "n".repeat(4 * 63 + 1);
-    let named = answer("", "[]").replace(r#""schema": "s""#, &format!(r#""schema": "{long}""#));
-    assert_eq!(decode("t", &[Some(named.as_bytes())]), Err(Reason::Malformed("length")));
+    for (name, value) in [("schema", "s"), ("table", "t"), ("fingerprint", "f")] {
+        let (good, bad) = (format!("\"{name}\": \"{value}\""), format!("\"{name}\": \"{long}\""));
+        let named = answer("", "[]").replace(&good, &bad);
+        assert_eq!(decode("t", &[Some(named.as_bytes())]), Err(Reason::Malformed("length")), "{name}");
+    }
     for name in ["", "\\u0000", "c\\u0000"] {
         let column = column(1, plain).replace(r#""name": "c1""#, &format!(r#""name": "{name}""#));
         let named = answer(&column, "[]");

@@ -1092,6 +1092,15 @@ fn a_group_that_is_there_and_the_most_of_a_number_are_taken() {
 }
 
 #[test]
+fn a_socket_of_our_own_has_a_path_that_the_system_takes() {
+    let dir = files(&[]);
+    let deep = dir.path().join("d".repeat(100));
+    std::fs::create_dir(&deep).expect("a directory");
+    let problems = refused("a.toml", &format!("{BASE}unix_socket_dir = {deep:?}\n{DATABASE}"), &[]);
+    assert_one(&problems, ("a.toml", Some(3), "unix_socket_dir", "choose a shorter one"));
+}
+
+#[test]
 fn tables_are_named_with_their_schema() {
     for name in ["t", ".t", "s.", "."] {
         let text = format!("{BASE}[coalesce.tables.\"{name}\"]\nmode = \"off\"\n{DATABASE}");
