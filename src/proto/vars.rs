@@ -357,6 +357,22 @@ mod tests {
         assert_eq!(steps, [("a.b", None)]);
     }
 
+    /// What one value leaves open another would otherwise keep.
+    #[test]
+    fn a_date_style_is_set_on_the_plain_one() {
+        let vars = Vars::default();
+        let (none, iso) =
+            (vars.intern([("x.y", "1")]), vars.intern([("datestyle", "ISO, DMY"), ("x.y", "1")]));
+        let german = vars.intern([("datestyle", "German"), ("x.y", "2")]);
+        let steps = |have, want| -> Vec<(String, Option<String>)> {
+            changes(have, want, false).iter().map(|c| (c.name.into(), c.value.map(Into::into))).collect()
+        };
+        let step = |name: &str, value: Option<&str>| (name.to_owned(), value.map(str::to_owned));
+        let anew = [step("datestyle", None), step("datestyle", Some("German")), step("x.y", Some("2"))];
+        assert_eq!(steps(&iso, &german), anew);
+        assert_eq!(steps(&none, &german), anew[1..]);
+    }
+
     #[test]
     fn what_is_given_back_is_given_back_once() {
         let vars = Vars::default();
