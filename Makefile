@@ -11,7 +11,7 @@ help:
 	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
 	@echo 'make test    all tests, the driver compatibility tests too'
 	@echo "make regress PostgreSQL's own regression and isolation suites, direct and through pgsluice"
-	@echo 'make lint    formatting and clippy'
+	@echo 'make lint    formatting, clippy, links in the documentation'
 	@echo 'make fuzz    every fuzz target for a minute each (SECS=60, RUNS=10000000, TARGETS="sql startup")'
 	@echo 'make bench   direct, PgBouncer and pgsluice interleaved; all of it at full length writes docs/benchmarks.md'
 	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4; WRITE=1 writes whatever was run)'
@@ -37,6 +37,7 @@ regress: setup
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --lib --no-deps --document-private-items --quiet
 
 demo: setup
 	cargo build --release --quiet

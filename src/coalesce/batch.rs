@@ -381,7 +381,7 @@ impl Cargo {
 }
 
 /// The line that a failed COPY's error points at, from `COPY <relname>, line N` at the beginning of a line of its context
-/// ([`InsertPlan::relname`]). Only a hint: foreign keys and deferred checks carry none, other languages word it otherwise, and
+/// ([`super::plan::InsertPlan::relname`]). Only a hint: foreign keys and deferred checks carry none, other languages word it otherwise, and
 /// a value shown behind it may imitate it, which is why the first such line counts.
 pub fn line_of_error(fields: &ErrorFields<'_>, relname: &str) -> Option<u64> {
     let context = fields.field(b'W')?;

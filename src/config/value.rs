@@ -1,7 +1,7 @@
 //! What a setting's value may be: reading it from a file, showing it, and saying what is expected.
 //!
 //! Owns: the kinds of value (counts, sizes, durations, words, lists). Never: which key has which kind
-//! (that is [`super::keys`]), a file.
+//! (that is [`mod@super::keys`]), a file.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! `$1::integer`, `'2026-01-01'::date`, `CAST($1 AS integer)`: the name of a type behind a parameter, a string or NULL, as generators of SQL write it.
 //!
 //! To a parameter whose type was not declared and to a string, the name gives its type, and computes nothing; so it may be passed
-//! over where the server resolved the parameter to that type ([`Cast::is_plain`]), and where it is that of the string's column.
+//! over where the server resolved the parameter to that type ([`is_plain`]), and where it is that of the string's column.
 //! A parameter that is a text is read by the type's own input function, if nobody made another cast. Owns: which names are
 //! understood, and what those of the grammar mean. Never: what any other name means (the server is asked), a type with a modifier
 //! (`varchar(3)` cuts, `char` is `char(1)`) but `numeric`'s, which rounds as the column's own would.

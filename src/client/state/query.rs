@@ -106,7 +106,7 @@ impl State {
         self.awaiting
     }
 
-    /// See [`Shared::make_way`]. For a text that the rules let pass: one that is refused moves nobody.
+    /// See [`crate::pool::registry::Shared::make_way`]. For a text that the rules let pass: one that is refused moves nobody.
     pub(super) fn make_way(&self, text: &[u8], server: &ServerConn) {
         if is_about_a_database(text) {
             self.shared.make_way(text, &server.shared.target);

@@ -451,7 +451,7 @@ SELECT pg_catalog.json_build_object(
 /// for: fingerprint and the meaning of the name. Prepared once for each server connection.
 ///
 /// `$1` relid, `$2` the name as [`lookup_name`] wrote it, `$3` the known fingerprint, with what [`TYPES_SQL`] answered behind it,
-/// `$4` the names of types, `$5` the oids of [`Table::functions`], `$6` the names of functions and operators, as [`NAMES_SQL`] has them; all may be sent as text. Answers one
+/// `$4` the names of types, `$5` the oids of [`super::Table::functions`], `$6` the names of functions and operators, as [`NAMES_SQL`] has them; all may be sent as text. Answers one
 /// row: the transaction's id as text ([`decode_guard`]). Anything else is an **error** ([`is_guard_error`]), so the
 /// transaction cannot commit. `$2` is resolved by the flush's own `search_path`: it must be the clients' own, or `$2` a qualified name.
 ///
@@ -496,7 +496,7 @@ pub fn guard_sql() -> &'static str {
 ///
 /// Not for partitioned tables (a leaf's change does not invalidate the parent) nor for columns of domains and other types of
 /// users (ALTER DOMAIN invalidates no table), nor where functions of users are called (CREATE OR REPLACE FUNCTION invalidates none,
-/// either): see [`Table::has_sentinel`]. The role needs SELECT.
+/// either): see [`super::Table::has_sentinel`]. The role needs SELECT.
 pub fn sentinel_sql<'a>(targets: impl IntoIterator<Item = &'a str>) -> String {
     let mut sql = String::from(concat!(
         "SELECT CASE WHEN ($1::pg_catalog.text IS NULL OR s.mark OPERATOR(pg_catalog.=) $1::pg_catalog.text)
@@ -586,7 +586,7 @@ pub const STATUS_SQL: &str = "SELECT CASE
   ELSE pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8)::pg_catalog.text END";
 
 /// Asks a session for everything that two sessions must agree on to share a batch. One row of one text column, JSON
-/// ([`decode_session`]). Far below a millisecond.
+/// ([`super::decode_session`]). Far below a millisecond.
 pub const SESSION_SQL: &str = concat!(
     "SELECT pg_catalog.json_build_object(
   'user', CURRENT_USER, 'session_user', SESSION_USER, 'search_path', pg_catalog.current_setting('search_path'),

@@ -70,7 +70,7 @@ impl Known {
     }
 }
 
-/// The tables of [`super::builtins`], by hash; open addressing. The names are ours, so no key is needed.
+/// The tables of [`crate::sql::builtins`], by hash; open addressing. The names are ours, so no key is needed.
 pub(super) struct Index {
     slots: Vec<u16>,
 }
