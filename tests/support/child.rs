@@ -5,6 +5,9 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// For a process that was sent `STOP`.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A server process. Ends on drop, and when the test binary goes away without dropping it.
 pub struct Guarded {
     child: Child,
@@ -48,10 +51,24 @@ impl Guarded {
         &mut self.child
     }
 
-    /// Sends a signal by name (`TERM`, `HUP`, `KILL` ...).
+    /// Sends a signal by name (`TERM`, `HUP`, `KILL` ...). Whom `STOP` was sent has stopped.
     pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         let _ = Command::new("/bin/sh").args(["-c", r#"kill -"$1" "$2""#, "kill", name, &pid]).status();
+        if name == "STOP" {
+            let stopped = poll(STOP_PATIENCE, || self.has_stopped().then_some(()));
+            assert!(stopped.is_some(), "process {pid} does not stop");
+        }
+    }
+
+    /// No thread of it runs.
+    fn has_stopped(&self) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return true };
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The state stands behind the name, which is in parentheses.
+            stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+        })
     }
 
     /// The exit status if it has ended.
