@@ -56,9 +56,6 @@ const BUILD_SCRIPTS: &[&str] = &[
 
 /// Packages that are there in more than one incompatible version, because their users have not met yet.
 const DOUBLES: &[&str] = &[
-    "block-buffer",
-    "crypto-common",
-    "digest",
     "getrandom",
     "itertools",
     "linux-raw-sys",
