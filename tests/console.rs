@@ -56,6 +56,9 @@ impl Engine for Fixed {
         let total = Counters { xact_count: 12_345_678, ..Counters::default() };
         vec![StatsRow { database: "app".into(), total, ..StatsRow::default() }]
     }
+    fn averages(&self) -> Counters {
+        Counters::default()
+    }
     fn lanes(&self) -> Vec<LaneRow> {
         let rows_per_flush = Ratio { of: 61, by: 10 };
         vec![LaneRow { table: "public.t".into(), rows_per_flush, ..LaneRow::default() }]

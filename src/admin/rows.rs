@@ -541,6 +541,11 @@ macro_rules! counters {
             pub fn add(&mut self, other: &Self) {
                 $(self.$field = self.$field.saturating_add(other.$field);)*
             }
+
+            /// What came since `then`, counter by counter.
+            pub fn since(&self, then: &Self) -> Self {
+                Self { $($field: self.$field.saturating_sub(then.$field),)* }
+            }
         }
 
         const STATS: &[Column] = &[
@@ -596,7 +601,7 @@ pub struct StatsRow {
     pub database: String,
     /// Since the start.
     pub total: Counters,
-    /// Over the last `stats_period`, per second (times: per query or transaction).
+    /// Over the last `stats_period`, per second (times: per query, transaction or assignment of a server).
     pub average: Counters,
 }
 
@@ -634,27 +639,14 @@ impl Wanted {
     }
 }
 
-/// SHOW TOTALS: all rows added up. Averages are rates and are added, too; those that are times for each
-/// transaction or query are weighed by how many there were.
-pub fn totals(rows: &[StatsRow]) -> Vec<TotalRow> {
-    let (mut total, mut average) = (Counters::default(), Counters::default());
-    for row in rows {
-        total.add(&row.total);
-        average.add(&row.average);
-    }
-    average.xact_time = weighed_mean(rows.iter().map(|r| (r.average.xact_time, r.average.xact_count)));
-    average.query_time = weighed_mean(rows.iter().map(|r| (r.average.query_time, r.average.query_count)));
+/// SHOW TOTALS: all rows added up, and `average`, which is that over all of them: a mean of the rows' own would weigh them by
+/// rates that are rounded down, to nothing below one a second.
+pub fn totals(rows: &[StatsRow], average: Counters) -> Vec<TotalRow> {
+    let mut total = Counters::default();
+    rows.iter().for_each(|row| total.add(&row.total));
     let named = |prefix: &'static str, counters: Counters| {
         let names = Counters::NAMES.iter().map(move |names| format!("{prefix}_{}", names.2));
         names.zip(counters.all()).map(|(name, value)| TotalRow { name, value })
     };
     named("total", total).chain(named("avg", average)).collect()
-}
-
-/// The mean of values that stand for so many each; 0 for none.
-fn weighed_mean(values: impl Iterator<Item = (u64, u64)>) -> u64 {
-    let (sum, count) = values.fold((0u128, 0u128), |(sum, count), (value, weight)| {
-        (sum + u128::from(value) * u128::from(weight), count + u128::from(weight))
-    });
-    sum.checked_div(count).and_then(|mean| u64::try_from(mean).ok()).unwrap_or(0)
 }

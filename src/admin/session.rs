@@ -45,6 +45,8 @@ pub trait Engine {
     fn state(&self) -> Vec<StateRow>;
     /// SHOW STATS, STATS_TOTALS, STATS_AVERAGES, TOTALS: one row for each database.
     fn stats(&self) -> Vec<StatsRow>;
+    /// SHOW TOTALS: the averages over all databases.
+    fn averages(&self) -> Counters;
     /// SHOW COALESCE
     fn lanes(&self) -> Vec<LaneRow>;
     /// SHOW COALESCE_TABLES
@@ -481,7 +483,7 @@ fn show_rows(show: Show, engine: &impl Engine) -> Vec<Vec<Value>> {
         Show::Stats => stats(Wanted::Both),
         Show::StatsTotals => stats(Wanted::Totals),
         Show::StatsAverages => stats(Wanted::Averages),
-        Show::Totals => Table::of(&totals(&engine.stats())).rows,
+        Show::Totals => Table::of(&totals(&engine.stats(), engine.averages())).rows,
         Show::Coalesce => Table::of(&engine.lanes()).rows,
         Show::CoalesceTables => Table::of(&engine.coalesce_tables()).rows,
         Show::CoalesceFlushes => Table::of(&engine.coalesce_flushes()).rows,
@@ -588,6 +590,9 @@ mod tests {
         }
         fn stats(&self) -> Vec<StatsRow> {
             vec![StatsRow::default()]
+        }
+        fn averages(&self) -> Counters {
+            Counters::default()
         }
         fn lanes(&self) -> Vec<LaneRow> {
             vec![LaneRow::default()]

@@ -24,6 +24,7 @@ struct Inner {
     /// Counters when it began.
     then: ByDatabase,
     averages: ByDatabase,
+    over_all: Counters,
 }
 
 impl Averages {
@@ -51,26 +52,29 @@ impl Averages {
         }
         let totals = totals();
         let none = Counters::default();
-        inner.averages = totals
-            .iter()
-            .map(|(name, now)| (name.clone(), average(now, inner.then.get(name).unwrap_or(&none), passed)))
-            .collect();
-        let over_all = average(&sum(&totals), &sum(&inner.then), passed);
+        let came = |(name, now): (&String, &Counters)| {
+            (name.clone(), now.since(inner.then.get(name).unwrap_or(&none)))
+        };
+        let came: ByDatabase = totals.iter().map(came).collect();
+        let mut sum = Counters::default();
+        // Not of the sums: the counters of a database that is gone would be missing from what came in the others.
+        came.values().for_each(|counters| sum.add(counters));
+        inner.averages = came.iter().map(|(name, came)| (name.clone(), average(came, passed))).collect();
+        inner.over_all = average(&sum, passed);
         inner.then = totals;
         inner.began = Some(now);
-        Some(over_all)
+        Some(inner.over_all)
     }
 
     /// Over the last full period; nothing before the first one has ended.
     pub(super) fn of(&self, database: &str) -> Counters {
         self.lock().averages.get(database).copied().unwrap_or_default()
     }
-}
 
-fn sum(counters: &ByDatabase) -> Counters {
-    let mut sum = Counters::default();
-    counters.values().for_each(|counters| sum.add(counters));
-    sum
+    /// The same over all databases.
+    pub(super) fn over_all(&self) -> Counters {
+        self.lock().over_all
+    }
 }
 
 /// `log_stats`
@@ -90,29 +94,26 @@ pub(super) fn log(average: &Counters) {
     });
 }
 
-/// Rates for each second; times inside transactions and queries for each of those.
-fn average(now: &Counters, then: &Counters, passed: Duration) -> Counters {
-    let rate = |now: u64, then: u64| {
-        let rate = u128::from(now.saturating_sub(then)) * 1_000_000 / passed.as_micros().max(1);
+/// Rates for each second; times inside transactions and queries for each of those, and waits for each time a server was given.
+fn average(came: &Counters, passed: Duration) -> Counters {
+    let rate = |count: u64| {
+        let rate = u128::from(count) * 1_000_000 / passed.as_micros().max(1);
         u64::try_from(rate).unwrap_or(u64::MAX)
     };
-    let each = |time: (u64, u64), count: (u64, u64)| {
-        time.0.saturating_sub(time.1).checked_div(count.0.saturating_sub(count.1)).unwrap_or(0)
-    };
-    let (xacts, queries) = ((now.xact_count, then.xact_count), (now.query_count, then.query_count));
+    let each = |time: u64, count: u64| time.checked_div(count).unwrap_or(0);
     Counters {
-        server_assignment_count: rate(now.server_assignment_count, then.server_assignment_count),
-        xact_count: rate(now.xact_count, then.xact_count),
-        query_count: rate(now.query_count, then.query_count),
-        received: rate(now.received, then.received),
-        sent: rate(now.sent, then.sent),
-        xact_time: each((now.xact_time, then.xact_time), xacts),
-        query_time: each((now.query_time, then.query_time), queries),
-        wait_time: rate(now.wait_time, then.wait_time),
-        client_parse_count: rate(now.client_parse_count, then.client_parse_count),
-        server_parse_count: rate(now.server_parse_count, then.server_parse_count),
-        bind_count: rate(now.bind_count, then.bind_count),
-        client_login_count: rate(now.client_login_count, then.client_login_count),
+        server_assignment_count: rate(came.server_assignment_count),
+        xact_count: rate(came.xact_count),
+        query_count: rate(came.query_count),
+        received: rate(came.received),
+        sent: rate(came.sent),
+        xact_time: each(came.xact_time, came.xact_count),
+        query_time: each(came.query_time, came.query_count),
+        wait_time: each(came.wait_time, came.server_assignment_count),
+        client_parse_count: rate(came.client_parse_count),
+        server_parse_count: rate(came.server_parse_count),
+        bind_count: rate(came.bind_count),
+        client_login_count: rate(came.client_login_count),
     }
 }
 
@@ -166,5 +167,35 @@ mod tests {
         averages.tick(start, period, HashMap::new);
         averages.tick(start + period, period, || of(7, 70));
         assert_eq!(averages.of("app").xact_count, 7);
+    }
+
+    /// In PgBouncer, too. Its monitors take them for what one transaction took and one client waited.
+    #[test]
+    fn times_over_all_are_for_each_of_all_however_few_there_were() {
+        let counters = |count, time, wait_time| Counters {
+            xact_count: count,
+            xact_time: time,
+            query_count: 2 * count,
+            query_time: time,
+            server_assignment_count: count,
+            wait_time,
+            ..Counters::default()
+        };
+        let averages = Averages::default();
+        let (start, period) = (Instant::now(), Duration::from_secs(60));
+        averages.tick(start, period, || HashMap::from([("gone".to_owned(), counters(9_000, 9_000, 9_000))]));
+        assert_eq!(averages.over_all(), Counters::default(), "no period has passed");
+        let told = averages.tick(start + period, period, || {
+            HashMap::from([
+                ("a".to_owned(), counters(3, 300, 60)),
+                ("b".to_owned(), counters(1, 500, 100)),
+                ("idle".to_owned(), counters(0, 0, 0)),
+            ])
+        });
+        let all = averages.over_all();
+        assert_eq!(told, Some(all));
+        assert_eq!((all.xact_count, all.xact_time, all.query_time, all.wait_time), (0, 200, 100, 40));
+        assert_eq!((averages.of("a").wait_time, averages.of("b").wait_time), (20, 100));
+        assert_eq!(averages.of("idle").wait_time, 0);
     }
 }

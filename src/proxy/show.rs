@@ -225,6 +225,10 @@ impl Engine for Proxy {
         totals.into_iter().map(row).collect()
     }
 
+    fn averages(&self) -> Counters {
+        self.averages.over_all()
+    }
+
     fn lanes(&self) -> Vec<LaneRow> {
         // Each lane is looked at once: there may be ten thousand, and as many counters, and meanwhile the worker serves nobody.
         let mut lanes: HashMap<_, Vec<_>> = HashMap::new();

@@ -271,7 +271,7 @@ pub struct Stats {
     pub wait_us: u64,
 }
 
-/// `log_stats`: counts and bytes for each second, times for each transaction or query, `wait_us` for each second.
+/// `log_stats`: counts and bytes for each second, times for each transaction, query, or (`wait_us`) server given.
 pub fn stats(stats: &Stats) {
     let Stats { xacts, queries, client_parses, server_parses, binds, logins, .. } = *stats;
     let Stats { received, sent, xact_us, query_us, wait_us, .. } = *stats;

@@ -637,6 +637,9 @@ impl Engine for Nothing {
     fn stats(&self) -> Vec<StatsRow> {
         vec![StatsRow::default()]
     }
+    fn averages(&self) -> Counters {
+        Counters::default()
+    }
     fn lanes(&self) -> Vec<LaneRow> {
         Vec::new()
     }
