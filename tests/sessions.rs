@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support;
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::console::{find, until};
+use support::console::{find, tell, until};
 use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_command, outline, poll};
 
 /// Appends the messages of one unit.
@@ -963,6 +963,32 @@ fn a_client_that_closed_its_sending_half_is_answered_and_keeps_no_place_for_good
     assert!(nobody.is_some(), "it keeps its place");
     holder.rows("COMMIT");
     assert_eq!(holder.value("SELECT count(*) FROM t").as_deref(), Some("2"));
+}
+
+/// Nor does it keep its server from being taken away when it takes nothing of what it asked for.
+#[test]
+fn who_closed_its_sending_half_and_takes_no_answer_can_be_closed() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let stuck = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'ClientWrite'";
+    for mode in ["session", "transaction"] {
+        for timeout in [0, 1] {
+            let proxy = through(pg, mode, &format!("query_timeout = {timeout}"));
+            let mut console = Raw::login(proxy.port(), "pgsluice");
+            let mut client = Raw::login(proxy.port(), &db);
+            client.send(&build(|o| {
+                f::put_query(o, b"SELECT repeat('x', 1000000) FROM generate_series(1, 200)");
+            }));
+            client.shutdown_write();
+            pg.wait_until(&db, stuck);
+            if timeout == 0 {
+                let row = find(&mut console, "SHOW CLIENTS", &[("database", &db)]).expect("the client");
+                tell(&mut console, &format!("KILL_CLIENT {}", row["id"]));
+            }
+            let gone = || find(&mut console, "SHOW CLIENTS", &[("database", &db)]).is_none().then_some(());
+            assert!(poll(PATIENCE, gone).is_some(), "{mode}, query_timeout {timeout}: it stays");
+        }
+    }
 }
 
 /// A COPY that reads on fails for that, and whoever closed its sending half hears it; one that had failed already says why.

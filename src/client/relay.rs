@@ -172,7 +172,7 @@ impl Session {
                 return Poll::Ready(Ok(()));
             }
             if untaken.is_none() && !self.client.has_room() {
-                return Poll::Pending;
+                return self.poll_end();
             }
             if untaken.is_some_and(|bytes| bytes > UNTAKEN_BYTES_MAX) {
                 return Poll::Ready(Err(Fault::ClientGone));
@@ -190,12 +190,17 @@ impl Session {
                     }
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Fault::ServerLost(error.to_string()))),
-                Poll::Pending if self.me.must_end() => {
-                    return Poll::Ready(Err(Fault::Client(Error::killed())));
-                }
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => return self.poll_end(),
             }
         }
+    }
+
+    /// Nothing moves: it waits, for its client or for its server, until something is told that ends it.
+    fn poll_end(&self) -> Poll<Result<(), Fault>> {
+        if self.me.must_end() {
+            return Poll::Ready(Err(Fault::Client(Error::killed())));
+        }
+        Poll::Pending
     }
 
     /// Hot path.
