@@ -883,6 +883,52 @@ fn a_setting_of_the_startup_packet_that_was_emptied_stays_empty() {
     }
 }
 
+/// So it does where another setting is given back: what a client has emptied is not a tenant's again by the way.
+#[test]
+fn a_setting_of_the_startup_packet_that_was_emptied_stays_empty_whatever_else_is_given_back() {
+    let (server, proxy, database) = one_connection("");
+    server.psql(
+        &database,
+        "CREATE FUNCTION sets(name text, value text) RETURNS text LANGUAGE plpgsql AS \
+         $$BEGIN RETURN set_config(name, value, false); END$$",
+    );
+    let look = "SELECT current_setting('app.tenant', true)";
+    for port in [server.port(), proxy.port()] {
+        let options = "-c app.tenant=5 -c App.Other=6";
+        let parameters = [("user", "postgres"), ("database", database.as_str()), ("options", options)];
+        let mut a = Raw::login_as(port, &parameters, "").unwrap_or_else(|e| panic!("{}", e.outline()));
+        for (text, value) in [
+            ("SET app.tenant = ''", ""),
+            ("RESET statement_timeout", ""),
+            ("SET work_mem TO DEFAULT", ""),
+            ("SET NAMES 'utf8'", ""),
+            ("SET TIME ZONE LOCAL", ""),
+            ("BEGIN; SET LOCAL work_mem = '1MB'; SET statement_timeout = 0; COMMIT", ""),
+            ("SELECT sets('work_mem', '3MB') WHERE 1 IS NOT NULL", ""),
+            ("RESET app.other", ""),
+            ("DISCARD PLANS", ""),
+            ("RESET \"app\" . Tenant", "5"),
+            ("SET app.tenant = ''", ""),
+            ("DO $$BEGIN EXECUTE 'RESET ALL'; END$$", "5"),
+            ("SET app.tenant = ''", ""),
+            ("PREPARE giving AS SELECT set_config('app.tenant', $1, false)", ""),
+            ("EXECUTE giving(NULL)", "5"),
+        ] {
+            a.rows(text);
+            assert_eq!(a.value(look).as_deref(), Some(value), "{text}");
+        }
+        for (text, params, value) in [
+            ("SELECT set_config('app.tenant', $1, false)", [Some("")].as_slice(), ""),
+            ("SELECT sets('work_mem', '2MB') WHERE $1::int IS NULL", &[None], ""),
+            ("SELECT set_config($1, $2, false)", &[Some("statement_timeout"), None], ""),
+            ("SELECT set_config($1, $2, false)", &[Some("App.tenant"), None], "5"),
+        ] {
+            a.extended(text, params);
+            assert_eq!(a.value(look).as_deref(), Some(value), "{text} {params:?}");
+        }
+    }
+}
+
 /// A setting that a library has a default for was not set by who is asked about because another client named it.
 #[test]
 fn a_librarys_setting_that_somebody_named_is_not_everybodys() {

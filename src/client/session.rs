@@ -687,11 +687,13 @@ impl Session {
 
     /// What is set on the server connection is the client's from here on.
     fn take_settings(&mut self, found: &Probe, since: u64, server: &mut Checkout) {
-        let gives_back = std::mem::take(&mut self.state.ties.gives_back);
+        let given_back = std::mem::take(&mut self.state.ties.given_back);
         let base = Arc::clone(&self.state.vars.base);
         let is_told = |name: &str| found.settings.iter().any(|(told, _)| told == name);
         // An empty value and none are the same to the server: what was not given back is empty.
-        let emptied = base.custom_names().filter(|name| !gives_back && !is_told(name)).map(|name| (name, ""));
+        let is_given_back = |name: &str| given_back.iter().any(|given| **given == *name);
+        let emptied =
+            base.custom_names().filter(|name| !is_given_back(name) && !is_told(name)).map(|name| (name, ""));
         // SET SESSION AUTHORIZATION takes the role away: that of the startup packet, who may do more, is not the client's again.
         let taken = base.get("role").is_some() && is_told(SESSION_AUTHORIZATION) && !is_told("role");
         let roleless = taken.then_some(("role", "none"));

@@ -70,7 +70,7 @@ impl State {
             self.tainted(found, &statement.query);
             self.note_made(statement.makes_for_all());
             if found.intersects(MAKES_SETTINGS) {
-                self.note_bound_names(head, body);
+                self.note_bound_names(&statement.query, head, body);
             }
         }
         let gone = statement.as_ref().and_then(|statement| self.deallocated_by(statement));

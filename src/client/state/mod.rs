@@ -364,8 +364,8 @@ pub struct Ties {
     pub listens: bool,
     /// It may have changed settings until it ends.
     pub local: bool,
-    /// It may have brought back what the startup packet set.
-    pub gives_back: bool,
+    /// Settings of applications in the startup packet that it may have brought back.
+    pub given_back: Vec<Box<str>>,
     /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
     pub candidates: Vec<String>,
     /// SQL's PREPARE has made names on the server connection that is its own.
@@ -406,8 +406,8 @@ impl Ties {
     /// What a transaction did is known, or was nothing.
     pub fn forget_taint(&mut self) {
         self.taint = Effects::NONE;
-        (self.local, self.apart, self.gives_back) = (false, false, false);
-        self.candidates = Vec::new();
+        (self.local, self.apart) = (false, false);
+        (self.given_back, self.candidates) = (Vec::new(), Vec::new());
     }
 }
 

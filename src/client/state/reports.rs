@@ -15,6 +15,9 @@ use crate::wire::{TransactionStatus, backend as b};
 /// What a text says that may bring back what the startup packet set.
 const GIVES_BACK: [&[u8]; 6] = [b"reset", b"default", b"discard", b"null", b"local", b"names"];
 
+/// Those that may bring back a setting of applications.
+const GIVES_BACK_CUSTOM: [&[u8]; 3] = [b"reset", b"default", b"null"];
+
 /// What may hold such a text, or be one.
 const MAY_GIVE_BACK: Effects =
     Effects::SETTINGS.union(Effects::DISCARD_ALL).union(Effects::UNKNOWN).union(Effects::EXECUTE);
@@ -100,13 +103,37 @@ impl State {
             let text = text.to_ascii_lowercase();
             if GIVES_BACK.iter().any(|word| says(&text, word)) {
                 self.doubt_startup();
+                // What SQL's PREPARE has made may speak of any: its text is not at hand.
+                let any = found.intersects(Effects::EXECUTE) || says_all(&text);
+                if any || GIVES_BACK_CUSTOM.iter().any(|word| says(&text, word)) {
+                    self.note_given_back(|name| any || names(&text, name));
+                }
+            }
+        }
+    }
+
+    /// A NULL is bound to a text that may change settings: as in `set_config(..., $1, false)`.
+    pub(super) fn note_bound_null<'a>(&mut self, text: &'a [u8], values: impl Iterator<Item = &'a [u8]>) {
+        if self.vars.base.is_empty() {
+            return;
+        }
+        self.doubt_startup();
+        let texts: Vec<_> = std::iter::once(text).chain(values).map(<[u8]>::to_ascii_lowercase).collect();
+        self.note_given_back(|name| texts.iter().any(|text| names(text, name)));
+    }
+
+    /// A setting of applications that was emptied looks to the server as one that was given back: only what is noted here is.
+    fn note_given_back(&mut self, is_given: impl Fn(&str) -> bool) {
+        let given = &mut self.ties.given_back;
+        for name in self.vars.base.custom_names() {
+            if !given.iter().any(|known| **known == *name) && is_given(name) {
+                given.push(name.into());
             }
         }
     }
 
     /// What was run may have brought back what the startup packet set.
-    pub(super) fn doubt_startup(&mut self) {
-        self.ties.gives_back = true;
+    fn doubt_startup(&mut self) {
         if self.vars.withheld == Withheld::Nothing && !self.vars.base.is_empty() {
             self.vars.withheld = Withheld::Doubt;
         }
@@ -164,6 +191,17 @@ fn says(text: &[u8], word: &[u8]) -> bool {
     memchr::memmem::find_iter(text, word).any(|at| {
         !in_word(at.checked_sub(1).and_then(|before| text.get(before))) && !in_word(text.get(at + word.len()))
     })
+}
+
+/// It may bring back all that the startup packet set.
+fn says_all(text: &[u8]) -> bool {
+    says(text, b"all") && (says(text, b"reset") || says(text, b"discard"))
+}
+
+/// A text in lower case speaks of this setting of applications, or may: it holds each of its words, which may stand apart and in
+/// quotes.
+fn names(text: &[u8], setting: &str) -> bool {
+    setting.split('.').all(|word| memchr::memmem::find(text, word.as_bytes()).is_some())
 }
 
 #[cfg(test)]

@@ -90,10 +90,10 @@ impl State {
     }
 
     /// As in `set_config($1, ...)`: names of settings come as parameters, too, and texts that are run.
-    pub(super) fn note_bound_names(&mut self, head: Header, body: &[u8]) {
+    pub(super) fn note_bound_names(&mut self, text: &[u8], head: Header, body: &[u8]) {
         let bind = if body.len() == head.body { f::Bind::decode(body).ok() } else { None };
-        if bind.as_ref().is_some_and(|bind| bind.values().any(|value| value.is_none())) {
-            self.doubt_startup();
+        if let Some(bind) = bind.as_ref().filter(|bind| bind.values().any(|value| value.is_none())) {
+            self.note_bound_null(text, bind.values().flatten());
         }
         let may_tie = !self.lets_state_through();
         let ties = &mut self.ties;
