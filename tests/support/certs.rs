@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 /// PEM files in a directory that lives as long as any clone of this.
 #[derive(Debug, Clone)]
@@ -36,12 +36,15 @@ impl Certs {
         let ca_key = KeyPair::generate().expect("key");
         let mut ca_params = CertificateParams::new(Vec::new()).expect("params");
         ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // What RFC 5280 asks for, here and below: Python looks for it from 3.13 on.
+        ca_params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         ca_params.distinguished_name.push(DnType::CommonName, "pgsluice test authority");
         let ca = ca_params.self_signed(&ca_key).expect("authority");
         let leaf = |names: Vec<String>, cn: &str| {
             let key = KeyPair::generate().expect("key");
             let mut params = CertificateParams::new(names).expect("params");
             params.distinguished_name.push(DnType::CommonName, cn);
+            params.use_authority_key_identifier_extension = true;
             let cert = params.signed_by(&key, &ca, &ca_key).expect("sign");
             (cert.pem(), key.serialize_pem())
         };
