@@ -1009,9 +1009,9 @@ fn who_comes_behind_a_reload_begins_with_what_connect_query_sets_then() {
     let proxy = Proxy::to(server, "", &entry("Asia/Tokyo"), "");
     let begins = || Raw::login(proxy.port(), &database).value("SHOW TimeZone");
     assert_eq!(begins().as_deref(), Some("Asia/Tokyo"));
-    proxy.write_config(&Proxy::config(server, "", &entry("CET"), ""));
+    proxy.write_config(&Proxy::config(server, "", &entry("Europe/Rome"), ""));
     tell(&mut Raw::login(proxy.port(), "pgsluice"), "RELOAD");
-    assert_eq!(begins().as_deref(), Some("CET"));
+    assert_eq!(begins().as_deref(), Some("Europe/Rome"));
 }
 
 /// As people write it in an ini file: each client costs a login, and nothing else would say so.

@@ -610,7 +610,7 @@ fn what_a_reset_brings_back_is_told_before_the_next_statement() {
         "SET application_name TO DEFAULT",
         "SELECT set_config('TimeZone', 'UTC', false)",
         "DISCARD ALL",
-        "BEGIN; SET LOCAL TimeZone = 'CET'; COMMIT",
+        "BEGIN; SET LOCAL TimeZone = 'Europe/Rome'; COMMIT",
         "RESET TimeZone; RESET DateStyle; SELECT 1/0",
         "RESET client_encoding; SET IntervalStyle = 'iso_8601'",
         "DO $$BEGIN RESET ALL; END$$",
@@ -705,7 +705,7 @@ fn what_is_brought_back_by_the_way_holds_for_what_is_sent_together_with_it() {
     let mut sides = [server.port(), proxy.port()].map(|port| Raw::login_as(port, &own, "").expect("login"));
     for (way, text) in ways.iter().enumerate() {
         let [direct, through] = sides.each_mut().map(|raw| {
-            raw.rows("SET TimeZone = 'CET'");
+            raw.rows("SET TimeZone = 'Europe/Rome'");
             raw.send(&[&text[..], &query("SHOW TimeZone")].concat());
             raw.read_until_ready();
             let seen = raw.read_until_ready();
@@ -974,7 +974,7 @@ fn clients_that_ask_for_nothing_begin_with_what_the_database_entry_says() {
             assert_eq!(told, begins, "{mode}");
             assert_eq!(raw.value(SETTINGS).as_deref(), Some(begins), "{mode}");
             for reset in ["RESET TimeZone", "RESET ALL", "DISCARD ALL"] {
-                raw.rows("SET TimeZone = 'CET'");
+                raw.rows("SET TimeZone = 'Europe/Rome'");
                 assert_ne!(raw.value(SETTINGS).as_deref(), Some(begins), "{mode}");
                 raw.rows(reset);
                 assert_eq!(raw.value(SETTINGS).as_deref(), Some(begins), "{mode}: {reset}");
@@ -992,12 +992,12 @@ fn a_reload_replaces_what_clients_begin_with() {
     let proxy = Proxy::to(server, general, "timezone = \"Asia/Tokyo\"", "");
     let mut old = Raw::login(proxy.port(), &database);
     assert_eq!(old.value("SHOW TimeZone").as_deref(), Some("Asia/Tokyo"));
-    proxy.write_config(&Proxy::config(server, general, "timezone = \"CET\"", ""));
+    proxy.write_config(&Proxy::config(server, general, "timezone = \"Europe/Rome\"", ""));
     Raw::login(proxy.port(), "pgsluice").query("RELOAD");
     let new = Raw::login(proxy.port(), &database);
-    assert_eq!(parameter(&new, "TimeZone"), "CET");
-    assert_eq!(old.value("SHOW TimeZone").as_deref(), Some("CET"));
-    assert_eq!(parameter(&old, "TimeZone"), "CET", "it is told");
+    assert_eq!(parameter(&new, "TimeZone"), "Europe/Rome");
+    assert_eq!(old.value("SHOW TimeZone").as_deref(), Some("Europe/Rome"));
+    assert_eq!(parameter(&old, "TimeZone"), "Europe/Rome", "it is told");
 }
 
 #[test]
