@@ -135,6 +135,15 @@ fn own_until(stop: &AtomicBool, port: u16, db: &str, own: usize) {
     }
 }
 
+/// A database with a table, who lies about it, and who is lied to.
+fn lied_to() -> (String, Liar, Proxy) {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
+    let liar = Liar::start(pg.port());
+    let proxy = Proxy::to(pg, "server_login_retry = 1", &format!("port = {}", liar.port()), "");
+    (db, liar, proxy)
+}
+
 /// Puts another end in the place of the first statement's.
 fn end_first(frames: &mut Frames, tag: u8) {
     let first = frames.iter_mut().find(|frame| frame.0 == b::COMMAND_COMPLETE);
@@ -145,10 +154,7 @@ fn end_first(frames: &mut Frames, tag: u8) {
 /// the transaction is not over: the server is asked how it ended.
 #[test]
 fn a_batch_that_does_not_end_as_it_should_is_told_to_nobody() {
-    let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let liar = Liar::start(pg.port());
-    let proxy = Proxy::to(pg, "server_login_retry = 1", &format!("port = {}", liar.port()), "");
+    let (db, liar, proxy) = lied_to();
     let stop = AtomicBool::new(false);
     let tell = |lie| {
         let told = liar.told();
@@ -181,10 +187,7 @@ fn a_batch_that_does_not_end_as_it_should_is_told_to_nobody() {
 /// An error, and behind it the answer to a batch that was stored: the rows do not go again.
 #[test]
 fn an_error_that_the_server_itself_contradicts_is_not_believed() {
-    let pg = Postgres::shared();
-    let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let liar = Liar::start(pg.port());
-    let proxy = Proxy::to(pg, "server_login_retry = 1", &format!("port = {}", liar.port()), "");
+    let (db, liar, proxy) = lied_to();
     let stop = AtomicBool::new(false);
     let lost = std::thread::scope(|scope| {
         for _ in 0..CLIENTS {

@@ -1034,15 +1034,20 @@ mod tests {
         assert_eq!(intern("select 123", &much).unwrap().id, share.id, "what is there is everybody's");
     }
 
-    #[test]
-    fn what_was_made_stale_is_not_found_again() {
+    /// The same text is another statement once, and one again, behind what `spoil` does.
+    fn is_another_behind(spoil: impl FnOnce(&Statements, &Statement)) {
         let (all, own) = (Statements::default(), Arc::default());
         let intern = || all.intern(b"select 1", &[], 0, || Effects::NONE, 100, &own).unwrap();
         let before = intern();
-        before.make_stale();
+        spoil(&all, &before);
         let behind = intern();
         assert_ne!(before.id, behind.id);
         assert_eq!(behind.id, intern().id);
+    }
+
+    #[test]
+    fn what_was_made_stale_is_not_found_again() {
+        is_another_behind(|_, statement| statement.make_stale());
     }
 
     #[test]
@@ -1088,13 +1093,7 @@ mod tests {
 
     #[test]
     fn catalogue_that_moved_makes_another_statement_of_the_same_text() {
-        let (all, own) = (Statements::default(), Arc::default());
-        let intern = || all.intern(b"select 1", &[], 0, || Effects::NONE, 100, &own).unwrap();
-        let before = intern();
-        all.catalog_moved();
-        let behind = intern();
-        assert_ne!(before.id, behind.id);
-        assert_eq!(behind.id, intern().id);
+        is_another_behind(|all, _| all.catalog_moved());
     }
 
     #[test]
