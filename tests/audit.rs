@@ -246,6 +246,7 @@ fn a_full_disk_stalls_nobody_and_is_told_once() {
     });
     let full = full.expect("all lost");
     assert_eq!((full[1].as_str(), full[4].is_empty()), ("0", false), "{full:?}");
+    proxy.wait_for_log("audit events can't be written");
     assert_eq!(proxy.log().matches("audit events can't be written").count(), 1, "{}", proxy.log());
     proxy.write_config(&config("@DIR@/audit"));
     console.query("RELOAD");
@@ -288,8 +289,10 @@ fn no_name_and_no_message_begins_a_line_of_the_log() {
             let refused = Raw::login_as(proxy.port(), &[("user", user), ("database", database)], "");
             assert!(refused.is_err(), "{user:?} {database:?}");
         }
-        proxy.wait_for_log("FORGED last");
-        let log = proxy.log();
+        // The last's line about the server is written before its own.
+        let all = || Some(proxy.log()).filter(|log| log.matches("login refused").count() == names.len());
+        let log = poll(PATIENCE, all).unwrap_or_else(|| panic!("{}", proxy.log()));
+        assert!(log.contains("FORGED last"), "{log}");
         assert!(log.contains("server login failed"), "{log}");
         assert!(!log.lines().any(|line| line.starts_with("FORGED")), "{log}");
         assert!(!log.chars().any(steers), "{log:?}");

@@ -134,7 +134,7 @@ fn who_has_no_password_gets_in_where_none_is_asked_for() {
                 assert!(empty || told == refused, "{method} {user}: {told}");
             }
         }
-        assert!(proxy.log().contains("has no password on the server"), "{}", proxy.log());
+        proxy.wait_for_log("has no password on the server");
     }
 }
 
@@ -611,7 +611,9 @@ fn settings_that_a_login_is_refused_for_are_the_matter_of_who_asked_for_them() {
         assert_eq!(enter(proxy.port(), &[]), Ok(()), "who fits an idle connection");
         assert_eq!(enter(proxy.port(), &[("work_mem", "3MB")]), Ok(()), "who does not");
     }
-    assert_eq!(proxy.log().matches("server login failed").count(), failed, "{}", proxy.log());
+    let said = || proxy.log().matches("server login failed").count();
+    poll(PATIENCE, || (said() >= failed).then_some(()));
+    assert_eq!(said(), failed, "{}", proxy.log());
 }
 
 #[test]

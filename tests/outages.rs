@@ -396,6 +396,7 @@ fn an_idle_connection_that_fell_silent_is_given_up() {
             assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
         }
         // The first one found it, for all.
+        proxy.wait_for_log("left because it does not answer");
         let told = proxy.log().matches("left because it does not answer").count();
         assert_eq!(told, 1, "{}", proxy.log());
     }
