@@ -429,8 +429,6 @@ impl std::fmt::Display for Rule {
 pub struct Rejection {
     /// Which rule.
     pub rule: Rule,
-    /// `42501`, insufficient_privilege.
-    pub sqlstate: &'static str,
     /// The error's message; names the setting.
     pub message: String,
     /// The error's detail.
@@ -445,7 +443,7 @@ pub struct Rejection {
 
 impl Rejection {
     fn new(rule: Rule, message: String, hint: &'static str) -> Self {
-        Self { rule, sqlstate: "42501", message, detail: None, hint, fingerprint: None, bytes: 0 }
+        Self { rule, message, detail: None, hint, fingerprint: None, bytes: 0 }
     }
 
     /// The hint as a client is told it: with what to write into the list, where that would let the statement pass.

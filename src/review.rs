@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::auth::Credential;
 use crate::client::login;
+use crate::error;
 use crate::net::Connector;
 use crate::policy::texts::{self, Readings};
 use crate::policy::{self, Lexing, Rejection, Rules, Verdict};
@@ -275,7 +276,7 @@ fn because(found: &Found) -> String {
 }
 
 fn explain(out: &mut String, rejection: &Rejection) {
-    let _ = writeln!(out, "  {}: {}", rejection.sqlstate, rejection.message);
+    let _ = writeln!(out, "  {}: {}", error::Kind::PolicyRefused.sqlstate(), rejection.message);
     if let Some(detail) = &rejection.detail {
         let _ = writeln!(out, "  DETAIL: {detail}");
     }

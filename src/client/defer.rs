@@ -177,7 +177,7 @@ impl Session {
     /// Hot path. Takes what is deferred from the front of the read buffer; called while no server is linked.
     /// [`Poured::No`]: what is held, if anything, has to leave ([`Session::leave_block`]).
     pub(super) async fn defer(&mut self) -> Result<Poured, Fault> {
-        let step = SCRATCH.with(|scratch| self.defer_stretch(&mut scratch.borrow_mut()))?;
+        let step = SCRATCH.with(|scratch| self.defer_stretch(&mut scratch.borrow_mut()));
         let (found, answers, single) = match step {
             Step::Held => return Ok(Poured::Answered),
             Step::No => return Ok(Poured::No(None)),
@@ -204,7 +204,7 @@ impl Session {
         Ok(Poured::No(single))
     }
 
-    fn defer_stretch(&mut self, scratch: &mut Scratch) -> Result<Step, Fault> {
+    fn defer_stretch(&mut self, scratch: &mut Scratch) -> Step {
         scratch.clear();
         let mut walk = Walk::new(self, Tier::Deferred);
         walk.in_block = self.deferred.is_some();
@@ -212,17 +212,17 @@ impl Session {
         let rest = if self.may_pour() { walk.stretch(scratch) } else { Rest::Other };
         let (work, names) = (walk.work(0), walk.names.clone());
         match rest {
-            Rest::Cut if walk.may_wait() => Ok(Step::NeedMore),
-            Rest::Cut | Rest::Other => Ok(Step::No),
+            Rest::Cut if walk.may_wait() => Step::NeedMore,
+            Rest::Cut | Rest::Other => Step::No,
             Rest::Open => {
                 let begins = self.deferred.is_none();
                 let held = self.hold(work, scratch);
-                Ok(if held { self.held(work, names, scratch, begins) } else { Step::No })
+                if held { self.held(work, names, scratch, begins) } else { Step::No }
             }
             // All of it in one go is a pipeline.
-            Rest::RolledBack | Rest::Whole if self.deferred.is_none() => Ok(Step::No),
-            Rest::RolledBack => Ok(self.came_to_nothing(work, names, scratch)),
-            Rest::Whole => Ok(self.commits(work, names, scratch)),
+            Rest::RolledBack | Rest::Whole if self.deferred.is_none() => Step::No,
+            Rest::RolledBack => self.came_to_nothing(work, names, scratch),
+            Rest::Whole => self.commits(work, names, scratch),
         }
     }
 

@@ -276,7 +276,7 @@ impl Session {
                 return Ok(self.look_at_query(head.total(), text, scratch));
             }
         }
-        self.look_at_units(scratch)
+        Ok(self.look_at_units(scratch))
     }
 
     fn look_at_query(&self, bytes: usize, text: &[u8], scratch: &mut Scratch) -> Look {
@@ -300,7 +300,7 @@ impl Session {
     }
 
     /// As many units as are here whole and may share a transaction: one of any kind, or several of one table.
-    fn look_at_units(&self, scratch: &mut Scratch) -> Result<Look, Fault> {
+    fn look_at_units(&self, scratch: &mut Scratch) -> Look {
         let mut walk = Walk::new(self, Tier::Pipeline);
         let mut found: Option<Found> = None;
         loop {
@@ -309,7 +309,7 @@ impl Session {
                 Rest::Open if found.is_none() && walk.pos < walk.buf.len() => continue,
                 // The client may wait for the answers to what came before.
                 Rest::Cut if found.is_none() && !walk.had_block && walk.may_wait() => {
-                    return Ok(Look::NeedMore);
+                    return Look::NeedMore;
                 }
                 Rest::Whole => {}
                 _ => {
@@ -339,7 +339,7 @@ impl Session {
         }
         let group = self.settings.coalesce.group;
         let found = found.filter(|found| group || found.statements > 1);
-        Ok(found.map_or(Look::No, Look::Found))
+        found.map_or(Look::No, Look::Found)
     }
 
     pub(super) async fn outcome(

@@ -24,7 +24,7 @@ use crate::settings::CoalesceMode;
 use crate::sql::effects::Effects;
 use crate::wire::backend::{self as b, ErrorFields};
 use crate::wire::frame::{self, header};
-use crate::wire::{DecodeError, TransactionStatus, frontend as f};
+use crate::wire::{TransactionStatus, frontend as f};
 
 /// So much of a unit goes before its end is here: while a server stores it the client sends more (bytes).
 const PART_BYTES: usize = HELD_BYTES_MAX / 4;
@@ -139,7 +139,7 @@ impl Session {
         let mut hold = None;
         let look = loop {
             let more = self.client.bytes().len() < PART_BYTES && !hold.as_ref().is_some_and(Hold::is_over);
-            match SCRATCH.with(|scratch| self.look_at_run(opening, more, &mut scratch.borrow_mut()))? {
+            match SCRATCH.with(|scratch| self.look_at_run(opening, more, &mut scratch.borrow_mut())) {
                 Look::NeedMore => {
                     if hold.is_none() {
                         seem_busy(server);
@@ -199,25 +199,25 @@ impl Session {
         self.put_back(server, opening, &reply).await
     }
 
-    fn look_at_run(&self, opening: Opening, more: bool, scratch: &mut Scratch) -> Result<Look, DecodeError> {
+    fn look_at_run(&self, opening: Opening, more: bool, scratch: &mut Scratch) -> Look {
         scratch.clear();
         let mut walk = self.walk_run(opening);
         let (found, rest) = whole_stretches(&mut walk, scratch);
         let found = match rest {
             _ if !scratch.cuts.is_empty() => found,
-            Rest::Cut if more && walk.may_wait() => return Ok(Look::NeedMore),
+            Rest::Cut if more && walk.may_wait() => return Look::NeedMore,
             _ => self.look_at_part(opening, walk.border, scratch),
         };
         let rows = scratch.row_count();
         let lane = self.cx.lanes.together(&scratch.lanes);
         let lane = lane.filter(|lane| lane.mode == CoalesceMode::On && lane.is_worth_it(rows));
         scratch.lanes.clear();
-        Ok(match (found, lane) {
+        match (found, lane) {
             (Some(messages), Some(lane)) => {
                 Look::Run(Run { lane, bytes: messages.work.received as usize, messages })
             }
             _ => Look::No,
-        })
+        }
     }
 
     fn walk_run(&self, opening: Opening) -> Walk<'_> {

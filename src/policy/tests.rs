@@ -556,7 +556,6 @@ fn a_rejection_says_what_and_why_and_holds_no_literal() {
         let Verdict::Reject(rejection) = verdict(&rules(level), text.as_bytes(), SAFE) else {
             panic!("passed: {text}");
         };
-        assert_eq!(rejection.sqlstate, "42501");
         assert!(rejection.message.contains("simple_query is \""), "{}", rejection.message);
         assert!(rejection.hint.ends_with('.'));
         assert_eq!(rejection.bytes, text.len());

@@ -84,17 +84,7 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
                 }
                 answer => answer,
             },
-            b::PARAMETER_STATUS => {
-                let (name, value) = b::parameter_status(&frame[HEADER_BYTES..]).map_err(violation)?;
-                if report(reported, name, value) {
-                    shared.heard_of(name);
-                }
-                state.note_parameter(name, value);
-                match forward_unless_own(pipeline) {
-                    Answer::Forward if !pipeline.is_empty() => state.pass_parameter(name, value),
-                    answer => answer,
-                }
-            }
+            b::PARAMETER_STATUS => pass_parameter_status(frame, state, pipeline, reported, shared)?,
             b::ERROR_RESPONSE if pipeline.is_empty() => {
                 // Unasked: the server says why it goes (57P01 ...). The client hears it as it would directly.
                 walk.at.pos += frame.len();
@@ -130,6 +120,25 @@ fn walk_down(walk: &mut Down<'_>, state: &mut State, below: Below<'_>) -> Result
             state.put_report(reported, walk);
         }
     }
+}
+
+/// What the server reports is remembered for whoever uses the connection next; the client hears it unless it answers a message of ours.
+fn pass_parameter_status(
+    frame: &[u8],
+    state: &mut State,
+    pipeline: &Pipeline,
+    reported: &mut Arc<Reported>,
+    shared: &ServerShared,
+) -> Result<Answer, Fault> {
+    let (name, value) = b::parameter_status(&frame[HEADER_BYTES..]).map_err(violation)?;
+    if report(reported, name, value) {
+        shared.heard_of(name);
+    }
+    state.note_parameter(name, value);
+    Ok(match forward_unless_own(pipeline) {
+        Answer::Forward if !pipeline.is_empty() => state.pass_parameter(name, value),
+        answer => answer,
+    })
 }
 
 /// A pass over backend messages, and the client's output.

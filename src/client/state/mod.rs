@@ -747,34 +747,7 @@ impl State {
                 server.pipeline.push_data();
                 Ok(Taken::Forward)
             }
-            f::EXECUTE if self.looks_into_executes() => {
-                if !whole {
-                    return Ok(Taken::NeedWhole);
-                }
-                if server.pipeline.is_discarding() {
-                    self.counts.queries += 1;
-                    return Ok(Taken::Drop);
-                }
-                if self.has_deallocating_portal()
-                    && let Some(taken) = self.take_deallocating_execute(body, frame, server)?
-                {
-                    return Ok(taken);
-                }
-                let ruling = self.rule_execute(body, &server.pipeline)?;
-                if matches!(ruling, Ruling::Wait) {
-                    self.await_answers(server);
-                    return Ok(Taken::Later);
-                }
-                self.counts.queries += 1;
-                if let Ruling::Refuse(error) = ruling {
-                    return Ok(self.refuse(Kind::Execute, error, server));
-                }
-                Ok(if self.forgetting {
-                    self.take_forgetting_execute(frame, server)
-                } else {
-                    self.owe(server, Kind::Execute)
-                })
-            }
+            f::EXECUTE if self.looks_into_executes() => self.take_ruled_execute(frame, whole, server),
             f::EXECUTE => {
                 self.counts.queries += 1;
                 Ok(self.owe(server, Kind::Execute))
@@ -811,6 +784,44 @@ impl State {
                 Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
             }
         }
+    }
+
+    /// An Execute that rules ask about, or whose statement takes statements away.
+    fn take_ruled_execute(
+        &mut self,
+        frame: &[u8],
+        whole: bool,
+        server: &mut ServerConn,
+    ) -> Result<Taken, Fault> {
+        if !whole {
+            return Ok(Taken::NeedWhole);
+        }
+        if server.pipeline.is_discarding() {
+            self.counts.queries += 1;
+            return Ok(Taken::Drop);
+        }
+        let body = &frame[HEADER_BYTES..];
+        if self.has_deallocating_portal()
+            && let Some(taken) = self.take_deallocating_execute(body, frame, server)?
+        {
+            return Ok(taken);
+        }
+        match self.rule_execute(body, &server.pipeline)? {
+            Ruling::Wait => {
+                self.await_answers(server);
+                return Ok(Taken::Later);
+            }
+            Ruling::Refuse(error) => {
+                self.counts.queries += 1;
+                return Ok(self.refuse(Kind::Execute, error, server));
+            }
+            Ruling::Pass | Ruling::Fold => self.counts.queries += 1,
+        }
+        Ok(if self.forgetting {
+            self.take_forgetting_execute(frame, server)
+        } else {
+            self.owe(server, Kind::Execute)
+        })
     }
 
     /// No more is taken before something is answered, and what would make the server answer may stand behind it: a client
