@@ -1,8 +1,10 @@
 //! Child processes that never outlive the test, and waiting for a condition.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// For a process that was sent `STOP`.
@@ -121,10 +123,16 @@ pub fn poll<T>(patience: Duration, mut condition: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// A TCP port on 127.0.0.1 that was free a moment ago.
+/// A TCP port on 127.0.0.1 that was free a moment ago, and that no other test was given.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind a free port");
-    listener.local_addr().expect("local address").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind a free port");
+        let port = listener.local_addr().expect("local address").port();
+        if GIVEN.lock().unwrap_or_else(PoisonError::into_inner).insert(port) {
+            return port;
+        }
+    }
 }
 
 /// Whether this process is root (PostgreSQL and PgBouncer refuse to be).

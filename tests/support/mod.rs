@@ -30,6 +30,7 @@ pub use raw::{Message, Raw, cancel_packet, outline};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long anything in a test may take before it counts as hung.
@@ -38,6 +39,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Where `tests/drivers/prepare.sh` puts `what` (`python`, `postgres-18` ...); builds it when it is missing, and fails
 /// with what to do.
 pub fn prepared(what: &str) -> PathBuf {
+    // Two that build the same would write into each other's files.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drivers/prepare.sh");
     child::run(Command::new(script).arg(what).env("CARGO_TARGET_DIR", target));
