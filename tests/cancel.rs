@@ -34,6 +34,22 @@ fn sleeps(server: &Postgres, database: &str) {
     server.wait_until("postgres", &sleeping);
 }
 
+fn lock(key: u8) -> String {
+    format!("SELECT 'locked' FROM pg_advisory_xact_lock({key})")
+}
+
+/// A session of the server's own with that lock: [`lock`] waits for it.
+fn held_lock(server: &Postgres, database: &str, key: u8) -> Raw {
+    let mut holder = Raw::login(server.port(), database);
+    holder.rows(&format!("SELECT pg_advisory_lock({key})"));
+    holder
+}
+
+fn waits_for_lock(server: &Postgres, database: &str) {
+    let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = ";
+    server.wait_until("postgres", &format!("{waits}'{database}'"));
+}
+
 #[test]
 fn a_statement_is_cancelled_in_every_mode() {
     let server = Postgres::shared();
@@ -134,15 +150,20 @@ fn a_cancel_request_that_comes_after_it_was_given_up_hits_nobody_else() {
         let proxy = Proxy::to(server, general, &format!("port = {port}"), "");
         let (mut client, mut other) =
             (Raw::login(proxy.port(), &database), Raw::login(proxy.port(), &database));
-        send_query(&mut client, "SELECT pg_sleep(0.5)");
-        sleeps(server, &database);
-        client.cancel(proxy.port());
-        assert!(client.read_until_ready().iter().all(|m| m.tag != b::ERROR_RESPONSE));
+        // Each statement lasts for as long as it has to.
+        let (mut first, mut second) = (held_lock(server, &database, 1), held_lock(server, &database, 2));
+        send_query(&mut client, &lock(1));
+        waits_for_lock(server, &database);
+        let cancel = client.send_cancel(proxy.port());
         let (packet, _way, mut to) = held.recv_timeout(PATIENCE).expect("a cancel request");
-        send_query(&mut other, "SELECT pg_sleep(1)");
-        sleeps(server, &database);
+        first.rows("SELECT pg_advisory_unlock_all()");
+        assert!(client.read_until_ready().iter().all(|m| m.tag != b::ERROR_RESPONSE));
+        cancel.into_stream().read_to_end(&mut Vec::new()).expect("the request is given up");
+        send_query(&mut other, &lock(2));
+        waits_for_lock(server, &database);
         to.write_all(&packet).expect("send");
         let _ = to.read(&mut [0]);
+        second.rows("SELECT pg_advisory_unlock_all()");
         let answer = other.read_until_ready();
         assert!(answer.iter().all(|m| m.tag != b::ERROR_RESPONSE), "{lost:?}: {}", outline(&answer));
     }
@@ -270,8 +291,9 @@ fn a_stale_or_wrong_key_does_nothing() {
     let (old_pid, old_key) = (gone.pid, gone.key.clone());
     gone.terminate();
     let mut raw = Raw::login(proxy.port(), &database);
-    send_query(&mut raw, "SELECT 'slept' FROM pg_sleep(0.3)");
-    sleeps(server, &database);
+    let mut holder = held_lock(server, &database, 1);
+    send_query(&mut raw, &lock(1));
+    waits_for_lock(server, &database);
     let mut wrong = raw.key.clone();
     wrong[0] ^= 1;
     for (pid, key) in [
@@ -289,7 +311,8 @@ fn a_stale_or_wrong_key_does_nothing() {
             assert!(answer.is_empty(), "nothing is told: {answer:?}");
         }
     }
-    assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("slept"));
+    holder.rows("SELECT pg_advisory_unlock_all()");
+    assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("locked"));
 }
 
 #[test]
