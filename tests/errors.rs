@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::support;
 use pgsluice::error::Kind;
 use pgsluice::wire::{backend as b, frame, frontend as f};
+use support::console::set;
 use support::{Message, Postgres, Proxy, Raw, free_port};
 
 /// Those that other tests provoke, for they take a server that lies or goes, or long; and the one that never comes.
@@ -240,11 +241,13 @@ fn pools(server: &Postgres, db: &str) -> Vec<Told> {
          [databases.statement]\nhost = \"127.0.0.1\"\nport = {port}\ndbname = \"{db}\"\npool_mode = \"statement\"\n\
          [databases.few]\nhost = \"127.0.0.1\"\nport = {port}\ndbname = \"{db}\"\nmax_db_client_connections = 1"
     );
-    let proxy =
-        Proxy::to(server, "default_pool_size = 1\nquery_wait_timeout = 1\nquery_wait_notify = 0", "", &more);
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_wait_notify = 0", "", &more);
     let at = |database: &'static str| refused(&proxy, &[("user", "postgres"), ("database", database)]);
     let mut holder = Raw::login(proxy.port(), db);
     holder.rows("BEGIN");
+    let _few = Raw::login(proxy.port(), "few");
+    let mut begins = Raw::login(proxy.port(), "statement");
+    set(proxy.port(), "query_wait_timeout = 1");
     let ask = |proxy: &Proxy| {
         let mut raw = Raw::login(proxy.port(), db);
         raw.send(&build(|o| f::put_query(o, b"SELECT 1")));
@@ -258,7 +261,6 @@ fn pools(server: &Postgres, db: &str) -> Vec<Told> {
     // Only now is there something to cancel.
     assert_eq!(cancelled.read().tag, b::NOTICE_RESPONSE);
     cancelled.cancel_until_answered(patient.port());
-    let _few = Raw::login(proxy.port(), "few");
     let mut all = vec![
         (Kind::Cancelled, told(&mut cancelled), ""),
         (Kind::QueryWaitTimeout, waited, "query_wait_timeout"),
@@ -268,9 +270,8 @@ fn pools(server: &Postgres, db: &str) -> Vec<Told> {
         (
             Kind::StatementMode,
             {
-                let mut raw = Raw::login(proxy.port(), "statement");
-                raw.send(&build(|o| f::put_query(o, b"BEGIN")));
-                told(&mut raw)
+                begins.send(&build(|o| f::put_query(o, b"BEGIN")));
+                told(&mut begins)
             },
             "pool_mode = \"statement\"",
         ),

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::support;
 use pgsluice::wire::{backend as b, frame, frontend};
-use support::console::show;
+use support::console::{set, show};
 use support::{PATIENCE, PgOptions, Postgres, Proxy, Raw, poll, relay};
 
 /// Where [`pair`]'s servers and those of tests of their own are.
@@ -137,7 +137,7 @@ fn where_no_standby_is_any_server_is_taken_that_answers() {
 fn where_no_server_fits_the_client_is_told_what_each_is() {
     let (primary, _) = pair();
     let keys = "target_session_attrs = \"read-write\"\nload_balance_hosts = \"disable\"";
-    let proxy = proxy(primary, "query_wait_timeout = \"500ms\"", &[STANDBY, NOBODY], keys);
+    let proxy = proxy(primary, "query_wait_timeout = 3", &[STANDBY, NOBODY], keys);
     let error = refusal(&proxy);
     assert_eq!((error.sqlstate().as_str(), error.field(b'S').as_str()), ("08001", "FATAL"));
     assert!(error.field(b'M').contains("target_session_attrs"), "{}", error.outline());
@@ -156,7 +156,7 @@ fn where_no_host_can_be_had_the_client_is_told_why_of_each() {
     let (primary, _) = pair();
     let mut names = tempfile::NamedTempFile::new().expect("a file");
     names.write_all(b"127.0.0.4 two.test\n127.0.0.5 two.test\n").expect("names");
-    let general = format!("query_wait_timeout = \"500ms\"\nhosts_file = {:?}", names.path());
+    let general = format!("query_wait_timeout = 3\nhosts_file = {:?}", names.path());
     for balance in ["round-robin", "disable"] {
         let keys = format!("load_balance_hosts = \"{balance}\"");
         let proxy = proxy(primary, &general, &[NOBODY, "two.test", "/nowhere"], &keys);
@@ -182,22 +182,23 @@ fn a_hosts_file_that_cannot_be_read_any_more_is_said_once() {
     let (primary, _) = pair();
     let mut names = tempfile::NamedTempFile::new().expect("a file");
     names.write_all(b"127.0.0.1 db.test\n").expect("names");
-    let general = format!(
-        "pool_mode = \"session\"\nquery_wait_timeout = \"500ms\"\nserver_login_retry = \"50ms\"\nhosts_file = {:?}",
-        names.path()
-    );
+    let general =
+        format!("pool_mode = \"session\"\nserver_login_retry = \"50ms\"\nhosts_file = {:?}", names.path());
     let proxy = proxy(primary, &general, &["db.test"], "server_lifetime = 0");
     assert_eq!(server_of(&mut Raw::login(proxy.port(), "postgres")), PRIMARY);
     let unreadable = "hosts_file cannot be read";
     assert!(!proxy.log().contains(unreadable));
     let path = names.path().to_owned();
+    set(proxy.port(), "query_wait_timeout = 1");
     drop(names);
     refusal(&proxy);
     proxy.wait_for_log(unreadable);
     refusal(&proxy);
     assert_eq!(proxy.log().matches(unreadable).count(), 1, "{}", proxy.log());
     std::fs::write(&path, "127.0.0.1 db.test\n").expect("names");
+    set(proxy.port(), "query_wait_timeout = 60");
     assert_eq!(server_of(&mut Raw::login(proxy.port(), "postgres")), PRIMARY);
+    set(proxy.port(), "query_wait_timeout = 1");
     std::fs::remove_file(&path).expect("no names");
     refusal(&proxy);
     let again = poll(PATIENCE, || (proxy.log().matches(unreadable).count() == 2).then_some(()));
@@ -242,19 +243,19 @@ fn hush(mut server: TcpStream, mut client: &TcpStream) {
 #[test]
 fn a_server_that_reports_nothing_is_asked() {
     let (primary, _) = pair();
-    let behind = |attrs: &str| {
+    let behind = |attrs: &str, query_wait_timeout: u8| {
         let port = hushed(primary.port());
         let keys = format!("port = {port}\ntarget_session_attrs = \"{attrs}\"");
-        let general = "query_wait_timeout = \"500ms\"\nserver_tls_sslmode = \"disable\"";
-        proxy(primary, general, &[PRIMARY], &keys)
+        let general = format!("query_wait_timeout = {query_wait_timeout}\nserver_tls_sslmode = \"disable\"");
+        proxy(primary, &general, &[PRIMARY], &keys)
     };
     for attrs in ["read-write", "primary", "prefer-standby"] {
-        assert_eq!(server_of(&mut Raw::login(behind(attrs).port(), "postgres")), PRIMARY, "{attrs}");
+        assert_eq!(server_of(&mut Raw::login(behind(attrs, 60).port(), "postgres")), PRIMARY, "{attrs}");
     }
     for (attrs, why) in
         [("standby", "127.0.0.1: not in hot standby"), ("read-only", "127.0.0.1: takes writes")]
     {
-        let detail = refusal(&behind(attrs)).field(b'D');
+        let detail = refusal(&behind(attrs, 3)).field(b'D');
         assert!(detail.ends_with(why), "{detail}");
     }
 }
@@ -389,12 +390,13 @@ fn a_standby_that_was_promoted_is_left_without_an_error() {
     let mut primary = Postgres::start(PgOptions::default());
     let standby = primary.standby();
     let keys = "target_session_attrs = \"standby\"";
-    let proxy = proxy(&primary, "query_wait_timeout = \"500ms\"", &[PRIMARY, STANDBY], keys);
+    let proxy = proxy(&primary, "", &[PRIMARY, STANDBY], keys);
     let mut raw = Raw::login(proxy.port(), "postgres");
     assert_eq!(server_of(&mut raw), STANDBY);
     standby.promote();
     // It says so behind the first statement after it.
     assert_eq!(server_of(&mut raw), STANDBY);
+    set(proxy.port(), "query_wait_timeout = 3");
     let mut query = Vec::new();
     frontend::put_query(&mut query, b"SELECT 1");
     raw.send(&query);

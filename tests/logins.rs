@@ -622,7 +622,7 @@ fn settings_that_logins_hang_for_hold_up_nobody_else() {
     for size in [1, 3] {
         let database = server.fresh_database("");
         let general = format!(
-            "pool_mode = \"session\"\nserver_connect_timeout = 1\nquery_wait_timeout = 8\ndefault_pool_size = {size}"
+            "pool_mode = \"session\"\nserver_connect_timeout = 2\nquery_wait_timeout = 12\ndefault_pool_size = {size}"
         );
         let proxy = Proxy::to(server, &general, "", "");
         let mut console = Raw::login(proxy.port(), "pgsluice");

@@ -1,7 +1,7 @@
 //! What the log says of connections that come and go, and which setting has it say so.
 
 use crate::support;
-use support::console::tell;
+use support::console::{set, tell};
 use support::{PATIENCE, Postgres, Proxy, Raw, poll};
 
 fn proxy(server: &Postgres, general: &str) -> Proxy {
@@ -31,12 +31,13 @@ fn an_end_is_said_whoever_made_it_and_an_error_of_ours_by_itself() {
     for (disconnections, errors) in [(true, true), (true, false), (false, true), (false, false)] {
         let database = server.fresh_database("");
         let general = format!(
-            "default_pool_size = 1\nquery_wait_timeout = 1\nlog_disconnections = {disconnections}\nlog_pooler_errors = {errors}"
+            "default_pool_size = 1\nlog_disconnections = {disconnections}\nlog_pooler_errors = {errors}"
         );
         let proxy = proxy(server, &general);
         let mut holder = Raw::login(proxy.port(), &database);
         holder.rows("BEGIN");
         let mut waiting = Raw::login(proxy.port(), &database);
+        set(proxy.port(), "query_wait_timeout = 1");
         waiting.send(&query("SELECT 1"));
         waiting.read_until_closed();
         holder.rows("COMMIT");

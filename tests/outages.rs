@@ -382,7 +382,7 @@ fn an_idle_connection_that_fell_silent_is_given_up() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("");
     // Of a client's wait as much is left for another one.
-    for limit in ["server_connect_timeout = 1", "server_connect_timeout = 600\nquery_wait_timeout = 6"] {
+    for limit in ["server_connect_timeout = 2", "server_connect_timeout = 600\nquery_wait_timeout = 6"] {
         let (hush, proxy) = hushed(pg, &format!("server_check_delay = 0\n{limit}"), "");
         let mut clients: Vec<Raw> = (0..3).map(|_| Raw::login(proxy.port(), &db)).collect();
         for client in &mut clients {
@@ -407,7 +407,7 @@ fn an_idle_connection_that_fell_silent_is_given_up() {
 fn rows_are_not_sent_on_a_connection_that_fell_silent_while_it_was_idle() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE TABLE t (a int, b text)");
-    let (hush, proxy) = hushed(pg, "server_check_delay = 0\nserver_connect_timeout = 1", "");
+    let (hush, proxy) = hushed(pg, "server_check_delay = 0\nserver_connect_timeout = 2", "");
     let mut clients = warmed(pg, &proxy, &db, CLIENTS);
     for round in 0..3 {
         hush.fall(0);
@@ -511,7 +511,7 @@ fn an_answer_that_is_withheld_is_not_lost_for_a_report_behind_it() {
 fn who_logs_in_does_not_wait_for_a_connection_that_fell_silent() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("");
-    let (hush, proxy) = hushed(pg, "default_pool_size = 1\nserver_connect_timeout = 1", "");
+    let (hush, proxy) = hushed(pg, "default_pool_size = 1\nserver_connect_timeout = 2", "");
     Raw::login(proxy.port(), &db).rows("SELECT 1");
     hush.fall(0);
     let asked = [("user", "postgres"), ("database", db.as_str()), ("work_mem", "7MB")];
@@ -524,7 +524,7 @@ fn who_logs_in_does_not_wait_for_a_connection_that_fell_silent() {
 fn a_question_about_a_table_that_is_not_answered_costs_one_connection() {
     let pg = Postgres::shared();
     let db = pg.fresh_database(TABLE);
-    let (hush, proxy) = hushed(pg, "default_pool_size = 1\nserver_connect_timeout = 1", "");
+    let (hush, proxy) = hushed(pg, "default_pool_size = 1\nserver_connect_timeout = 2", "");
     let mut client = Raw::login(proxy.port(), &db);
     hush.fall_at("WITH RECURSIVE named");
     client.rows("INSERT INTO t (a, b) VALUES (1, 'row')");
@@ -606,7 +606,7 @@ fn a_connection_that_falls_silent_behind_a_cancel_request_is_given_up() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("");
     let (_hush, proxy, mut client) =
-        silent_behind_a_cancel(pg, &db, "server_connect_timeout = 1", "pg_sleep(600)");
+        silent_behind_a_cancel(pg, &db, "server_connect_timeout = 2", "pg_sleep(600)");
     let mut console = Raw::login(proxy.port(), "pgsluice");
     until(&mut console, "SHOW POOLS", &[("database", &db), ("sv_active", "0"), ("sv_being_canceled", "0")]);
     assert_eq!(client.value("SELECT 2").as_deref(), Some("2"));
@@ -654,7 +654,7 @@ fn silent_behind_a_cancel(pg: &Postgres, db: &str, general: &str, call: &str) ->
 fn a_connect_query_that_is_not_answered_costs_one_connection() {
     let pg = Postgres::shared();
     let db = pg.fresh_database("CREATE SEQUENCE s");
-    let general = "default_pool_size = 1\nserver_connect_timeout = 1";
+    let general = "default_pool_size = 1\nserver_connect_timeout = 2";
     let query = "SELECT CASE WHEN nextval('s') = 1 THEN pg_sleep(600) END";
     let proxy = Proxy::to(pg, general, &format!("connect_query = \"{query}\""), "");
     let mut client = Raw::login(proxy.port(), &db);
@@ -706,7 +706,7 @@ fn a_connection_that_cannot_be_cleaned_is_given_up() {
         let db = pg.fresh_database("CREATE SEQUENCE s");
         let query = "SELECT CASE WHEN nextval('s') = 1 THEN pg_sleep(600) END";
         let general = format!(
-            "pool_mode = \"{mode}\"\ndefault_pool_size = 1\nserver_connect_timeout = 1\n\
+            "pool_mode = \"{mode}\"\ndefault_pool_size = 1\nserver_connect_timeout = 2\n\
              server_reset_query = \"{query}\"\nserver_reset_query_always = true"
         );
         let proxy = Proxy::to(pg, &general, "", "");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
-use support::console::{find, show, tell, until};
+use support::console::{find, set, show, tell, until};
 use support::crowd::comparable;
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, outline, poll};
 
@@ -124,10 +124,11 @@ fn who_waits_too_long_is_told_which_setting_governs_it() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {
         let database = server.fresh_database("");
-        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1\nquery_wait_timeout = 1");
+        let general = format!("pool_mode = \"{mode}\"\ndefault_pool_size = 1");
         let proxy = Proxy::to(server, &general, "", "");
         let mut holder = Raw::login(proxy.port(), &database);
         holder.rows("BEGIN");
+        set(proxy.port(), "query_wait_timeout = 1");
         let error = if mode == "session" {
             login_error(&proxy, "postgres", &database)
         } else {
@@ -178,9 +179,10 @@ fn who_waits_too_long_is_told_which_limit_is_reached() {
         ("", "", "[users.postgres]\nmax_user_connections = 1", "max_user_connections"),
     ] {
         let database = server.fresh_database("");
-        let proxy = Proxy::to(server, &format!("{general}\nquery_wait_timeout = 3"), entry, user);
+        let proxy = Proxy::to(server, general, entry, user);
         let mut holder = Raw::login(proxy.port(), &database);
         holder.rows("BEGIN");
+        set(proxy.port(), "query_wait_timeout = 1");
         let mut raw = Raw::login(proxy.port(), &database);
         send_query(&mut raw, "SELECT 1");
         let error = last(&mut raw);
@@ -531,20 +533,23 @@ fn a_common_limit_of_a_database_holds_and_idle_siblings_make_room() {
     let database = server.fresh_database("");
     let users = ["a", "b", "c"].map(|name| role(server, &database, name));
     let proxy = Proxy::to(server, "max_db_connections = 2\nquery_wait_timeout = 20", "", "");
-    let count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    // The server lists those that were told to go, too, until they are gone; what is open here is what the limit is of.
+    let open = |console: &mut Raw| {
+        show(console, "SHOW SERVERS").iter().filter(|server| server["database"] == database).count()
+    };
     // One after the other: each pool has to take a connection from a sibling.
     let mut raws: Vec<Raw> = users.iter().map(|user| login_as(&proxy, user, &database)).collect();
     for _ in 0..3 {
         for raw in &mut raws {
-            // A backend that was told to go may still be listed for a moment.
-            let n = raw.value(count).expect("a count");
-            assert!(n.parse::<usize>().expect("a number") <= 3, "{n}");
+            raw.rows("SELECT 1");
+            assert!(open(&mut console) <= 2);
         }
     }
     // Two are in use: the third waits, and is served as soon as one is idle, without a tick of a clock.
     raws[0].rows("BEGIN");
     raws[1].rows("BEGIN");
-    send_query(&mut raws[2], count);
+    send_query(&mut raws[2], "SELECT 1");
     raws[0].rows("COMMIT");
     raws[2].read_until_ready();
     raws[1].rows("COMMIT");
@@ -565,13 +570,9 @@ fn a_common_limit_of_a_database_holds_and_idle_siblings_make_room() {
             })
         })
         .collect();
-    // The server lists those that were told to go, too, until they are gone; what is open here is what the limit is of.
-    let mut console = Raw::login(proxy.port(), "pgsluice");
     loop {
         let done = threads.iter().all(|thread| thread.is_finished());
-        let servers = show(&mut console, "SHOW SERVERS");
-        let open = servers.iter().filter(|server| server["database"] == database).count();
-        assert!(open <= 2, "{open}");
+        assert!(open(&mut console) <= 2);
         if done {
             break;
         }
@@ -617,20 +618,25 @@ fn in_session_mode_who_asks_for_other_settings_is_not_passed_over_for_long() {
         raw.startup(3 << 16, &[("user", "postgres"), ("database", &database), ("application_name", name)]);
         raw
     };
-    let mut serve = |raw: &mut Raw, waiting: &str| {
-        raw.authenticate("postgres", "").unwrap_or_else(|error| panic!("{}", error.outline()));
+    let mut waits = |waiting: &str| {
         until(&mut console, "SHOW POOLS", &[("database", &database), ("cl_waiting", waiting)]);
     };
+    let enters = |raw: &mut Raw| {
+        raw.authenticate("postgres", "").unwrap_or_else(|error| panic!("{}", error.outline()));
+    };
     let mut one = asks("one");
-    serve(&mut one, "0");
+    enters(&mut one);
     let mut other = asks("other");
+    waits("1");
+    // Long enough for its turn to have come.
     std::thread::sleep(Duration::from_millis(500));
     let mut again = asks("one");
-    std::thread::sleep(Duration::from_millis(100));
+    waits("2");
     one.terminate();
-    serve(&mut other, "1");
+    enters(&mut other);
+    waits("1");
     other.terminate();
-    serve(&mut again, "0");
+    enters(&mut again);
 }
 
 #[test]
@@ -1401,7 +1407,7 @@ fn idle_clients_are_closed_and_busy_ones_are_not() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {
         let database = server.fresh_database("");
-        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nclient_idle_timeout = 1"), "", "");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nclient_idle_timeout = 2"), "", "");
         let mut idle = Raw::login(proxy.port(), &database);
         idle.rows("SELECT 1");
         let mut busy = Raw::login(proxy.port(), &database);
@@ -1440,7 +1446,7 @@ fn clients_idle_inside_a_transaction_are_closed_and_their_server_dropped() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {
         let database = server.fresh_database("");
-        let general = format!("pool_mode = \"{mode}\"\nidle_transaction_timeout = 1\ndefault_pool_size = 2");
+        let general = format!("pool_mode = \"{mode}\"\nidle_transaction_timeout = 2\ndefault_pool_size = 2");
         let proxy = Proxy::to(server, &general, "", "");
         let mut idle = Raw::login(proxy.port(), &database);
         idle.rows("BEGIN");
@@ -1486,7 +1492,7 @@ fn clients_that_leave_a_unit_without_its_sync_are_idle_inside_a_transaction() {
         ("transaction", "transaction_timeout", "25P04"),
     ] {
         let database = server.fresh_database("");
-        let general = format!("pool_mode = \"{mode}\"\n{setting} = 1\ndefault_pool_size = 4");
+        let general = format!("pool_mode = \"{mode}\"\n{setting} = 2\ndefault_pool_size = 4");
         let proxy = Proxy::to(server, &general, "", "");
         let mut clients = [0; 3].map(|_| Raw::login(proxy.port(), &database));
         let [run, failed, prepared] = &mut clients;
@@ -1506,7 +1512,7 @@ fn long_queries_are_ended_on_the_server_too() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {
         let database = server.fresh_database("");
-        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nquery_timeout = 1"), "", "");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nquery_timeout = 2"), "", "");
         let mut raw = Raw::login(proxy.port(), &database);
         raw.rows("BEGIN");
         // Many short ones together are longer than the limit, none is.
@@ -1524,10 +1530,11 @@ fn long_queries_are_ended_on_the_server_too() {
 fn who_waits_for_a_server_is_bound_by_query_timeout_too() {
     let server = Postgres::shared();
     let database = server.fresh_database("");
-    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_timeout = 1\nquery_wait_timeout = 0", "", "");
+    let proxy = Proxy::to(server, "default_pool_size = 1\nquery_wait_timeout = 0", "", "");
     let mut holder = Raw::login(proxy.port(), &database);
     let mut raws = [(); 2].map(|()| Raw::login(proxy.port(), &database));
     holder.rows("BEGIN");
+    set(proxy.port(), "query_timeout = 1");
     for (raw, sql) in raws.iter_mut().zip(["SELECT 7", "SELECT 8"]) {
         send_query(raw, sql);
     }
@@ -1551,9 +1558,10 @@ fn a_long_query_whose_client_left_is_ended_too() {
     let server = Postgres::shared();
     for mode in ["transaction", "session"] {
         let database = server.fresh_database("");
-        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\"\nquery_timeout = 1"), "", "");
+        let proxy = Proxy::to(server, &format!("pool_mode = \"{mode}\""), "", "");
         let mut raw = Raw::login(proxy.port(), &database);
         let pid = raw.value("SELECT pg_backend_pid()").expect("pid");
+        set(proxy.port(), "query_timeout = 1");
         send_query(&mut raw, "SELECT pg_sleep(40)");
         raw.send(b"X\0\0\0\x04");
         let count = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support;
 use pgsluice::limits::SETTINGS_BYTES_MAX;
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::console::{tell, until};
+use support::console::{set, tell, until};
 use support::crowd::comparable;
 use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, outline, poll};
 
@@ -1298,10 +1298,11 @@ fn what_is_made_where_the_search_path_begins_with_pg_temp_is_temporary() {
         there,
         "DROP TABLE pg_temp.tt",
     );
-    let (_, proxy, database) = one_connection("query_wait_timeout = 1");
+    let (_, proxy, database) = one_connection("");
     let mut a = with(&proxy, &database, &[("search_path", "pg_temp")]);
     a.rows(make);
     let mut other = Raw::login(proxy.port(), &database);
+    set(proxy.port(), "query_wait_timeout = 1");
     let mut out = Vec::new();
     f::put_query(&mut out, b"SELECT a FROM tt");
     other.send(&out);

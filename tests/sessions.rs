@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support;
 use pgsluice::limits::{READ_BUFFER_BYTES, SHORT_MESSAGE_BYTES_MAX, STATEMENT_BYTES_MAX};
 use pgsluice::wire::{backend as b, frame, frontend as f};
-use support::console::{find, tell, until};
+use support::console::{find, set, tell, until};
 use support::{Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, client_command, outline, poll};
 
 /// Appends the messages of one unit.
@@ -791,11 +791,12 @@ fn a_server_that_died_while_idle_is_replaced_unseen() {
 fn while_postgresql_is_down_clients_hear_why_and_work_again_when_it_is_back() {
     let mut server = Postgres::start(PgOptions::default());
     // A login that failed takes no place.
-    let limits = "max_user_connections = 1\nmax_db_connections = 1\nquery_wait_timeout = 1";
+    let limits = "max_user_connections = 1\nmax_db_connections = 1";
     let proxy = through(&server, "transaction", limits);
     let mut kept = Raw::login(proxy.port(), "postgres");
     let mut waits = Raw::login(proxy.port(), "postgres");
     assert_eq!(kept.value("SELECT 1").as_deref(), Some("1"));
+    set(proxy.port(), "query_wait_timeout = 1");
     server.stop();
     waits.send(&build(|o| f::put_query(o, b"SELECT 1")));
     let last = waits.read_until_closed().pop().expect("an answer");
@@ -804,6 +805,7 @@ fn while_postgresql_is_down_clients_hear_why_and_work_again_when_it_is_back() {
     let wrong = [("user", "postgres"), ("database", "postgres"), ("options", "-c work_mem=3MB")];
     let refused = Raw::login_as(proxy.port(), &wrong, "").err().expect("refused");
     assert_eq!(refused.sqlstate(), "08001");
+    set(proxy.port(), "query_wait_timeout = 60");
     server.start_again();
     let back = poll(PATIENCE, || {
         let mut raw = Raw::login_as(proxy.port(), &wrong, "").ok()?;

@@ -44,6 +44,11 @@ pub fn until(console: &mut Raw, sql: &str, by: &[(&str, &str)]) {
     assert!(seen.is_some(), "{sql} never had {by:?}: {:?}", show(console, sql));
 }
 
+/// Sets a limit that is to pass only now: what the test needs before has no need to be as fast.
+pub fn set(port: u16, setting: &str) {
+    tell(&mut Raw::login(port, "pgsluice"), &format!("SET {setting}"));
+}
+
 /// A command that must succeed.
 pub fn tell(console: &mut Raw, command: &str) {
     let messages = console.query(command);
