@@ -115,6 +115,8 @@ fn a_start_that_fails_for_http_addr_has_not_listened_for_clients() {
 #[test]
 fn who_runs_it_as_root_is_told() {
     let proxy = Proxy::to(Postgres::shared(), "", "", "");
+    // What is said behind it.
+    proxy.wait_for_log("listening");
     assert_eq!(proxy.log().contains("runs as root"), support::child::is_root(), "{}", proxy.log());
 }
 

@@ -705,7 +705,7 @@ const LONG_BATCH: &str = "[coalesce]\nlock_timeout = \"800ms\"\nflush_timeout = 
 
 /// Clients of which the first waits for the table in its own session, and the others' rows in a flush. Again until the flush
 /// was seen: it waits for no more than `lock_timeout`.
-fn in_flight(pg: &Postgres, db: &str, clients: &mut [Raw], then: impl Fn(&mut [Raw])) {
+fn in_flight(pg: &Postgres, db: &str, clients: &mut [Raw], mut then: impl FnMut(&mut [Raw])) {
     for attempt in 0..20 {
         let mut holder = Raw::login(pg.port(), db);
         holder.rows("BEGIN");
@@ -785,9 +785,11 @@ fn rows_that_wait_when_the_process_drains_are_answered() {
     let db = pg.fresh_database("CREATE TABLE t (a int PRIMARY KEY, b text)");
     let mut proxy = Proxy::to(pg, "", "", LONG_BATCH);
     let mut clients = warmed(pg, &proxy, &db, 8);
+    let mut idle = Raw::login(proxy.port(), &db);
     in_flight(pg, &db, &mut clients, |_| {
         proxy.terminate();
-        proxy.wait_for_log("draining");
+        // The flush does not wait for long: the log says it later.
+        idle.read_until_closed();
     });
     let mut answered = Vec::new();
     for (i, client) in clients.iter_mut().enumerate() {

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use crate::support::{PATIENCE, poll};
 
@@ -40,11 +39,7 @@ impl Ground {
     fn is_left_as_it_was(&self) {
         assert_eq!(self.made(), None);
         let running = || processes_of(&self.dir);
-        assert!(
-            poll(Duration::from_secs(5), || running().is_empty().then_some(())).is_some(),
-            "{:?}",
-            running()
-        );
+        assert!(poll(PATIENCE, || running().is_empty().then_some(())).is_some(), "{:?}", running());
     }
 }
 
@@ -56,7 +51,8 @@ fn processes_of(dir: &Path) -> Vec<String> {
 }
 
 fn ended(child: &mut Child) -> ExitStatus {
-    let status = poll(PATIENCE, || child.try_wait().expect("it is ours"));
+    // It may have a whole cluster to make before.
+    let status = poll(4 * PATIENCE, || child.try_wait().expect("it is ours"));
     status.unwrap_or_else(|| {
         let _ = child.kill();
         panic!("it goes on");

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support;
 use pgsluice::wire::frontend as f;
 use support::console::{find, tell, until};
-use support::{Message, PgOptions, Postgres, Proxy, Raw, outline};
+use support::{Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, outline, poll};
 
 fn build(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -156,7 +156,8 @@ fn streaming_ends_by_a_cancel_the_console_and_the_policy_and_by_no_timeout() {
     }
     assert_eq!(last_words(&mut raw), ("FATAL".into(), "57P01".into()));
     server.wait_until("postgres", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)");
-    assert!(find(&mut console, "SHOW SERVERS", &[("replication", "logical")]).is_none(), "none is kept");
+    let mut kept = || find(&mut console, "SHOW SERVERS", &[("replication", "logical")]);
+    assert!(poll(PATIENCE, || kept().is_none().then_some(())).is_some(), "none is kept");
 
     let mut raw = stream(proxy.port(), &database);
     proxy.reload(&Proxy::config(&server, general, "", "[policy]\nreplication = \"deny\""));
