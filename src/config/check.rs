@@ -9,7 +9,7 @@ use super::words::word;
 use super::{At, Draft, join};
 use crate::files;
 use crate::limits::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
-use crate::net::{Acceptor, Connector, TlsError};
+use crate::net::{Acceptor, Connector, TlsError, out_of_date};
 use crate::settings::{
     AllowListMode, AuthType, CONSOLES, Coalesce, Database, HbaTransport, PoolMode, Secret, SslMode, Tls,
     discards_all,
@@ -29,7 +29,14 @@ pub(super) fn check(draft: &mut Draft) {
     check_coalesce(draft, "coalesce", &coalesce);
     databases(draft);
     for name in draft.settings.users.keys().cloned().collect::<Vec<_>>() {
-        name_is_read(draft, &join("users", &name), &name);
+        let path = join("users", &name);
+        name_is_read(draft, &path, &name);
+        if name == "*" {
+            let at = draft.place(&path);
+            let message =
+                "holds for a user called *, and not for all; what holds for all stands in [general]";
+            draft.notice(&at, &path, message);
+        }
     }
     operators(draft);
     peers(draft);
@@ -55,8 +62,9 @@ fn listening(draft: &mut Draft) {
         draft.object("listen_addr", "nothing to listen on; set listen_addr, or unix_socket_dir, or both");
     }
     for addr in general.listen_addr.iter().filter(|addr| *addr != "*" && !is_host(addr)) {
-        let addr = shorten(addr);
-        draft.object("listen_addr", format!("\"{addr}\" is no address; write an address, a host name, or *"));
+        let (port, comment, addr) = (port_hint(addr, "listen_port"), draft.comment_hint(addr), shorten(addr));
+        let message = format!("\"{addr}\" is no address; write an address, a host name, or *{port}{comment}");
+        draft.object("listen_addr", message);
     }
     if let Some(dir) = &general.unix_socket_dir {
         if !dir.is_dir() && dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"@")) {
@@ -310,6 +318,7 @@ fn client_tls(draft: &mut Draft) {
             ),
         );
     }
+    is_in_date(draft, "client_tls_cert_file", &tls);
     usable(draft, |draft| Acceptor::new(&draft.settings.general.client_tls).err());
 }
 
@@ -332,6 +341,7 @@ fn server_tls(draft: &mut Draft) {
         );
         draft.notice(&at, "server_tls_ca_file", message);
     }
+    is_in_date(draft, "server_tls_cert_file", &tls);
     usable(draft, |draft| Connector::new(&draft.settings.general.server_tls).err());
 }
 
@@ -348,6 +358,16 @@ fn usable(draft: &mut Draft, built: impl Fn(&Draft) -> Option<TlsError>) {
         None => what,
     };
     draft.object(&setting, message);
+}
+
+/// One's own certificate is for others to judge, but whoever does refuses such a one.
+fn is_in_date(draft: &mut Draft, key: &str, tls: &Tls) {
+    let Some(file) = tls.cert_file.as_deref().filter(|_| tls.sslmode != SslMode::Disable) else { return };
+    if let Some(valid) = out_of_date(file) {
+        let at = draft.place(key);
+        let message = format!("{} is valid {valid}, and not now; have it renewed", file.display());
+        draft.notice(&at, key, message);
+    }
 }
 
 /// Files are looked at even where the mode does not use them: a path that is there should be right.
@@ -421,6 +441,19 @@ fn operators(draft: &mut Draft) {
         names.iter().for_each(|name| name_is_read(draft, key, name));
     }
     name_is_read(draft, "auth_user", general.auth_user.as_deref().unwrap_or_default());
+    can_log_in(draft, "auth_user", general.auth_user.as_deref());
+}
+
+/// A verifier proves a client's password. No client proves one for these logins, so they fail where the server asks for one.
+fn can_log_in(draft: &mut Draft, key: &str, name: Option<&str>) {
+    let Some(Secret::Scram(_)) = name.and_then(|name| draft.settings.userlist.get(name)) else { return };
+    let at = draft.place(key);
+    let name = shorten(name.unwrap_or_default());
+    let message = format!(
+        "auth_file has a SCRAM verifier of \"{name}\", which cannot log in to a server that asks for a password; \
+         put the password itself there"
+    );
+    draft.notice(&at, key, message);
 }
 
 fn check_database(draft: &mut Draft, database: &Database) {
@@ -445,10 +478,14 @@ fn check_database(draft: &mut Draft, database: &Database) {
     for name in &database.host {
         server_host(draft, &host, name, database.port);
     }
+    can_log_in(draft, &join(&path, "auth_user"), database.auth_user.as_deref());
+    if database.password.is_none() {
+        can_log_in(draft, &join(&path, "user"), database.user.as_deref());
+    }
     if database.password.is_some() && database.user.is_none() {
         draft.object_ours(
             &join(&path, "password"),
-            "is user's, which is not set; set user, or leave password out",
+            "is the secret of user, which is not set; set user, or leave password out",
         );
     }
     if let Some(size) = database.pool_size {
@@ -495,10 +532,19 @@ fn server_host(draft: &mut Draft, key: &str, host: &str, port: u16) {
     if Path::new(host).is_absolute() {
         socket_path(draft, key, Path::new(host), port);
     } else if !is_host(host) {
-        let host = shorten(without_user(host));
+        let host = without_user(host);
+        let (port, host) = (port_hint(host, "port"), shorten(host));
         let message =
-            format!("\"{host}\" is no host; write an address, a host name, or a socket's directory");
+            format!("\"{host}\" is no host; write an address, a host name, or a socket's directory{port}");
         draft.object(key, message);
+    }
+}
+
+/// Where to put the port of `HOST:PORT`.
+fn port_hint(text: &str, key: &str) -> String {
+    match text.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => format!("; the port stands in {key}"),
+        _ => String::new(),
     }
 }
 

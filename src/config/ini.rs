@@ -261,7 +261,8 @@ impl Reader<'_> {
             // The line may hold a password: it is not shown.
             let message = "not a connection string; write key=value pairs with spaces between, \
                  values with spaces in single quotes, a single quote in them doubled";
-            self.draft.problem(at, path, message);
+            let comment = self.draft.comment_hint(value);
+            self.draft.problem(at, path, format!("{message}{comment}"));
         }
         pairs
     }

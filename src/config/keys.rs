@@ -49,6 +49,18 @@ impl Section {
         }
     }
 
+    /// As [`Self::heading`], for who wrote a key into `from`: what a database's section has of its own stands there, because in
+    /// `[policy]` it would hold for all.
+    fn heading_seen_from(self, from: Self, ini: bool) -> String {
+        let heading = self.heading(ini);
+        match (from, self) {
+            (Self::Database, Self::Policy | Self::Coalesce) | (Self::User, Self::Policy) if !ini => {
+                format!("{}.{heading}", from.heading(ini))
+            }
+            _ => heading.to_owned(),
+        }
+    }
+
     /// Its heading in a file of ours, or in an ini file, where databases, users and peers have a line each.
     fn heading(self, ini: bool) -> &'static str {
         match self {
@@ -251,26 +263,106 @@ pub fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         .collect()
 }
 
+/// What others call a setting: PostgreSQL, libpq, other proxies. By section, because `host` is another thing in `[databases]`.
+const ELSEWHERE: &[(Section, &str, &str)] = &[
+    (Section::General, "address", "listen_addr"),
+    (Section::General, "authentication_timeout", "client_login_timeout"),
+    (Section::General, "bind", "listen_addr"),
+    (Section::General, "connection_timeout", "server_connect_timeout"),
+    (Section::General, "host", "listen_addr"),
+    (Section::General, "http_listen", "http_addr"),
+    (Section::General, "http_port", "http_addr"),
+    (Section::General, "idle_in_transaction_session_timeout", "idle_transaction_timeout"),
+    (Section::General, "idle_session_timeout", "client_idle_timeout"),
+    (Section::General, "listen", "listen_addr"),
+    (Section::General, "listen_addresses", "listen_addr"),
+    (Section::General, "log_min_messages", "log_level"),
+    (Section::General, "max_connections", "max_client_conn"),
+    (Section::General, "metrics_addr", "http_addr"),
+    (Section::General, "metrics_port", "http_addr"),
+    (Section::General, "pool_size", "default_pool_size"),
+    (Section::General, "port", "listen_port"),
+    (Section::General, "ssl", "client_tls_sslmode"),
+    (Section::General, "ssl_ca_file", "client_tls_ca_file"),
+    (Section::General, "ssl_cert_file", "client_tls_cert_file"),
+    (Section::General, "ssl_key_file", "client_tls_key_file"),
+    (Section::General, "statement_timeout", "query_timeout"),
+    (Section::General, "threads", "workers"),
+    (Section::General, "tls", "client_tls_sslmode"),
+    (Section::General, "unix_socket_directories", "unix_socket_dir"),
+    (Section::General, "unix_socket_directory", "unix_socket_dir"),
+    (Section::General, "unix_socket_permissions", "unix_socket_mode"),
+    (Section::General, "userlist", "auth_file"),
+    (Section::General, "worker_threads", "workers"),
+    (Section::Database, "address", "host"),
+    (Section::Database, "database", "dbname"),
+    (Section::Database, "db", "dbname"),
+    (Section::Database, "default_pool_size", "pool_size"),
+    (Section::Database, "hostname", "host"),
+    (Section::Database, "name", "dbname"),
+    (Section::Database, "options", "connect_query"),
+    (Section::Database, "pool", "pool_size"),
+    (Section::Database, "search_path", "connect_query"),
+    (Section::Database, "server", "host"),
+    (Section::Database, "username", "user"),
+    (Section::User, "default_pool_size", "pool_size"),
+    (Section::User, "statement_timeout", "query_timeout"),
+    (Section::Coalesce, "enabled", "mode"),
+];
+
+/// Most keys that a message proposes.
+const PROPOSED_MAX: usize = 3;
+
 /// What a wrong key name most likely meant: "unknown key; ...". `ini`: it stands in an ini file.
 pub(super) fn hint(section: Section, name: &str, ini: bool) -> String {
     if let Some(because) = super::ignored::because(section, name) {
         return format!("is PgBouncer's and has no effect here, because {because}; remove it");
     }
+    if section == Section::General && !ini && super::toml::SECTIONS.contains(&name) {
+        return format!("is a section of its own, not a part of [general]; write [{name}]");
+    }
     let below = |key: &&Key| key.section.path().starts_with(section.path());
     let same_name = || KEYS.iter().filter(|key| key.name == name);
-    if let Some(key) = same_name().find(below).or_else(|| same_name().next()) {
-        return format!("unknown key in this section; it belongs in [{}]", key.section.heading(ini));
+    let there = same_name().find(below).or_else(|| same_name().next());
+    // A key of another section is meant, most likely, and not one that is spelt like it.
+    let meant =
+        if there.is_some() { of_others(section, name).into_iter().collect() } else { meant(section, name) };
+    let meant = meant.join(" or ");
+    match (there.map(|key| key.section.heading_seen_from(section, ini)), meant.as_str()) {
+        (None, "") => format!("unknown key; docs/config.md lists the keys of [{}]", section.heading(ini)),
+        (None, meant) => format!("unknown key; did you mean {meant}?"),
+        (Some(there), "") => format!("unknown key in this section; it belongs in [{there}]"),
+        (Some(there), meant) => {
+            format!("unknown key in this section; did you mean {meant}? {name} itself belongs in [{there}]")
+        }
     }
-    let near = KEYS
-        .iter()
-        .filter(|key| key.section == section)
-        .map(|key| (distance(name, key.name), key.name))
-        .min()
-        .filter(|(steps, near)| *steps <= 2.max(near.len() / 3));
-    match near {
-        Some((_, near)) => format!("unknown key; did you mean {near}?"),
-        None => format!("unknown key; docs/config.md lists the keys of [{}]", section.heading(ini)),
+}
+
+/// The key of `section` that others call `name`.
+fn of_others(section: Section, name: &str) -> Option<&'static str> {
+    let same = |(at, theirs, _): &&(Section, &str, &str)| *at == section && theirs.eq_ignore_ascii_case(name);
+    ELSEWHERE.iter().find(same).map(|(_, _, ours)| *ours)
+}
+
+/// The keys of `section` that `name` may have been meant for: what others call so, the one that it is a slip of, those that have
+/// all of its words, or else the one that is spelt most like it.
+fn meant(section: Section, name: &str) -> Vec<&'static str> {
+    if let Some(ours) = of_others(section, name) {
+        return vec![ours];
     }
+    let here = || KEYS.iter().filter(move |key| key.section == section).map(|key| key.name);
+    let near = here().map(|key| (distance(name, key), key)).min();
+    let within = |most: fn(usize) -> usize| near.filter(|(steps, key)| *steps <= most(key.len()));
+    if let Some((_, key)) = within(|_| 1) {
+        return vec![key];
+    }
+    let words: Vec<&str> = name.split(['_', '-']).collect();
+    let has_all = |key: &&str| words.iter().all(|word| key.split('_').any(|w| w.eq_ignore_ascii_case(word)));
+    let with_them: Vec<&str> = here().filter(has_all).take(PROPOSED_MAX + 1).collect();
+    if (1..=PROPOSED_MAX).contains(&with_them.len()) {
+        return with_them;
+    }
+    within(|len| 2.max(len / 4)).map(|(_, key)| key).into_iter().collect()
 }
 
 /// Longest name that is compared with the keys (bytes).

@@ -264,7 +264,23 @@ impl Draft {
             Err(takes) if matches!(entry.name, "password" | "auth_ldap_options") => {
                 self.problem(at, &key, format!("cannot be used; expected {takes}"));
             }
-            Err(takes) => self.problem(at, &key, format!("found {raw}; expected {takes}")),
+            Err(takes) => {
+                let comment = match raw {
+                    Raw::Text(text) => self.comment_hint(text),
+                    _ => "",
+                };
+                self.problem(at, &key, format!("found {raw}; expected {takes}{comment}"));
+            }
+        }
+    }
+
+    /// What is said besides of a value in an ini file that ends in what looks like a comment.
+    fn comment_hint(&self, text: &str) -> &'static str {
+        let begins = |pair: &[u8]| matches!(pair, [b' ' | b'\t', b';' | b'#']);
+        if self.ini && text.as_bytes().windows(2).any(begins) {
+            "; a comment stands on a line of its own"
+        } else {
+            ""
         }
     }
 

@@ -4,13 +4,15 @@ use ::toml::de::{DeTable, DeValue};
 
 use super::keys::{self, Entry, Section};
 use super::table;
-use super::value::{Raw, network_address, shorten};
+use super::value::{Raw, network_address, quote, shorten};
 use super::{At, Draft, join};
 use crate::settings::{Coalesce, CoalesceTable, Network, Peer, Policy, User, UserCoalesce};
 
 type Item<'i> = ::toml::Spanned<DeValue<'i>>;
 
-const SECTIONS: [&str; 7] = ["general", "policy", "coalesce", "databases", "peers", "users", "networks"];
+/// What may stand at the top of the file.
+pub(super) const SECTIONS: [&str; 7] =
+    ["general", "policy", "coalesce", "databases", "peers", "users", "networks"];
 
 /// Byte offset to line.
 #[derive(Debug)]
@@ -39,7 +41,11 @@ pub(super) fn parse(draft: &mut Draft, text: &str) {
         let twice =
             error.span().filter(|_| error.message() == "duplicate key").and_then(|span| text.get(span));
         let key = twice.map(|key| shorten(key.trim())).unwrap_or_default();
-        reader.draft.problem(&at, &key, format!("not TOML: {}", error.message().replace('\n', ", ")));
+        let message = match twice {
+            Some(_) => "stands twice; keep one of the two".to_owned(),
+            None => format!("not TOML: {}", error.message().replace('\n', ", ")),
+        };
+        reader.draft.problem(&at, &key, message);
     }
     reader.document(document.get_ref());
 }
@@ -97,7 +103,11 @@ impl Reader<'_> {
         let message = if item.get_ref().is_table() {
             let near = SECTIONS.iter().map(|section| (keys::distance(name, section), section)).min();
             match near {
-                Some((steps, near)) if steps <= 2 => format!("unknown section; did you mean [{near}]?"),
+                Some((steps, near)) if steps <= 2 => {
+                    // What is missing now stands there.
+                    self.draft.broken = true;
+                    format!("unknown section; did you mean [{near}]?")
+                }
                 _ => format!("unknown section; the sections are [{}]", SECTIONS.join("], [")),
             }
         } else {
@@ -112,11 +122,8 @@ impl Reader<'_> {
         if table.is_none() {
             let at = self.at(item.span().start);
             let found = item.get_ref().type_str();
-            self.draft.problem(
-                &at,
-                path,
-                format!("found a value of type {found}; expected the section [{path}]"),
-            );
+            let message = format!("found a value of type {found}; expected the section [{path}]");
+            self.draft.problem(&at, path, message);
         }
         table
     }
@@ -225,7 +232,10 @@ impl Reader<'_> {
                 key => self.draft.problem(
                     &at,
                     &join(path, key),
-                    format!("unknown key; a network has a policy only: [{path}.policy]"),
+                    format!(
+                        "unknown key; a network has a policy only: [networks.{}.policy]",
+                        quote(&shorten(&network.name))
+                    ),
                 ),
             }
         }

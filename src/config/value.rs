@@ -13,6 +13,9 @@ use crate::settings::{Secret, TlsProtocols};
 /// Longest text shown back in a message (characters); the rest is cut.
 const SHOWN_CHARS_MAX: usize = 60;
 
+/// Most items of a list shown back in a message.
+const SHOWN_ITEMS_MAX: usize = 3;
+
 /// A value as it was written, before its key gives it a meaning.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
@@ -37,7 +40,14 @@ impl std::fmt::Display for Raw {
             Self::Whole(n) => write!(f, "{n}"),
             Self::Fraction(n) => write!(f, "{n:?}"),
             Self::Flag(b) => write!(f, "{b}"),
-            Self::List(_) => f.write_str("a list"),
+            Self::List(items) => {
+                f.write_str("[")?;
+                for (index, item) in items.iter().enumerate().take(SHOWN_ITEMS_MAX) {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}\"{}\"", shorten(item))?;
+                }
+                f.write_str(if items.len() > SHOWN_ITEMS_MAX { ", ...]" } else { "]" })
+            }
             Self::Other(what) => write!(f, "a value of type {what}"),
         }
     }

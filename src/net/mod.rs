@@ -9,4 +9,4 @@ pub mod stream;
 pub mod tls;
 
 pub use stream::{Keepalive, Peer, Stream};
-pub use tls::{Acceptor, Connector, TlsError};
+pub use tls::{Acceptor, Connector, TlsError, out_of_date};

@@ -109,7 +109,12 @@ impl Side {
                 let chain = self.certificates("cert_file", cert)?;
                 let bytes = self.read("key_file", key)?;
                 let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| {
-                    self.error("key_file", Some(key), format!("no usable private key: {}", in_words(&e)))
+                    let why = if is_encrypted(&bytes) {
+                        "it has a passphrase; write it without one, as openssl pkey -in FILE does".to_owned()
+                    } else {
+                        in_words(&e)
+                    };
+                    self.error("key_file", Some(key), format!("no usable private key: {why}"))
                 })?;
                 Ok(Some(Identity { chain, key }))
             }
@@ -122,6 +127,21 @@ fn in_words(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
             format!("it breaks off before the end of a {}", String::from_utf8_lossy(end_marker))
+        }
+        error => error.to_string(),
+    }
+}
+
+/// Is it a key that nobody can use without its passphrase? Both of OpenSSL's forms.
+fn is_encrypted(pem: &[u8]) -> bool {
+    let holds = |text: &[u8]| pem.windows(text.len()).any(|part| part == text);
+    holds(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || holds(b"Proc-Type: 4,ENCRYPTED")
+}
+
+fn unfit(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            "it is not the key of the certificate that is named".to_owned()
         }
         error => error.to_string(),
     }
@@ -223,7 +243,7 @@ impl Acceptor {
             None => builder.with_no_client_auth(),
         };
         let certified =
-            identity.certified().map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
+            identity.certified().map_err(|e| side.error("key_file", tls.key_file.as_deref(), unfit(&e)))?;
         let mut config = builder.with_cert_resolver(Arc::new(certified));
         config.alpn_protocols = vec![ALPN.to_vec()];
         // A session that is resumed shows its certificate again and nobody checks it: it may have expired since. As in PostgreSQL.
@@ -382,8 +402,9 @@ impl Connector {
         let mut config = match side.identity(tls)? {
             None => builder.with_no_client_auth(),
             Some(identity) => {
-                let certified =
-                    identity.certified().map_err(|e| side.error("key_file", tls.key_file.as_deref(), e))?;
+                let certified = identity
+                    .certified()
+                    .map_err(|e| side.error("key_file", tls.key_file.as_deref(), unfit(&e)))?;
                 builder.with_client_cert_resolver(Arc::new(certified))
             }
         };
@@ -591,6 +612,15 @@ fn is_current(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rus
         () if now > validity.not_after.timestamp() => Err(Expired),
         () => Ok(()),
     }
+}
+
+/// From when to when the first certificate of `file`, one's own, is valid; `None` if that is now, or is not to be found out.
+pub fn out_of_date(file: &Path) -> Option<String> {
+    let bytes = files::read_whole(file, PEM_BYTES_MAX).ok()?;
+    let certificate = CertificateDer::pem_slice_iter(&bytes).next()?.ok()?;
+    let validity = parse(&certificate)?.validity().clone();
+    let current = is_current(&certificate, UnixTime::now()).is_ok();
+    (!current).then(|| format!("from {} to {}", validity.not_before, validity.not_after))
 }
 
 fn public_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
@@ -1116,7 +1146,10 @@ mod tests {
         assert_eq!(common_name(&dialed.peer_certificates().unwrap()[0]).as_deref(), Some("server"));
         let mixed = Tls { key_file: other.key_file, ..server };
         let error = Acceptor::new(&mixed).expect_err("another's key");
-        assert!(error.setting == "client_tls_key_file" && error.what.contains("KeyMismatch"), "{error}");
+        assert!(
+            error.setting == "client_tls_key_file" && error.what.contains("not the key of the certificate"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -231,7 +231,29 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("listen_prt = 6432", "listen_prt", "did you mean listen_port?"),
         ("LISTEN-PORT = 6432", "LISTEN-PORT", "did you mean listen_port?"),
         ("listen_port = 6432.0", "listen_port", "found 6432.0; expected a whole number"),
-        ("pool_size = 5", "pool_size", "it belongs in [databases.NAME]"),
+        (
+            "pool_size = 5",
+            "pool_size",
+            "did you mean default_pool_size? pool_size itself belongs in [databases.NAME]",
+        ),
+        ("port = 6432", "port", "did you mean listen_port? port itself belongs in [databases.NAME]"),
+        ("dbname = \"app\"", "dbname", "it belongs in [databases.NAME]"),
+        ("max_connections = 5", "max_connections", "did you mean max_client_conn?"),
+        ("connection_timeout = 5", "connection_timeout", "did you mean server_connect_timeout?"),
+        ("login_timeout = 5", "login_timeout", "did you mean client_login_timeout?"),
+        (
+            "idle_timeout = 5",
+            "idle_timeout",
+            "did you mean server_idle_timeout or client_idle_timeout or idle_transaction_timeout?",
+        ),
+        ("client_tls_cert = \"a\"", "client_tls_cert", "did you mean client_tls_cert_file?"),
+        ("policy = 1", "policy", "is a section of its own, not a part of [general]; write [policy]"),
+        ("listen_addr = \"127.0.0.1:6432\"", "listen_addr", "or *; the port stands in listen_port"),
+        (
+            "proxy_protocol_from = [\"10.0.0.0/8\", \"lb\"]",
+            "proxy_protocol_from",
+            "found [\"10.0.0.0/8\", \"lb\"]; expected",
+        ),
         ("zzzzzzzzzzzz = 1", "zzzzzzzzzzzz", "docs/config.md lists the keys of [general]"),
         ("dns_nxdomain_ttl = 5", "dns_nxdomain_ttl", "is PgBouncer's and has no effect here"),
         ("pool_mode = \"trasaction\"", "pool_mode", "expected one of session, transaction, statement"),
@@ -352,7 +374,33 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             "[databases.app]\nhost = \"a\"\npassword = \"x\"\n",
             5,
             "databases.app.password",
-            "is user's, which is not set",
+            "is the secret of user, which is not set",
+        ),
+        (
+            "[databases.app]\nhost = \"a:5433\"\n",
+            4,
+            "databases.app.host",
+            "a socket's directory; the port stands in port",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\nsimple_query = \"deny\"\n",
+            5,
+            "databases.app.simple_query",
+            "it belongs in [databases.NAME.policy]",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\nlinger = 0\n",
+            5,
+            "databases.app.linger",
+            "it belongs in [databases.NAME.coalesce]",
+        ),
+        ("[databases.app]\nhost = \"a\"\ndb = \"b\"\n", 5, "databases.app.db", "did you mean dbname?"),
+        ("[users.app]\nstatements = \"all\"\n", 4, "users.app.statements", "belongs in [users.NAME.policy]"),
+        (
+            "[networks.\"10.0.0.0/8\"]\nsimple_query = \"deny\"\n",
+            4,
+            "networks.10.0.0.0/8.simple_query",
+            "a network has a policy only: [networks.\"10.0.0.0/8\".policy]",
         ),
         ("[databases]\napp = 1\n", 4, "databases.app", "expected the section [databases.app]"),
         ("[database.app]\nhost = \"a\"\n", 3, "database", "did you mean [databases]?"),
@@ -670,6 +718,79 @@ fn files_of_tls_that_cannot_be_used_are_said_with_the_reason() {
 }
 
 #[test]
+fn a_key_with_a_passphrase_and_a_certificate_out_of_date_are_said() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = |until: i32| {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        params.self_signed(&key).unwrap().pem()
+    };
+    let (old, good, key) = (certificate(2020), certificate(4000), key.serialize_pem());
+    let modern = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let old_form =
+        "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END EC PRIVATE KEY-----\n";
+    let users = ("userlist.txt", "\"app\" \"secret\"\n");
+    let pem = [
+        users,
+        ("old.crt", &*old),
+        ("a.crt", &*good),
+        ("a.key", &*key),
+        ("b.key", modern),
+        ("c.key", old_form),
+    ];
+    for side in ["client", "server"] {
+        let text = |cert: &str, key: &str| {
+            format!(
+                "{BASE}{side}_tls_sslmode = \"require\"\n{side}_tls_cert_file = \"{cert}\"\n\
+                 {side}_tls_key_file = \"{key}\"\n{DATABASE}"
+            )
+        };
+        for locked in ["b.key", "c.key"] {
+            let problems = refused("a.toml", &text("a.crt", locked), &pem);
+            let key = format!("{side}_tls_key_file");
+            assert_one(&problems, ("a.toml", Some(5), &key, "it has a passphrase; write it without one"));
+        }
+        let notices = |cert: &str| {
+            let dir = files(&[&pem[..], &[("a.toml", &*text(cert, "a.key"))]].concat());
+            read_in(&dir, "a.toml").expect("it can be used").notices
+        };
+        assert!(notices("a.crt").is_empty());
+        let key = format!("{side}_tls_cert_file");
+        assert_one(&notices("old.crt"), ("a.toml", Some(4), &key, "and not now; have it renewed"));
+    }
+}
+
+#[test]
+fn what_follows_from_a_section_with_a_wrong_name_is_not_said() {
+    let text = format!("[General]\nauth_file = \"userlist.txt\"\n{DATABASE}");
+    assert_one(&refused("a.toml", &text, &[]), ("a.toml", Some(1), "General", "did you mean [general]?"));
+}
+
+#[test]
+fn a_verifier_is_no_secret_to_log_in_to_a_server_with() {
+    let says = "auth_file has a SCRAM verifier of \"app\", which cannot log in to a server";
+    let general = "[general]\nauth_file = \"userlist.txt\"\n";
+    let notices =
+        |general: &str, database: &str| loaded("a.toml", &format!("{general}{DATABASE}{database}")).notices;
+    let line = Some(3);
+    assert_one(&notices(&format!("{general}auth_user = \"app\"\n"), ""), ("a.toml", line, "auth_user", says));
+    for key in ["user", "auth_user"] {
+        let full = format!("databases.app.{key}");
+        assert_one(&notices(general, &format!("{key} = \"app\"\n")), ("a.toml", Some(5), &full, says));
+        assert!(notices(general, &format!("{key} = \"other\"\n")).is_empty(), "{key}");
+    }
+    assert!(notices(general, "user = \"app\"\npassword = \"x\"\n").is_empty());
+}
+
+#[test]
+fn a_user_called_star_is_said_to_be_one() {
+    let text = format!("{BASE}{DATABASE}[users.\"*\"]\npool_size = 3\n");
+    let line = 1 + BASE.lines().count() + DATABASE.lines().count();
+    let says = "holds for a user called *, and not for all";
+    assert_one(&loaded("a.toml", &text).notices, ("a.toml", Some(line), "users.*", says));
+}
+
+#[test]
 fn all_problems_are_reported_at_once_in_the_order_of_lines() {
     let text = "[general]\nlisten_port = 0\npool_mode = 3\n[coalesce]\nmax_rows = 0\n[nonsense]\n";
     let problems = refused("a.toml", text, &[]);
@@ -901,6 +1022,9 @@ fn each_mistake_in_an_ini_is_named_with_its_remedy() {
         ("listen_prt = 1", "listen_prt", "did you mean listen_port?"),
         ("LISTEN_PORT = 1", "LISTEN_PORT", "did you mean listen_port?"),
         ("listen_port = 0", "listen_port", "expected a whole number from 1 to 65535"),
+        ("listen_port = 6432 ; main", "listen_port", "to 65535; a comment stands on a line of its own"),
+        ("listen_addr = 127.0.0.1\t# main", "listen_addr", "or *; a comment stands on a line of its own"),
+        ("[databases]\nx = host=a ; main", "databases.x", "doubled; a comment stands on a line of its own"),
         ("auth_type = pam", "auth_type", "expected one of trust"),
         ("pool_mode = sesion", "pool_mode", "session, transaction, statement"),
         ("what is this", "", "expected key = value"),
@@ -974,7 +1098,7 @@ fn of_what_stands_twice_in_an_ini_the_last_holds_with_a_notice() {
     let twice =
         format!("{BASE}pool_mode = \"session\"\nserver_lifetime = 5\npool_mode = \"session\"\n{DATABASE}");
     let problems = refused("a.toml", &twice, &[]);
-    assert_one(&problems, ("a.toml", Some(5), "pool_mode", "duplicate key"));
+    assert_one(&problems, ("a.toml", Some(5), "pool_mode", "stands twice; keep one of the two"));
 }
 
 #[test]
