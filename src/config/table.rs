@@ -84,22 +84,23 @@ table! {
     LISTEN, RESTART, so_reuseport = so_reuseport: Flag,
         "let other processes listen on the same TCP address and port";
     LISTEN, RELOAD, proxy_protocol_from = proxy_protocol_from: Networks,
-        "balancers whose TCP connections begin with a header of the PROXY protocol (version 1 or 2), and whose word for \
-         the client's address is taken";
+        "balancers whose TCP connections begin with a header of the PROXY protocol (version 1 or 2), and that are \
+         believed about the client's address";
     LISTEN, RELOAD, peer_id = peer_id: Count(0u16, PEER_ID_MAX),
-        "the number of this process among those that share its address, each with its own: cancel requests that were \
-         meant for another of [peers] are passed on to it; 0 is none";
+        "number of this process among those that share its address, where each has its own; it leads cancel requests \
+         to the right one of [peers]; 0 is none";
     LISTEN, RESTART, http_addr = http_addr: Maybe(Socket),
         "address and port for HTTP: a status page, /metrics, /healthz and /readyz; without it there is none";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
         "worker threads; 0 is one for every two cores, because PostgreSQL or the clients want the others";
     LISTEN, RELOAD, busy_poll = busy_poll: Time(0, BUSY_POLL_MICROS_MAX),
-        "longest wait of a client alone on its worker that is spent looking for the answer again and again instead \
-         of sleeping; 0 is never";
+        "for how long a worker with a single busy client looks for the answer again and again before it sleeps; 0: it \
+         sleeps at once";
     LISTEN, RESTART, pidfile = pidfile: Maybe(File),
         "file the process id is written to";
     LISTEN, RELOAD, shutdown_grace = shutdown_grace: TIMEOUT,
-        "after SIGTERM clients are still let in for this long, while /readyz says 503 already; 0: the drain begins at once";
+        "time after SIGTERM in which clients are still let in, while /readyz already says 503; 0: the drain begins at \
+         once";
     LISTEN, RELOAD, shutdown_timeout = shutdown_timeout: TIMEOUT,
         "longest drain after SIGTERM before what is left is closed; 0 waits for ever";
 
@@ -109,7 +110,7 @@ table! {
     POOL, RELOAD, max_client_conn = max_client_conn: Count(1usize, CONNECTIONS_MAX),
         "clients that are logged in; those of the console are not counted";
     POOL, RELOAD, max_login_conn = max_login_conn: Count(1usize, CONNECTIONS_MAX),
-        "connections that have not logged in yet; beyond it the oldest that had two seconds is closed, of \
+        "connections that have not logged in yet; one too many closes another: the oldest, if it had two seconds, of \
          the address that has most";
     POOL, RELOAD, default_pool_size = default_pool_size: CONNECTIONS,
         "server connections for one pair of database and user; 0 is no limit";
@@ -199,7 +200,7 @@ table! {
     TIMEOUTS, RELOAD, query_wait_timeout = query_wait_timeout: TIMEOUT,
         "longest wait for a server connection; 0 waits for ever";
     TIMEOUTS, RELOAD, query_wait_notify = query_wait_notify: TIMEOUT,
-        "after so long a client that waits for a server connection is told so, in a notice; 0 is never";
+        "time after which a client that waits for a server connection is told so, in a notice; 0 is never";
     TIMEOUTS, RELOAD, cancel_wait_timeout = cancel_wait_timeout: TIMEOUT,
         "longest wait of a cancel request for a connection to the server";
 
@@ -277,8 +278,8 @@ table! {
     "", RELOAD, host = host: List,
         "where the server is: host names, addresses or socket directories";
     "", RELOAD, load_balance_hosts = load_balance_hosts: one_of::<LoadBalanceHosts>(),
-        "which of several hosts a new server connection begins with: the next one each time, or that of the last \
-         connection; the others follow while none is had";
+        "which of several hosts a new server connection tries first: the next one each time, or that of the last \
+         connection; then it tries the others";
     "", RELOAD, target_session_attrs = target_session_attrs: one_of::<TargetSessionAttrs>(),
         "what a server must be like for a connection to it, in libpq's words";
     "", RELOAD, port = port: Count(1u16, u16::MAX),
@@ -363,7 +364,7 @@ table! {
     /// `[users.NAME.coalesce]`
     USER_COALESCE: UserCoalesce;
     "", RELOAD, deferred = deferred: Maybe(Flag),
-        "overrides deferred for this user; of what is said of a user and of a table, false wins";
+        "overrides deferred for this user; where a user and a table differ, false wins";
 }
 
 table! {
