@@ -245,7 +245,8 @@ fn answers_of_ours_do_not_pile_up_for_who_takes_none() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!(poll(PATIENCE, &mut send), Some("it is not read"));
+    // A busy machine takes a while to read as much as may be owed.
+    assert_eq!(poll(4 * PATIENCE, &mut send), Some("it is not read"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For a process that was sent `STOP`.
+/// For a process that was sent `STOP`, or is to end: a server that is killed leaves what the next start takes for its own.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server process. Ends on drop, and when the test binary goes away without dropping it.
@@ -92,7 +92,7 @@ impl Guarded {
     pub fn stop(&mut self, signal: &str) {
         if self.ended().is_none() {
             self.signal(signal);
-            if poll(Duration::from_secs(10), || self.ended()).is_none() {
+            if poll(STOP_PATIENCE, || self.ended()).is_none() {
                 let _ = self.child.kill();
             }
         }
