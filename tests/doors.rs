@@ -805,7 +805,7 @@ async fn next_message(conn: &mut Conn) -> Option<(u8, Vec<u8>)> {
 async fn psql(door: &Door, conninfo: &str) -> (Result<String, String>, Result<Authenticated, LoginError>) {
     let (listener, address) = Door::listen().await;
     let conninfo = format!("host=localhost hostaddr=127.0.0.1 port={} dbname=app {conninfo}", address.port());
-    let mut command = tokio::process::Command::new("psql");
+    let mut command = tokio::process::Command::new(support::client_program("psql"));
     command.args(["-XAtw", "-c", "SELECT 'hello'", "-d", &conninfo]).env_clear();
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/nowhere");
     command.stdin(std::process::Stdio::null()).kill_on_drop(true);
