@@ -582,6 +582,119 @@ fn the_unnamed_portal_is_as_the_last_insert_left_it() {
     }
 }
 
+/// A run ends before what is not poured, and before the Parse for it: whether the server takes that, it says itself.
+#[test]
+fn a_parse_behind_a_run_is_answered_by_the_server() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v int)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+    let mut direct = Raw::login(pg.port(), &db);
+    // The last one is not executed, or no COPY could say it.
+    for (value, executed) in [("'1'", false), ("'x'", false), ("true", true)] {
+        let unit = |name: &[u8]| {
+            let mut bytes = Vec::new();
+            let mut put = |name: &[u8], id: usize, value: &str, executed: bool| {
+                f::put_parse(
+                    &mut bytes,
+                    name,
+                    format!("INSERT INTO t (id, v) VALUES ({id}, {value})").as_bytes(),
+                    &[],
+                );
+                f::put_bind_text(&mut bytes, name, &[]);
+                if executed {
+                    f::put_execute(&mut bytes, b"", 0);
+                }
+            };
+            (0..ROWS).for_each(|id| put(b"", id, "'1'", true));
+            put(name, ROWS, value, executed);
+            f::put_empty(&mut bytes, f::SYNC);
+            bytes
+        };
+        for name in ["", "s"] {
+            let conversation = |client: &mut Raw| {
+                client.rows("BEGIN");
+                client.send(&unit(name.as_bytes()));
+                let said = comparable(&client.read_until_ready());
+                client.query("ROLLBACK; DEALLOCATE ALL");
+                said
+            };
+            let expected = conversation(&mut direct);
+            let before = shown(&mut console, "rows");
+            let poured = poll(PATIENCE, || {
+                assert_eq!(conversation(&mut client), expected, "{value}, {name:?}");
+                (shown(&mut console, "rows") > before).then_some(())
+            });
+            assert!(poured.is_some(), "never poured: {value}");
+        }
+    }
+}
+
+/// A literal that the server refuses at Parse undoes what stands before it up to the Sync, though nothing is bound to it.
+#[test]
+fn a_parse_that_nothing_is_bound_to_is_read_by_the_server() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("CREATE TABLE t (id int, v int)");
+    let proxy = Proxy::to(pg, "", "", "");
+    let (mut client, mut console) = (Raw::login(proxy.port(), &db), Raw::login(proxy.port(), "pgsluice"));
+    let mut direct = Raw::login(pg.port(), &db);
+    let put = |bytes: &mut Vec<u8>, name: &str, value: &str, bound: bool| {
+        let sql = format!("INSERT INTO t (id, v) VALUES (7, {value})");
+        f::put_parse(bytes, name.as_bytes(), sql.as_bytes(), &[]);
+        if bound {
+            f::put_bind_text(bytes, name.as_bytes(), &[]);
+            f::put_execute(bytes, b"", 0);
+        }
+    };
+    let unit = |odd: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        (0..ROWS).for_each(|_| put(&mut bytes, "", "'1'", true));
+        odd(&mut bytes);
+        f::put_empty(&mut bytes, f::SYNC);
+        bytes
+    };
+    let ask = |client: &mut Raw, block: bool, unit: &[u8]| {
+        client.query(if block { "BEGIN" } else { "SELECT 1" });
+        client.send(unit);
+        let said = comparable(&client.read_until_ready());
+        client.query(if block { "COMMIT" } else { "SELECT 1" });
+        client.query("DEALLOCATE ALL");
+        (said, pg.psql(&db, "WITH gone AS (DELETE FROM t RETURNING *) SELECT count(*) FROM gone"))
+    };
+    type Puts<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let odd: [(&str, Puts<'_>); 5] = [
+        ("last", &|out| put(out, "", "'x'", false)),
+        ("last, with a name", &|out| put(out, "s", "'x'", false)),
+        ("described", &|out| {
+            put(out, "s", "'x'", false);
+            f::put_target(out, f::DESCRIBE, b'S', b"s");
+        }),
+        ("parsed over", &|out| {
+            put(out, "", "'x'", false);
+            put(out, "", "'2'", true);
+        }),
+        ("another is bound", &|out| {
+            put(out, "s", "'x'", false);
+            f::put_bind_text(out, b"", &[]);
+            f::put_execute(out, b"", 0);
+        }),
+    ];
+    for block in [false, true] {
+        let plain = unit(&|_| ());
+        let before = shown(&mut console, "rows");
+        let poured = poll(PATIENCE, || {
+            ask(&mut client, block, &plain);
+            (shown(&mut console, "rows") > before).then_some(())
+        });
+        assert!(poured.is_some(), "never poured");
+        for (what, odd) in odd {
+            let unit = unit(odd);
+            assert_eq!(ask(&mut client, block, &unit), ask(&mut direct, block, &unit), "{what}, {block}");
+            ask(&mut client, block, &plain);
+        }
+    }
+}
+
 /// What a block sets for itself may have the text of a statement, as it was prepared before or is sent again, mean another thing.
 #[test]
 fn a_run_means_what_its_block_has_set() {

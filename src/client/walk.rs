@@ -261,7 +261,8 @@ pub(super) struct Walk<'a> {
     own_time: OwnTime,
     /// The last message that could leave an unnamed portal or take it away has left one.
     pub(super) leaves_portal: bool,
-    /// Where the last Bind stands that has whole statements of its unit before it, and no portal of theirs behind it.
+    /// Where the last Bind stands, or what was parsed for it, that has whole statements of its unit before it, and no portal of theirs
+    /// behind it.
     pub(super) border: usize,
 }
 
@@ -277,6 +278,10 @@ struct Stretch<'a> {
     /// To this, not to an INSERT.
     word: Option<Word>,
     executed: bool,
+    /// Where the first Parse behind the last Execute stands.
+    parsed_at: Option<usize>,
+    /// The name of a statement of literals that was parsed and not bound: only by its rows it is known whether the server reads them.
+    unread: Option<&'a [u8]>,
     /// A portal of it may be suspended: it is there until the Sync.
     suspended: bool,
     /// Rows of the portal.
@@ -469,7 +474,9 @@ impl<'a> Walk<'a> {
                     }
                     return Ok(rest);
                 }
-                f::SYNC if stretch.executed && !stretch.open && body.is_empty() => {
+                f::SYNC
+                    if stretch.executed && !stretch.open && stretch.unread.is_none() && body.is_empty() =>
+                {
                     self.pos += head.total();
                     return Ok(self.rest(stretch.ended, scratch));
                 }
@@ -480,11 +487,14 @@ impl<'a> Walk<'a> {
                 }
                 _ if stretch.ended.is_some() => false,
                 // What is looked at in between is another statement than the portal's.
-                f::PARSE if !stretch.open => self.parse(body, scratch)?,
+                f::PARSE if !stretch.open && stretch.unread.is_none() => {
+                    stretch.parsed_at.get_or_insert(self.pos);
+                    self.parse(body, &mut stretch, scratch)?
+                }
                 // A portal bound over is never executed: its row is none.
                 f::BIND if !stretch.open && !stretch.suspended => {
                     if stretch.executed && self.in_block && body.first() == Some(&0) {
-                        self.border = self.pos;
+                        self.border = stretch.parsed_at.unwrap_or(self.pos);
                     }
                     self.bind(body, &mut stretch, scratch)?
                 }
@@ -552,7 +562,12 @@ impl<'a> Walk<'a> {
         self.takes(&ready, own_time)
     }
 
-    fn parse(&mut self, body: &'a [u8], scratch: &mut Scratch) -> Result<bool, DecodeError> {
+    fn parse(
+        &mut self,
+        body: &'a [u8],
+        stretch: &mut Stretch<'a>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, DecodeError> {
         if self.parsed == Some(body) {
             self.parses += 1;
             b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
@@ -564,7 +579,7 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         if !parse.name.is_empty() {
-            return Ok(self.parse_named(&parse, scratch));
+            return Ok(self.parse_named(&parse, stretch, scratch));
         }
         let class = self.session.state.vars.want.pour_class;
         let same = |s: &Arc<Statement>| s.is(parse.query, parse.types, class) && !s.has_moved();
@@ -577,6 +592,7 @@ impl<'a> Walk<'a> {
             }
             return Ok(false);
         }
+        stretch.unread = self.is_of_literals(&statement).then_some(parse.name);
         self.names.unnamed = Unnamed::Set(statement);
         (self.parsed, self.named) = (Some(body), None);
         self.parses += 1;
@@ -586,7 +602,12 @@ impl<'a> Walk<'a> {
 
     /// Drivers prepare an INSERT that came by several times, in the midst of the pipeline that they are sending. Who is told what
     /// is parsed in one that is deferred is told by the server.
-    fn parse_named(&mut self, parse: &f::Parse<'_>, scratch: &mut Scratch) -> bool {
+    fn parse_named(
+        &mut self,
+        parse: &f::Parse<'a>,
+        stretch: &mut Stretch<'a>,
+        scratch: &mut Scratch,
+    ) -> bool {
         let made = self.names.made.len();
         if self.tier != Tier::Pipeline || made >= NAMES_MADE_MAX || self.made(parse.name).is_some() {
             return false;
@@ -595,10 +616,15 @@ impl<'a> Walk<'a> {
         if self.ready(&statement, scratch).is_none() {
             return false;
         }
+        stretch.unread = self.is_of_literals(&statement).then_some(parse.name);
         self.names.made.push((told_apart(parse.name).into(), statement));
         self.parses += 1;
         b::put_empty(&mut scratch.answers, b::PARSE_COMPLETE);
         true
+    }
+
+    fn is_of_literals(&self, statement: &Statement) -> bool {
+        self.bound.as_ref().is_some_and(|bound| bound.id == statement.id && bound.of_literals.is_some())
     }
 
     fn bind(
@@ -608,7 +634,8 @@ impl<'a> Walk<'a> {
         scratch: &mut Scratch,
     ) -> Result<bool, DecodeError> {
         let bind = f::Bind::decode(body)?;
-        if stretch.named || !self.may_be_portal(bind.portal) {
+        let another = stretch.unread.take().is_some_and(|name| name != bind.statement);
+        if another || stretch.named || !self.may_be_portal(bind.portal) {
             return Ok(false);
         }
         (stretch.portal, stretch.word) = (bind.portal, None);
@@ -721,7 +748,7 @@ impl<'a> Walk<'a> {
             return Ok(false);
         }
         self.queries += 1;
-        stretch.open = false;
+        (stretch.open, stretch.parsed_at) = (false, None);
         let executed = std::mem::replace(&mut stretch.executed, true);
         let Some(word) = stretch.word else {
             if let Some(together) = self.bound.as_ref().and_then(|bound| bound.ready.together()) {
