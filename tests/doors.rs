@@ -1357,6 +1357,29 @@ fn cancel_requests_come_out_whole_also_where_tls_is_required() {
     });
 }
 
+/// As PostgreSQL does, whose clients they were. Version 0.0 is none of them.
+#[test]
+fn who_speaks_an_old_version_reads_why_it_is_refused() {
+    block_on(async {
+        let door = Door::new(AuthType::Trust, &[], &Tls::default());
+        for (major, minor) in [(0u16, 1u16), (1, 0), (2, 0), (2, u16::MAX)] {
+            let (listener, address) = Door::listen().await;
+            let client = async {
+                let version = (u32::from(major) << 16 | u32::from(minor)).to_be_bytes();
+                let mut tcp = TcpStream::connect(address).await.unwrap();
+                tcp.write_all(&[&[0, 0, 0, 12][..], &version, b"ann\0"].concat()).await.unwrap();
+                let mut heard = Vec::new();
+                tcp.read_to_end(&mut heard).await.unwrap();
+                heard
+            };
+            let (seen, heard) = tokio::join!(door.take(&listener), client);
+            let says = format!("unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2");
+            assert_eq!(String::from_utf8(heard).unwrap(), format!("EFATAL:  {says}\n\0"));
+            assert!(matches!(seen, Err(LoginError::Refused(error)) if error.sqlstate() == "0A000"));
+        }
+    });
+}
+
 #[test]
 fn startup_packets_that_lie() {
     block_on(async {
@@ -1386,7 +1409,7 @@ fn startup_packets_that_lie() {
             assert!(matches!(seen, Err(LoginError::Refused(error)) if error.sqlstate() == "08P01"), "{what}");
         }
         for (what, bytes, want) in [
-            ("protocol 2", with(2 << 16, b"\0"), "0A000"),
+            ("protocol 4", with(4 << 16, b"\0"), "0A000"),
             ("nobody", with(3 << 16, b"\0"), "28000"),
             ("no terminator", with(3 << 16, b"user\0ann\0"), "08P01"),
             ("options", named(b"options", b"-c"), "42601"),
@@ -1402,9 +1425,9 @@ fn startup_packets_that_lie() {
         let layout = "invalid startup packet layout: expected terminator as last byte";
         for (what, bytes, says) in [
             (
-                "protocol 2",
-                with(2 << 16, b"\0"),
-                "unsupported frontend protocol 2.0: server supports 3.0 to 3.2",
+                "protocol 4",
+                with(4 << 16, b"\0"),
+                "unsupported frontend protocol 4.0: server supports 3.0 to 3.2",
             ),
             ("nothing", with(3 << 16, b""), layout),
             ("no terminator", with(3 << 16, b"user\0ann\0"), layout),

@@ -187,6 +187,7 @@ async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
     let (mut ssl, mut gss) = (line.stream()?.is_tls(), line.stream()?.is_tls());
     loop {
         let packet = line.startup_packet().await?;
+        line.is_old = startup::is_old(&packet);
         let packet_says = match StartupPacket::decode(&packet) {
             // Nor is a cancel request ever answered.
             Err(error) if startup::is_cancel_request(&packet) => return Err(line.in_silence(error).await),
@@ -255,6 +256,8 @@ struct Line {
     deadline: Option<Instant>,
     /// Read and not yet taken.
     ahead: Ahead,
+    /// Who speaks version 1 or 2 reads errors of another form.
+    is_old: bool,
 }
 
 /// What came with the last bytes that were read.
@@ -299,7 +302,7 @@ impl Ahead {
 impl Line {
     fn new(stream: Stream, timeout: Duration) -> Self {
         let deadline = if timeout.is_zero() { None } else { Instant::now().checked_add(timeout) };
-        Self { stream: Some(stream), deadline, ahead: Ahead::default() }
+        Self { stream: Some(stream), deadline, ahead: Ahead::default(), is_old: false }
     }
 
     fn stream(&self) -> io::Result<&Stream> {
@@ -315,7 +318,7 @@ impl Line {
     }
 
     async fn read(&mut self, buf: &mut [u8]) -> Outcome<()> {
-        let Self { stream, deadline, ahead } = self;
+        let Self { stream, deadline, ahead, .. } = self;
         let mut filled = ahead.give(buf);
         if filled == buf.len() {
             return Ok(());
@@ -470,7 +473,10 @@ impl Line {
     async fn tell(&mut self, error: &Error) {
         let Some(stream) = &mut self.stream else { return };
         let mut message = Vec::with_capacity(256);
-        put_report(&mut message, backend::ERROR_RESPONSE, &Report::from(error));
+        match self.is_old {
+            true => startup::put_old_error(&mut message, error.message()),
+            false => put_report(&mut message, backend::ERROR_RESPONSE, &Report::from(error)),
+        }
         let farewell = async {
             stream.write_all(&message).await?;
             stream.shutdown().await

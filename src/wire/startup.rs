@@ -121,8 +121,9 @@ impl<'a> StartupPacket<'a> {
         let mut fields = Fields::new(0, packet);
         let code = fields.i32("protocol version")? as u32;
         match code {
-            SSL_REQUEST => fields.end().map(|()| Self::SslRequest),
-            GSSENC_REQUEST => fields.end().map(|()| Self::GssEncRequest),
+            // What else they hold is nothing to anybody, as PostgreSQL has it.
+            SSL_REQUEST => Ok(Self::SslRequest),
+            GSSENC_REQUEST => Ok(Self::GssEncRequest),
             CANCEL_REQUEST => cancel_request(fields),
             _ => {
                 let (major, minor) = ((code >> 16) as u16, code as u16);
@@ -137,6 +138,11 @@ impl<'a> StartupPacket<'a> {
 /// Is it one by its code, whatever its length? From what follows the length word.
 pub fn is_cancel_request(packet: &[u8]) -> bool {
     packet.starts_with(&CANCEL_REQUEST.to_be_bytes())
+}
+
+/// Does its sender speak version 1 or 2? From what follows the length word.
+pub fn is_old(packet: &[u8]) -> bool {
+    matches!(packet.first_chunk(), Some(&version) if (1..3 << 16).contains(&u32::from_be_bytes(version)))
 }
 
 fn cancel_request(mut fields: Fields<'_>) -> Result<StartupPacket<'_>, DecodeError> {
@@ -480,6 +486,12 @@ pub fn put_sasl_mechanisms(out: &mut Vec<u8>, mechanisms: &[&str]) {
         }
         out.push(0);
     });
+}
+
+/// Appends the FATAL error that versions 1 and 2 can read: no length, one line of text.
+pub fn put_old_error(out: &mut Vec<u8>, message: &str) {
+    out.push(backend::ERROR_RESPONSE);
+    put_cstr(out, format!("FATAL:  {message}\n").as_bytes());
 }
 
 /// Appends NegotiateProtocolVersion.
