@@ -66,12 +66,10 @@ fn request_line(line: &[u8]) -> Result<Request<'_>, Bad> {
     else {
         return Err(Bad::Malformed);
     };
-    if !is_token(method.as_bytes())
-        || !target.starts_with('/')
-        || !target.bytes().all(|b| b.is_ascii_graphic())
-    {
+    if !is_token(method.as_bytes()) || !target.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(Bad::Malformed);
     }
+    let path = path(target).ok_or(Bad::Malformed)?;
     match version.strip_prefix("HTTP/").map(str::as_bytes) {
         Some(b"1.0" | b"1.1") => {}
         Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => {
@@ -79,12 +77,23 @@ fn request_line(line: &[u8]) -> Result<Request<'_>, Bad> {
         }
         _ => return Err(Bad::Malformed),
     }
-    let path = target.split('?').next().unwrap_or_default();
     match method {
         "GET" => Ok(Request { path, is_head: false }),
         "HEAD" => Ok(Request { path, is_head: true }),
         _ => Err(Bad::Method),
     }
+}
+
+/// Of the origin form, or of the absolute one, which proxies are sent and every server takes. There only the path is looked at.
+fn path(target: &str) -> Option<&str> {
+    let target = target.split('?').next()?;
+    if target.starts_with('/') {
+        return Some(target);
+    }
+    let (scheme, rest) = target.split_once("://")?;
+    let path = rest.find('/').map_or("/", |at| &rest[at..]);
+    let names_a_host = !rest.is_empty() && !rest.starts_with('/');
+    (scheme.eq_ignore_ascii_case("http") && names_a_host).then_some(path)
 }
 
 /// A name, a colon right behind it, a value. A line that goes on the one before has no name.
@@ -121,7 +130,12 @@ mod tests {
         for part in parts {
             assert_eq!(parse(part), Ok(None), "{}", part.escape_ascii());
         }
-        let bad: [&[u8]; 24] = [
+        for target in ["http://a/metrics", "HTTP://a:1/metrics?x=/y", "http://[::1]:9127/metrics"] {
+            assert_eq!(parse(format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes()), get("/metrics"));
+        }
+        assert_eq!(parse(b"GET http://a HTTP/1.1\r\n\r\n"), get("/"));
+        assert_eq!(parse(b"GET http://a?b HTTP/1.1\r\n\r\n"), get("/"));
+        let bad: [&[u8]; 26] = [
             b"\r\n\r\n",
             b"\n",
             b"GET / HTTP/1.1\n",
@@ -136,7 +150,9 @@ mod tests {
             b"GET / http/1.1\r\n",
             b"GET /a b HTTP/1.1\r\n",
             b"GET a HTTP/1.1\r\n",
-            b"GET http://a/ HTTP/1.1\r\n",
+            b"GET http:///a HTTP/1.1\r\n",
+            b"GET http://?a HTTP/1.1\r\n",
+            b"GET ftp://a/ HTTP/1.1\r\n",
             b"GET /\xc3\xa9 HTTP/1.1\r\n",
             b"\xff / HTTP/1.1\r\n",
             b"G(T / HTTP/1.1\r\n",
