@@ -280,6 +280,20 @@ struct Inner {
     renewed: Option<(Instant, &'static str)>,
     /// The next connection that becomes free closes: a sibling has waited for its place under a common limit.
     owes_one: bool,
+    /// Who opens connections, if it lets others make room for them.
+    making_room: MakingRoom,
+}
+
+/// Two who open connections for the same clients would each have one closed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum MakingRoom {
+    /// Nobody does.
+    #[default]
+    No,
+    /// Somebody does.
+    Once,
+    /// Somebody does, and has to look again behind it: something came meanwhile.
+    Again,
 }
 
 impl Inner {
@@ -296,6 +310,7 @@ impl Inner {
             look_at_names: Some(Instant::now()),
             renewed: None,
             owes_one: false,
+            making_room: MakingRoom::No,
         }
     }
 
@@ -562,7 +577,14 @@ impl Pool {
                 }
                 let Some(startup) = inner.queue.next_login(Instant::now()) else { return };
                 if full || !self.take_slot(&settings) {
-                    if self.evict_unfit(inner) || (!full && self.evict_sibling(&settings)) {
+                    if inner.making_room != MakingRoom::No {
+                        inner.making_room = MakingRoom::Again;
+                        return;
+                    }
+                    inner.making_room = MakingRoom::Once;
+                    let made = self.evict_unfit(inner) || (!full && self.evict_sibling(&settings));
+                    let came = std::mem::take(&mut self.lock().making_room) == MakingRoom::Again;
+                    if made || came {
                         continue;
                     }
                     if !full && waited >= SIBLING_WAITS {
