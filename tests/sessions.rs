@@ -1029,6 +1029,34 @@ fn a_client_that_closes_its_sending_half_amid_a_copy_hears_the_servers_words() {
     assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
 }
 
+/// Also where nothing follows its first byte.
+#[test]
+fn a_message_of_no_known_type_is_told_at_once() {
+    let server = Postgres::shared();
+    let database = server.fresh_database("");
+    let units: [Unit<'_>; 4] =
+        [&|_| {}, &|o| f::put_query(o, b"SELECT 1"), &|o| f::put_query(o, b"BEGIN"), &|o| {
+            f::put_parse(o, b"", b"SELECT 1", &[])
+        }];
+    for mode in MODES {
+        let proxy = through(server, mode, "");
+        for (number, unit) in units.iter().enumerate().take(if mode == "statement" { 2 } else { 4 }) {
+            // The last one has a length that is none, too.
+            for odd in [&b"!"[..], b"\0\0\0", b"!\0\0\0\0"] {
+                let [direct, through] = [server.port(), proxy.port()].map(|port| {
+                    let mut raw = Raw::login(port, &database);
+                    raw.send(&[&build(unit), odd].concat());
+                    let heard = outline(&raw.read_until_closed());
+                    // But for where in its source PostgreSQL says so.
+                    heard.split(" F=").next().unwrap_or_default().trim_end().to_owned()
+                });
+                assert!(direct.contains("invalid frontend message type"), "{direct}");
+                assert_eq!(through, direct, "{mode} {number} {odd:?}");
+            }
+        }
+    }
+}
+
 /// By a reset, as of a client that has not read everything, and over TLS without a goodbye, as of a process that is killed.
 #[test]
 fn what_a_client_sent_before_its_connection_broke_is_run() {

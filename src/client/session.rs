@@ -18,7 +18,7 @@ use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
     BOUND, Bounds, Counts, Fault, Late, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, Ties, UNKEPT,
-    UNPINS, Withheld, check_length, may_go_in_pieces, policy_error,
+    UNPINS, Withheld, check_length, check_type, may_go_in_pieces, policy_error,
 };
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
@@ -952,6 +952,7 @@ enum There {
     /// It must be whole to be understood; the buffer has to hold this many bytes for it (0: nothing more than usual).
     Part(usize),
 }
+    check_type(buf)?;
 
 /// A server is asked for only when it can be given something: one that waits for a slow client serves nobody, and a
 /// message that stays in the buffer would be offered to one again and again.

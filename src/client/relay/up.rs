@@ -3,7 +3,7 @@
 //! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
 
 use super::{MADE_UP_BYTES_MAX, Pass};
-use crate::client::state::{Fault, State, Taken, Withheld, check_length};
+use crate::client::state::{Fault, State, Taken, Withheld, check_length, check_type};
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
@@ -119,14 +119,9 @@ fn walk_up(
 
 /// The head of the next message; an error is what PostgreSQL closes the connection for.
 fn next_head(buf: &[u8], max: usize) -> Result<Option<Header>, Fault> {
+    check_type(buf)?;
     let Some(head) = header(buf, max)? else { return Ok(None) };
     check_length(head)?;
-    if !f::is_known(head.tag) {
-        return Err(Fault::Client(Error::protocol_violation(format!(
-            "invalid frontend message type {}",
-            head.tag
-        ))));
-    }
     Ok(Some(head))
 }
 

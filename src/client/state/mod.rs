@@ -949,6 +949,16 @@ pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
         f::QUERY => head.total() > STATEMENT_BYTES_MAX,
         f::PARSE => head.total() > PREPARED_TEXT_BYTES_MAX,
         f::COPY_DATA | f::FUNCTION_CALL => true,
+/// Hot path. No more than its first byte is needed to know that what begins here is no message.
+pub(in crate::client) fn check_type(buf: &[u8]) -> Result<(), Fault> {
+    match buf.first() {
+        Some(&tag) if !f::is_known(tag) => {
+            Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
+        }
+        _ => Ok(()),
+    }
+}
+
         f::BIND => {
             let body = &frame[HEADER_BYTES..];
             body.len() >= SMALL_MESSAGE_BYTES_MAX || memchr::memchr_iter(0, body).nth(1).is_some()
