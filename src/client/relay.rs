@@ -85,6 +85,18 @@ struct Dry {
     server: bool,
 }
 
+/// How far the server is heard of whose client left. But for the first it is told that nothing more comes: it sees through what
+/// came whole, as it would directly, and is nobody else's then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Till {
+    /// Nothing is owed, or a COPY reads on.
+    CopyReads,
+    /// Nothing is owed.
+    Answered,
+    /// It has closed the connection.
+    Closed,
+}
+
 /// Why the relay stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -136,14 +148,21 @@ impl Session {
             if server.pipeline.in_copy_in() {
                 // It fails when the server hears that nothing more comes, and says so.
                 breaks_off = true;
-                self.state.put_last_sync(server);
+                self.state.put_last_words(server);
             } else if !breaks_off && server.pipeline.is_within_unit() {
                 // Its Sync does not come any more: nothing else would make the server answer, and what the unit did goes with
                 // the connection.
                 f::put_empty(&mut server.conn.out, f::FLUSH);
             }
-            let poll = |cx: &mut Context<'_>| self.poll_finish(server, breaks_off, &mut untaken, cx);
+            let (is_owed, till) =
+                (!server.pipeline.is_empty(), if breaks_off { Till::Answered } else { Till::CopyReads });
+            let poll = |cx: &mut Context<'_>| self.poll_finish(server, till, &mut untaken, cx);
             let finished = std::future::poll_fn(poll).await;
+            if breaks_off && is_owed && finished.is_ok() && untaken.is_none() {
+                // Why it goes may come behind its answer.
+                let poll = |cx: &mut Context<'_>| self.poll_finish(server, Till::Closed, &mut untaken, cx);
+                let _ = tokio::time::timeout(LAST_WORDS, std::future::poll_fn(poll)).await;
+            }
             if breaks_off || finished.is_err() || server.pipeline.is_empty() {
                 break finished;
             }
@@ -152,15 +171,17 @@ impl Session {
             self.state.put_withheld(&mut self.client.out);
             let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
         }
-        if breaks_off { Err(Fault::ClientGone) } else { finished }
+        match finished {
+            // It was asked to end.
+            Ok(()) | Err(Fault::ServerLost(_) | Fault::ServerLeft(_)) if breaks_off => Err(Fault::ClientGone),
+            finished => finished,
+        }
     }
 
-    /// To the end of what is owed, or to where a COPY reads on. `breaks_off`: the server is told that nothing more comes. It sees
-    /// through what came whole, as it would directly, and is nobody else's then.
     fn poll_finish(
         &mut self,
         server: &mut ServerConn,
-        breaks_off: bool,
+        till: Till,
         untaken: &mut Option<usize>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Fault>> {
@@ -168,7 +189,12 @@ impl Session {
             if untaken.is_none() && matches!(self.client.poll_flush(cx), Poll::Ready(Err(_))) {
                 *untaken = Some(0);
             }
-            if server.pipeline.is_empty() || (server.pipeline.in_copy_in() && !breaks_off) {
+            let is_done = match till {
+                Till::CopyReads => server.pipeline.is_empty() || server.pipeline.in_copy_in(),
+                Till::Answered => server.pipeline.is_empty(),
+                Till::Closed => untaken.is_some(),
+            };
+            if is_done {
                 return Poll::Ready(Ok(()));
             }
             if untaken.is_none() && !self.client.has_room() {
@@ -177,7 +203,7 @@ impl Session {
             if untaken.is_some_and(|bytes| bytes > UNTAKEN_BYTES_MAX) {
                 return Poll::Ready(Err(Fault::ClientGone));
             }
-            if server.poll_send(cx).is_ready() && breaks_off {
+            if server.poll_send(cx).is_ready() && till != Till::CopyReads {
                 let _ = server.conn.poll_goodbye(cx);
             }
             match server.poll_read(cx) {
@@ -189,16 +215,16 @@ impl Session {
                         self.client.out.clear();
                     }
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Fault::ServerLost(error.to_string()))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.why_lost(&error))),
                 Poll::Pending => return self.poll_end(),
             }
         }
     }
 
     /// Nothing moves: it waits, for its client or for its server, until something is told that ends it.
-    fn poll_end(&self) -> Poll<Result<(), Fault>> {
+    fn poll_end(&mut self) -> Poll<Result<(), Fault>> {
         if self.me.must_end() {
-            return Poll::Ready(Err(Fault::Client(Error::killed())));
+            return Poll::Ready(self.obey(false).and(Err(Fault::Client(Error::killed()))));
         }
         Poll::Pending
     }
@@ -413,12 +439,16 @@ impl Session {
             server.broken = true;
             return Ok(());
         }
+        Err(self.why_lost(error))
+    }
+
+    fn why_lost(&mut self, error: &io::Error) -> Fault {
         if let Some(said) = self.state.server_left.take() {
-            return Err(Fault::ServerLeft(said));
+            return Fault::ServerLeft(said);
         }
-        Err(Fault::ServerLost(match error.kind() {
+        Fault::ServerLost(match error.kind() {
             io::ErrorKind::UnexpectedEof => "it closed the connection".into(),
             _ => error.to_string(),
-        }))
+        })
     }
 }

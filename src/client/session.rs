@@ -168,8 +168,7 @@ impl Session {
                 Err(fault) => return Err(self.abandon(&server, fault)),
             }
         }
-        Box::pin(self.leave(server)).await;
-        Ok(())
+        Box::pin(self.leave(server)).await
     }
 
     /// Transaction and statement mode: a server for each transaction.
@@ -223,8 +222,7 @@ impl Session {
                 poured.map_err(|fault| self.abandon(&server, fault))?;
             }
             if matches!(left, Left::Open) && !self.transactions(&mut server).await? {
-                Box::pin(self.leave(server)).await;
-                return Ok(());
+                return Box::pin(self.leave(server)).await;
             }
             self.unlink(server);
             if self.is_leaving() {
@@ -816,25 +814,20 @@ impl Session {
     }
 
     /// The client left: what it had sent is still done, as the server itself would; then its server is cleaned and goes
-    /// back, or is closed when a transaction is open.
-    async fn leave(&mut self, mut server: Checkout) {
+    /// back, or is closed when a transaction is open. Who closed only its own half is told what ends that, as any other is.
+    async fn leave(&mut self, mut server: Checkout) -> Result<(), Fault> {
         // Its last request may have come together with its leaving.
         self.me.set_state(ClientState::Active, Instant::now());
         let done = self.finish_without_client(&mut server).await;
         self.me.unlink();
-        if let Err(fault) = done {
-            self.abandon(&server, fault);
-            return;
-        }
+        done.map_err(|fault| self.abandon(&server, fault))?;
         self.add_counts(Instant::now());
         // No reset looks a role up again that it logged in with: the next client may mean another one by its name.
         let is_a_role = server.startup.as_ref().is_some_and(|set| set.names_a_role());
         if !server.is_reusable() || is_a_role || self.state.ties.for_good {
-            return server.shared.note_end(if server.is_reusable() {
-                STATE
-            } else {
-                "its client left in a transaction"
-            });
+            let why = if server.is_reusable() { STATE } else { "its client left in a transaction" };
+            server.shared.note_end(why);
+            return Ok(());
         }
         let settings = self.pool.settings.load_full();
         let touched = self.state.ties.pinned || self.state.ties.taint.intersects(UNPINS);
@@ -845,10 +838,12 @@ impl Session {
             // Not the operator's to leave out: what was bound to the connection goes.
             "DISCARD ALL".into()
         } else {
-            return server.release(Instant::now());
+            server.release(Instant::now());
+            return Ok(());
         };
         self.me.begin(ClientState::Active, Instant::now());
         let _ = self.unless_ended(reset(server, query)).await;
+        Ok(())
     }
 
     /// It ends as soon as no transaction is open, as far as it knows.
@@ -952,12 +947,12 @@ enum There {
     /// It must be whole to be understood; the buffer has to hold this many bytes for it (0: nothing more than usual).
     Part(usize),
 }
-    check_type(buf)?;
 
 /// A server is asked for only when it can be given something: one that waits for a slow client serves nobody, and a
 /// message that stays in the buffer would be offered to one again and again.
 fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
     let buf = client.bytes();
+    check_type(buf)?;
     let Some(head) = header(buf, max)? else { return Ok(There::Part(0)) };
     check_length(head)?;
     if buf.len() >= head.total() {

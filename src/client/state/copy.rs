@@ -87,12 +87,18 @@ impl State {
         pipeline.push_fence(fence);
     }
 
-    /// The client left amid a folded COPY. One that still reads swallows this, one that has failed has its Sync. Not behind data
-    /// that are there in part.
-    pub(in crate::client) fn put_last_sync(&self, server: &mut ServerConn) {
-        if self.fold.sync_owed && self.part.up == 0 {
+    /// The client left amid a COPY. One that was folded and still reads swallows a Sync, one that has failed has it; and whoever
+    /// said Terminate is told what a COPY says to that. Not behind data that are there in part.
+    pub(in crate::client) fn put_last_words(&self, server: &mut ServerConn) {
+        if self.part.up > 0 {
+            return;
+        }
+        if self.fold.sync_owed {
             f::put_empty(&mut server.conn.out, f::SYNC);
             server.pipeline.push(Kind::Sync, Action::Forward, false);
+        }
+        if self.terminated {
+            f::put_empty(&mut server.conn.out, f::TERMINATE);
         }
     }
 

@@ -267,6 +267,8 @@ pub struct State {
     pub late: Option<Late>,
     /// The server said why it goes.
     pub server_left: Option<String>,
+    /// The client sent Terminate.
+    pub terminated: bool,
 
     /// Answers that ended, and transactions: moves that others see.
     pub turns: u32,
@@ -574,6 +576,7 @@ impl State {
             failed_about: 0,
             late: None,
             server_left: None,
+            terminated: false,
             turns: 0,
             xact_turns: 0,
             counts: Counts::default(),
@@ -759,7 +762,10 @@ impl State {
                 server.pipeline.push(Kind::Sync, Action::Forward, false);
                 Ok(Taken::Forward)
             }
-            f::TERMINATE => Ok(Taken::Terminate),
+            f::TERMINATE => {
+                self.terminated = true;
+                Ok(Taken::Terminate)
+            }
             f::QUERY if self.has_query_waiting() => self.take_waiting_query(body, server),
             _ if server.pipeline.is_discarding() => Ok(Taken::Drop),
             f::BIND => self.take_bind(head, body, server),
@@ -943,12 +949,6 @@ pub(in crate::client) fn check_length(head: Header) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// What [`State::take`] does not ask to be whole. `frame` is what has arrived of it.
-pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
-    match head.tag {
-        f::QUERY => head.total() > STATEMENT_BYTES_MAX,
-        f::PARSE => head.total() > PREPARED_TEXT_BYTES_MAX,
-        f::COPY_DATA | f::FUNCTION_CALL => true,
 /// Hot path. No more than its first byte is needed to know that what begins here is no message.
 pub(in crate::client) fn check_type(buf: &[u8]) -> Result<(), Fault> {
     match buf.first() {
@@ -959,6 +959,12 @@ pub(in crate::client) fn check_type(buf: &[u8]) -> Result<(), Fault> {
     }
 }
 
+/// What [`State::take`] does not ask to be whole. `frame` is what has arrived of it.
+pub(super) fn may_go_in_pieces(head: Header, frame: &[u8]) -> bool {
+    match head.tag {
+        f::QUERY => head.total() > STATEMENT_BYTES_MAX,
+        f::PARSE => head.total() > PREPARED_TEXT_BYTES_MAX,
+        f::COPY_DATA | f::FUNCTION_CALL => true,
         f::BIND => {
             let body = &frame[HEADER_BYTES..];
             body.len() >= SMALL_MESSAGE_BYTES_MAX || memchr::memchr_iter(0, body).nth(1).is_some()
