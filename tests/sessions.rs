@@ -1062,6 +1062,36 @@ fn a_client_that_closes_its_sending_half_amid_a_copy_hears_the_servers_words() {
     assert_eq!(server.psql(&database, "SELECT count(*) FROM t").trim(), "0");
 }
 
+/// In place of the answer to a SET of ours, too.
+#[test]
+fn a_server_that_goes_amid_a_unit_of_ours_is_heard() {
+    let pg = Postgres::shared();
+    let db = pg.fresh_database("");
+    let proxy = through(pg, "transaction", "default_pool_size = 1");
+    let login = |name: &str| {
+        let parameters = [("user", "postgres"), ("database", db.as_str()), ("application_name", name)];
+        Raw::login_as(proxy.port(), &parameters, "").expect("let in")
+    };
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    let hears = [("one", "one"), ("one", "two")].map(|(first, then)| {
+        let pid = login(first).value("SELECT pg_backend_pid()").expect("pid");
+        let signal = |name: &str| {
+            let done = std::process::Command::new("kill").args(["-s", name, &pid]).status().expect("kill");
+            assert!(done.success());
+        };
+        let mut client = login(then);
+        signal("STOP");
+        client.send(&build(|o| f::put_query(o, b"SELECT 1")));
+        let working = [("database", db.as_str()), ("application_name", then), ("state", "active")];
+        until(&mut console, "SHOW CLIENTS", &working);
+        pg.psql("postgres", &format!("SELECT pg_terminate_backend({pid})"));
+        signal("CONT");
+        outline(&client.read_until_closed())
+    });
+    assert!(hears[0].contains("57P01"), "{}", hears[0]);
+    assert_eq!(hears[1], hears[0]);
+}
+
 /// It is no end of data, and the COPY says what it is.
 #[test]
 fn a_terminate_amid_a_copy_is_told_as_directly() {

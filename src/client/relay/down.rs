@@ -246,7 +246,13 @@ impl State {
             Settled::Failed(count) => self.names.fail(count, names),
         }
         match tag {
-            b::ERROR_RESPONSE => self.recv_error(body, (asked, answer), shared, pipeline)?,
+            b::ERROR_RESPONSE => {
+                self.recv_error(body, (asked, answer), shared, pipeline)?;
+                // Whatever it meets: the client hears why the server goes.
+                if self.server_left.is_some() && matches!(answer, Answer::Skip | Answer::OwnFailed) {
+                    return Ok(Answer::Forward);
+                }
+            }
             b::PARAMETER_DESCRIPTION if asked != 0 => {
                 self.recv_params(asked, (rest == 0).then_some(body), answer);
             }
