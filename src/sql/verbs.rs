@@ -510,7 +510,8 @@ fn part_of<'a>(raw: &protobuf::RawStmt, text: &'a str) -> Result<Option<Part<'a>
         }
         node => (own, node),
     };
-    let letter_by_letter = !literals_are_parameters(node) || node.is_some_and(is_told_by_literals);
+    let told = |node: &NodeEnum| is_told_by_literals(node) || joins_literals(node);
+    let letter_by_letter = !literals_are_parameters(node) || node.is_some_and(told);
     Ok(Some(Part { text, kind: meaning::kind(node), letter_by_letter }))
 }
 
@@ -543,6 +544,69 @@ fn named(part: &Part<'_>) -> Result<Named, Unparsed> {
 /// Does a call in it do what a literal says: a setting, a table, or SQL?
 fn is_told_by_literals(node: &NodeEnum) -> bool {
     holds_name(node, |word| word == "set_config" || RUNNERS.contains(&word) || TOLD.contains(&word))
+}
+
+/// Does a literal alone stand among what AND or OR joins? The parser's fingerprint leaves it out as if it were not there, and
+/// `a OR b` would pass for `a OR b OR true`. One that AND joins in the statement's own WHERE only narrows.
+fn joins_literals(node: &NodeEnum) -> bool {
+    let mut find = FindJoined { open: Vec::new(), found: false };
+    walk::walk(node, &mut find).is_err() || find.found
+}
+
+struct FindJoined {
+    /// AND, OR or NOT: those that are open here, the outermost first.
+    open: Vec<protobuf::BoolExprType>,
+    found: bool,
+}
+
+impl FindJoined {
+    /// A literal stands among what is joined at `place`.
+    fn may_widen(&self, place: &[Step]) -> bool {
+        use Step::{Item, Name};
+        use protobuf::BoolExprType::{AndExpr, NotExpr};
+        let is_joined = |step: &Step| matches!(step, Name("node" | "BoolExpr" | "args") | Item(_));
+        match (self.open.last(), place) {
+            (Some(NotExpr), _) => false,
+            (Some(AndExpr), [Name(_), Name("where_clause"), way @ ..]) => {
+                self.open.contains(&NotExpr) || !way.iter().all(is_joined)
+            }
+            _ => true,
+        }
+    }
+}
+
+impl walk::Look for FindJoined {
+    fn node(&mut self, path: &[Step]) {
+        use Step::{Item, Name};
+        match path {
+            [.., Name("BoolExpr")] => self.open.push(protobuf::BoolExprType::Undefined),
+            [way @ .., Name("AConst" | "ParamRef")] => {
+                let mut way = way;
+                while let [outer @ .., Name("TypeCast"), Name("arg"), Name("node")] = way {
+                    way = outer;
+                }
+                if let [place @ .., Name("BoolExpr"), Name("args"), Item(_), Name("node")] = way {
+                    self.found |= self.may_widen(place);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, path: &[Step]) {
+        if matches!(path, [.., Step::Name("BoolExpr")]) {
+            self.open.pop();
+        }
+    }
+
+    fn word(&mut self, _: &[Step], _: &str) {}
+
+    fn number(&mut self, path: &[Step], number: i32) {
+        if let ([.., Step::Name("BoolExpr"), Step::Name("boolop")], Some(open)) = (path, self.open.last_mut())
+        {
+            *open = number.try_into().unwrap_or(protobuf::BoolExprType::Undefined);
+        }
+    }
 }
 
 /// Does a call in it run what a cursor or a portal holds, as FETCH does? A text that cannot be read may.

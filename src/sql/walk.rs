@@ -27,6 +27,8 @@ pub(super) trait Look {
     fn end(&mut self, path: &[Step]);
     /// A word, as fields hold it.
     fn word(&mut self, path: &[Step], word: &str);
+    /// A number; also one of a few kinds, such as AND, OR and NOT.
+    fn number(&mut self, _path: &[Step], _number: i32) {}
 }
 
 /// Show all of `tree`.
@@ -112,7 +114,6 @@ impl<'w, 'l, L: Look> Serializer for &'w mut Walk<'l, L> {
         serialize_bool: bool,
         serialize_i8: i8,
         serialize_i16: i16,
-        serialize_i32: i32,
         serialize_i64: i64,
         serialize_u8: u8,
         serialize_u16: u16,
@@ -121,6 +122,11 @@ impl<'w, 'l, L: Look> Serializer for &'w mut Walk<'l, L> {
         serialize_f32: f32,
         serialize_f64: f64,
         serialize_char: char,
+    }
+
+    fn serialize_i32(self, number: i32) -> Result<(), Unknown> {
+        self.look.number(&self.path, number);
+        Ok(())
     }
 
     fn serialize_str(self, word: &str) -> Result<(), Unknown> {

@@ -274,6 +274,13 @@ fn names_in_an_allow_list() {
         ("SELECT EXTRACT(year FROM a) FROM t", "SELECT EXTRACT(day FROM a) FROM t"),
         ("DEALLOCATE a", "DEALLOCATE b"),
         ("CLOSE a", "CLOSE ALL"),
+        ("SELECT f()", "SELECT f(1)"),
+        ("SELECT a FROM t WHERE b OR c = 1", "SELECT a FROM t WHERE b OR c = 1 OR c = 2"),
+        // It only narrows.
+        (
+            "SELECT a FROM t WHERE true AND b = 1 AND (c = 1 OR d)",
+            "SELECT a FROM t WHERE b = 2 AND (c = 3 OR d)",
+        ),
     ] {
         assert_eq!(prints(a), prints(b), "{a} | {b}");
     }
@@ -304,6 +311,18 @@ fn names_in_an_allow_list() {
         ("SELECT query_to_xml('a', true, true, '')", "SELECT query_to_xml('b', true, true, '')"),
         ("SELECT table_to_xml('a', true, true, '')", "SELECT table_to_xml('b', true, true, '')"),
         ("EXPLAIN SELECT 1", "EXPLAIN ANALYZE SELECT 1"),
+        // A literal alone is left out of a fingerprint, and one more alternative lets everything through.
+        ("DELETE FROM t WHERE a = 1 OR b = 2", "DELETE FROM t WHERE a = 1 OR b = 2 OR true"),
+        ("SELECT a FROM t WHERE b = $1 OR c = $2", "SELECT a FROM t WHERE b = $1 OR c = $2 OR $3"),
+        ("SELECT a FROM t WHERE b OR c", "SELECT a FROM t WHERE b OR c OR 't'::text::bool"),
+        ("SELECT a FROM t WHERE b AND (c OR d)", "SELECT a FROM t WHERE b AND (c OR true OR d)"),
+        ("SELECT a FROM t WHERE NOT (b AND c)", "SELECT a FROM t WHERE NOT (b AND c AND false)"),
+        ("UPDATE t SET a = b OR c", "UPDATE t SET a = b OR c OR true"),
+        ("PREPARE a AS SELECT a FROM t WHERE b OR c", "PREPARE a AS SELECT a FROM t WHERE b OR c OR true"),
+        (
+            "SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE b AND c)",
+            "SELECT a FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE b AND c AND false)",
+        ),
         ("BEGIN READ WRITE", "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE"),
     ] {
         assert_ne!(prints(a), prints(b), "{a} | {b}");
