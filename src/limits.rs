@@ -69,6 +69,9 @@ pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
 /// length that is kept, or several that come to no more.
 pub const LENT_BYTES_MAX: usize = PREPARED_TEXT_BYTES_MAX;
 
+/// Texts that are kept are looked through at each Bind: behind so many bytes of them others have their turn first.
+pub const TURN_TEXT_BYTES_MAX: usize = 1 << 20;
+
 /// How long a closing session waits for its last ErrorResponse to be taken.
 pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 

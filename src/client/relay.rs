@@ -18,7 +18,9 @@ use super::session::Session;
 use super::state::Fault;
 use crate::cancel::ClientState;
 use crate::error::Error;
-use crate::limits::{LAST_WORDS, PIPELINE_MAX, UNTAKEN_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
+use crate::limits::{
+    LAST_WORDS, PIPELINE_MAX, TURN_TEXT_BYTES_MAX, UNTAKEN_BYTES_MAX, WRITE_BUFFER_BYTES_MAX,
+};
 use crate::server::ServerConn;
 use crate::wire::frame::{Header, header};
 use crate::wire::{TransactionStatus, frontend as f};
@@ -237,6 +239,7 @@ impl Session {
         cx: &mut Context<'_>,
     ) -> Poll<Result<End, Fault>> {
         let mut dry = Dry::default();
+        self.state.worked = 0;
         // Mostly the transaction ends with what is owed: then nothing more is asked of the client.
         if !server.pipeline.is_empty() && self.poll_down(server, &mut dry, cx)? {
             self.waits.over();
@@ -270,6 +273,10 @@ impl Session {
                 }
                 self.show(server);
                 self.waits.look_again(self.busy_poll, cx);
+                if self.state.worked >= TURN_TEXT_BYTES_MAX {
+                    // It goes on when the sockets of others were looked at.
+                    let _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
+                }
                 return Poll::Pending;
             }
         }

@@ -5,7 +5,7 @@
 use super::{MADE_UP_BYTES_MAX, Pass};
 use crate::client::state::{Fault, State, Taken, Withheld, check_length, check_type};
 use crate::error::Error;
-use crate::limits::{PIPELINE_MAX, WRITE_BUFFER_BYTES_MAX};
+use crate::limits::{PIPELINE_MAX, TURN_TEXT_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::Pipeline;
 use crate::server::ServerConn;
@@ -34,7 +34,7 @@ pub(super) fn pump_up(
         return Ok(Pumped::Full);
     }
     let mut walk = Pass::over(buf);
-    let pumped = walk_up(&mut walk, reply, state, server)?;
+    let pumped = walk_up(&mut walk, reply, state, server, true)?;
     let Pass { pos, want, .. } = walk;
     client.consume(pos);
     client.want(want);
@@ -51,7 +51,7 @@ pub(in crate::client) fn feed(
 ) -> Result<usize, Fault> {
     server.conn.prepare_out();
     let mut walk = Pass::over(kept);
-    walk_up(&mut walk, reply, state, server)?;
+    walk_up(&mut walk, reply, state, server, false)?;
     Ok(walk.pos)
 }
 
@@ -60,6 +60,7 @@ fn walk_up(
     reply: &mut Vec<u8>,
     state: &mut State,
     server: &mut ServerConn,
+    pauses: bool,
 ) -> Result<Pumped, Fault> {
     let pumped = loop {
         if state.part.up > 0 {
@@ -68,7 +69,7 @@ fn walk_up(
                 break Pumped::Hungry;
             }
         }
-        if has_to_wait(walk, state, server) {
+        if has_to_wait(walk, state, server) || (pauses && state.worked >= TURN_TEXT_BYTES_MAX) {
             break Pumped::Full;
         }
         let head = match next_head(walk.rest(), state.bounds.message_max) {

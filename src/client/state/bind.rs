@@ -55,6 +55,7 @@ impl State {
         let mut found = Effects::NONE;
         if let Some(statement) = &statement {
             found = self.effects_of_prepared(name, statement, server);
+            self.note_work(statement);
             if self.waits_to_prepare(name, statement, server)
                 || self.waits_to_lend(&statement.query, found, server)
             {

@@ -51,6 +51,8 @@ const NESTED_MAX: usize = 64;
 struct Found {
     seen: HashSet<Box<[u8]>>,
     statements: Vec<(Box<[u8]>, Arc<Statement>)>,
+    /// Of texts that were looked through.
+    bytes: usize,
 }
 
 /// A Query that waits for the names it speaks of: one that cannot be prepared fails it, and behind an error it would be
@@ -66,6 +68,13 @@ struct Waiting {
 }
 
 impl State {
+    /// Hot path. This one's text is looked through for what a message of some bytes asks, unless nothing in it matters.
+    pub(super) fn note_work(&mut self, statement: &Statement) {
+        if !statement.effects.is_empty() || !statement.is_read_plainly {
+            self.worked = self.worked.saturating_add(statement.query.len());
+        }
+    }
+
     /// Prepares what `text` speaks of, under the client's names, as part of the unit. False: it speaks of nothing that the
     /// protocol prepared.
     pub(super) fn lend(&mut self, text: &[u8], found: Effects, server: &mut ServerConn) -> bool {
@@ -104,9 +113,10 @@ impl State {
 
     /// The client's own statements that `text` speaks of. Where it runs them, each behind those that its own text speaks of: what
     /// PostgreSQL tells of an EXECUTE when it is parsed is that of the statement it names.
-    fn spoken_of(&self, text: &[u8], is_run: bool) -> Vec<(Box<[u8]>, Arc<Statement>)> {
+    fn spoken_of(&mut self, text: &[u8], is_run: bool) -> Vec<(Box<[u8]>, Arc<Statement>)> {
         let mut found = Found::default();
         self.find_spoken_of(text, is_run, &mut found);
+        self.worked = self.worked.saturating_add(found.bytes);
         found.statements
     }
 
@@ -119,7 +129,9 @@ impl State {
                 continue;
             }
             let runs = is_run && statement.effects.intersects(Effects::EXECUTE);
-            if runs && found.seen.len() < NESTED_MAX {
+            let bytes = found.bytes.saturating_add(statement.query.len());
+            if runs && found.seen.len() < NESTED_MAX && bytes <= LENT_BYTES_MAX {
+                found.bytes = bytes;
                 self.find_spoken_of(&statement.query, true, found);
             }
             found.statements.push((name.into(), Arc::clone(statement)));
@@ -142,10 +154,11 @@ impl State {
         let in_unit = server.pipeline.names_in_unit();
         let is_run = found.intersects(Effects::EXECUTE);
         let may_fail = is_run && server.pipeline.owes_end_of_unit();
+        let spoken = self.spoken_of(text, is_run);
         let doubted = |(name, _): &(Box<[u8]>, Arc<Statement>)| {
             may_fail || self.is_doubted(name) || self.names.is_in_doubt(name, in_unit)
         };
-        if !self.spoken_of(text, is_run).iter().any(doubted) {
+        if !spoken.iter().any(doubted) {
             return false;
         }
         self.await_answers(server);

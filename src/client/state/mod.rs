@@ -255,6 +255,10 @@ pub struct State {
     pub behind_ours: bool,
     /// So much is owed that the client is not read, and the server was told to answer what it can.
     pub urged: bool,
+    /// Bytes of texts looked through in this turn of the task that the client did not send for it: [`TURN_TEXT_BYTES_MAX`].
+    ///
+    /// [`TURN_TEXT_BYTES_MAX`]: crate::limits::TURN_TEXT_BYTES_MAX
+    pub worked: usize,
     /// What is left of a Query that went as one extended unit.
     pub fold: Folding,
     /// Names that the server connection at hand has been lent.
@@ -570,6 +574,7 @@ impl State {
             awaiting: false,
             behind_ours: false,
             urged: false,
+            worked: 0,
             fold: Folding::default(),
             lent: lend::Lent::default(),
             refusals: VecDeque::new(),

@@ -555,6 +555,7 @@ impl State {
             {
                 return Some(Taken::Later);
             }
+            self.note_work(&statement);
             // Before anything prepares it here: what is here is not looked at again.
             if let Some(taken) = self.judged_again(Kind::Describe, name, &statement, server) {
                 return Some(taken);
