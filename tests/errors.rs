@@ -103,8 +103,8 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
     let as_user = [("user", "postgres"), ("database", db)];
     let with = |key, value| [as_user[0], as_user[1], (key, value)];
     let open = Proxy::to(server, "", "", "");
-    let mut old = Raw::connect(open.port());
-    old.startup(2 << 16, &as_user);
+    let mut new = Raw::connect(open.port());
+    new.startup(4 << 16, &as_user);
     let mut unreadable = Raw::connect(open.port());
     let body = build(|o| {
         o.extend_from_slice(&(3u32 << 16).to_be_bytes());
@@ -132,7 +132,7 @@ fn logins(server: &Postgres, db: &str) -> Vec<Told> {
     vec![
         (Kind::ProtocolViolation, told(&mut odd), ""),
         (Kind::MalformedMessage, told(&mut malformed), "invalid message format"),
-        (Kind::UnsupportedProtocol, told(&mut old), "protocol"),
+        (Kind::UnsupportedProtocol, told(&mut new), "protocol"),
         (Kind::InvalidEncoding, told(&mut unreadable), ""),
         (Kind::NotSupported, told(&mut acting), "authorization identity"),
         (Kind::UndefinedParameter, refused(&open, &with("options", "-c =x")), "parameter"),

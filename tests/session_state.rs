@@ -1858,6 +1858,19 @@ fn names_of_settings_that_others_speak_of_do_no_harm() {
     }
 }
 
+/// Of one encoding that a database may have PostgreSQL has no conversion into UTF-8.
+#[test]
+fn settings_are_kept_where_there_is_no_conversion_to_utf8() {
+    let (server, proxy, database) = one_connection("");
+    server.psql("postgres", &format!("DROP DATABASE {database}"));
+    let own = format!("CREATE DATABASE {database} ENCODING 'MULE_INTERNAL' LOCALE 'C' TEMPLATE template0");
+    server.psql("postgres", &own);
+    let mut raw = Raw::login(proxy.port(), &database);
+    raw.rows("SELECT set_config('app.tenant', 'one', false)");
+    Raw::login(proxy.port(), &database).rows("SELECT 1");
+    assert_eq!(raw.value("SHOW app.tenant").as_deref(), Some("one"));
+}
+
 /// Whoever sets nothing has what the role's default is, whatever another client of the server connection made of it.
 #[test]
 fn what_a_role_has_by_default_is_not_taken_from_the_next_client() {

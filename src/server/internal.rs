@@ -666,7 +666,8 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// One row: settings with their values, role (by the name that it has now) and session_user as JSON (in hexadecimal digits of
-/// UTF-8, whatever the client's encoding is; not those that are a transaction's, nor `seed`, which no SHOW gives back),
+/// UTF-8, whatever the client's encoding is, but where the server has no conversion to it: then only ASCII can be read; not
+/// those that are a transaction's, nor `seed`, which no SHOW gives back),
 /// then a flag for each kind of state that is bound to the connection, and one that says whether the settings are all there
 /// are. What the login role or the database has a default for is told also where it is none or empty: whoever has nothing set has that
 /// default. Every name is qualified: it runs under the client's search_path.
@@ -698,7 +699,9 @@ SELECT pg_catalog.encode(pg_catalog.convert_to(pg_catalog.json_build_array(
        CASE WHEN pg_catalog.current_setting('role') OPERATOR(pg_catalog.=) 'none'::pg_catalog.text
             THEN (SELECT 'none'::pg_catalog.text FROM defaults d WHERE d.name OPERATOR(pg_catalog.=) 'role'::pg_catalog.text LIMIT 1)
             ELSE CURRENT_USER::pg_catalog.text END,
-       SESSION_USER)::pg_catalog.text, 'UTF8'), 'hex'),
+       SESSION_USER)::pg_catalog.text,
+         CASE WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'MULE_INTERNAL'::pg_catalog.name
+              THEN 'MULE_INTERNAL'::pg_catalog.name ELSE 'UTF8'::pg_catalog.name END), 'hex'),
        EXISTS (SELECT 1 FROM pg_catalog.pg_listening_channels()),
        EXISTS (SELECT 1 FROM pg_catalog.pg_locks l
                 WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'::pg_catalog.text
