@@ -329,6 +329,11 @@ fn select(rest: &[Token]) -> Result<Command, Refusal> {
 
 fn set(rest: &[Token]) -> Result<Command, Refusal> {
     let [key, sign, value @ ..] = rest else { return Err(syntax()) };
+    // As SHOW CONFIG writes those of the other sections.
+    if *sign == Token::Sign('.') {
+        let refusal = Refusal::new("0A000", "SET changes the keys of [general] only");
+        return Err(refusal.hint("Set it in the configuration file, then RELOAD."));
+    }
     let is_to = sign.word().is_some_and(|w| w.eq_ignore_ascii_case("to"));
     if *sign != Token::Sign('=') && !is_to {
         return Err(syntax());
@@ -581,6 +586,14 @@ mod tests {
         let sqlstate = |text: &[u8]| parse(text).expect_err("refused").sqlstate;
         assert_eq!(sqlstate(b"frobnicate"), "42601");
         assert_eq!(sqlstate(b"show fds"), "0A000", "it would show secrets");
+        for text in ["set policy.enforce = report", "SET databases.\"my-db\".pool_size = 5"] {
+            let refusal = parse(text.as_bytes()).expect_err("refused");
+            assert_eq!(
+                (refusal.sqlstate, refusal.message.contains("[general] only")),
+                ("0A000", true),
+                "{text}"
+            );
+        }
         assert_eq!(sqlstate(b"kill_client x"), "22023");
         assert_eq!(sqlstate(b"show \xff"), "22021");
         assert_eq!(sqlstate(&vec![b' '; COMMAND_BYTES_MAX + 1]), "54000");
