@@ -473,9 +473,10 @@ impl Line {
     async fn tell(&mut self, error: &Error) {
         let Some(stream) = &mut self.stream else { return };
         let mut message = Vec::with_capacity(256);
-        match self.is_old {
-            true => startup::put_old_error(&mut message, error.message()),
-            false => put_report(&mut message, backend::ERROR_RESPONSE, &Report::from(error)),
+        if self.is_old {
+            startup::put_old_error(&mut message, error.message());
+        } else {
+            put_report(&mut message, backend::ERROR_RESPONSE, &Report::from(error));
         }
         let farewell = async {
             stream.write_all(&message).await?;

@@ -18,7 +18,7 @@ use super::pour::{Poured, Pouring};
 use super::relay::End;
 use super::state::{
     BOUND, Bounds, Counts, Fault, Late, MAKES_TEMP, MOVES_NAMES, PROBED, Reporting, State, Ties, UNKEPT,
-    UNPINS, Withheld, check_length, check_type, may_go_in_pieces, policy_error,
+    UNPINS, Withheld, may_go_in_pieces, next_head, policy_error,
 };
 use crate::cancel::{ClientShared, ClientState, Signal};
 use crate::coalesce::lane::Opening;
@@ -35,7 +35,7 @@ use crate::server::internal::Probe;
 use crate::settings::{SessionState, discards_all};
 use crate::sql::effects::{Effects, effects};
 use crate::telemetry::events;
-use crate::wire::frame::{self, header};
+use crate::wire::frame;
 use crate::wire::{TransactionStatus, backend as b, frontend as f};
 
 /// Unnamed statements remembered by one thread, so that the same text parsed again is the same statement.
@@ -952,9 +952,7 @@ enum There {
 /// message that stays in the buffer would be offered to one again and again.
 fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
     let buf = client.bytes();
-    check_type(buf)?;
-    let Some(head) = header(buf, max)? else { return Ok(There::Part(0)) };
-    check_length(head)?;
+    let Some(head) = next_head(buf, max)? else { return Ok(There::Part(0)) };
     if buf.len() >= head.total() {
         return Ok(There::Enough);
     }

@@ -3,13 +3,13 @@
 //! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
 
 use super::{MADE_UP_BYTES_MAX, Pass};
-use crate::client::state::{Fault, State, Taken, Withheld, check_length, check_type};
+use crate::client::state::{Fault, State, Taken, Withheld, next_head};
 use crate::error::Error;
 use crate::limits::{PIPELINE_MAX, TURN_TEXT_BYTES_MAX, WRITE_BUFFER_BYTES_MAX};
 use crate::net::conn::Conn;
 use crate::proto::pipeline::Pipeline;
 use crate::server::ServerConn;
-use crate::wire::frame::{Header, header};
+use crate::wire::frame::Header;
 use crate::wire::frontend as f;
 
 /// How far a pass got.
@@ -116,14 +116,6 @@ fn walk_up(
     };
     walk.copy(&mut server.conn.out);
     Ok(pumped)
-}
-
-/// The head of the next message; an error is what PostgreSQL closes the connection for.
-fn next_head(buf: &[u8], max: usize) -> Result<Option<Header>, Fault> {
-    check_type(buf)?;
-    let Some(head) = header(buf, max)? else { return Ok(None) };
-    check_length(head)?;
-    Ok(Some(head))
 }
 
 /// What ends the connection; a COPY fails first for a message that there is none of, and the client is told.

@@ -791,9 +791,7 @@ impl State {
             f::PARSE => self.take_parse(body, server, reply),
             f::DESCRIBE => self.take_describe(body, server),
             f::CLOSE => self.take_close(body, server, reply),
-            tag => {
-                Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
-            }
+            tag => Err(no_such_message(tag)),
         }
     }
 
@@ -945,7 +943,7 @@ fn is_extended(tag: u8) -> bool {
 }
 
 /// Hot path. The server would close the connection over a message of a short kind that is long.
-pub(in crate::client) fn check_length(head: Header) -> Result<(), DecodeError> {
+fn check_length(head: Header) -> Result<(), DecodeError> {
     let short = !matches!(head.tag, f::COPY_DATA | f::QUERY | f::PARSE | f::BIND | f::FUNCTION_CALL);
     if short && head.body + 4 > SHORT_MESSAGE_BYTES_MAX {
         let len = head.body as u32 + 4;
@@ -954,14 +952,19 @@ pub(in crate::client) fn check_length(head: Header) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Hot path. No more than its first byte is needed to know that what begins here is no message.
-pub(in crate::client) fn check_type(buf: &[u8]) -> Result<(), Fault> {
-    match buf.first() {
-        Some(&tag) if !f::is_known(tag) => {
-            Err(Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}"))))
-        }
-        _ => Ok(()),
+/// Hot path. The head of the message that begins here, once it is there. An error is what PostgreSQL closes the connection for;
+/// no more than the first byte is needed to know that there is no such message.
+pub(in crate::client) fn next_head(buf: &[u8], max: usize) -> Result<Option<Header>, Fault> {
+    if let Some(&tag) = buf.first().filter(|tag| !f::is_known(**tag)) {
+        return Err(no_such_message(tag));
     }
+    let Some(head) = frame::header(buf, max)? else { return Ok(None) };
+    check_length(head)?;
+    Ok(Some(head))
+}
+
+fn no_such_message(tag: u8) -> Fault {
+    Fault::Client(Error::protocol_violation(format!("invalid frontend message type {tag}")))
 }
 
 /// What [`State::take`] does not ask to be whole. `frame` is what has arrived of it.
