@@ -5,7 +5,7 @@ SHELL := /bin/sh
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup drivers test regress lint demo bench bench-seeds fuzz clean
+.PHONY: help setup drivers test regress lint demo bench bench-seeds fuzz deb rpm clean
 
 help:
 	@echo 'make demo    an unmodified client, direct and through pgsluice: rows/s, and the tables compared'
@@ -17,6 +17,7 @@ help:
 	@echo '             (CELLS="select-simple insert-*", QUICK=1, REPS=5, SECS=4; WRITE=1 writes whatever was run)'
 	@echo 'make bench-seeds   INSERT against COPY as the founding documents measured it, direct and through pgsluice'
 	@echo '             (CELLS="plans copytest", QUICK=1; WRITE=1 writes docs/benchmarks.md)'
+	@echo "make deb     a package for Debian and Ubuntu, as old as this machine's or newer; make rpm: for Fedora, RHEL"
 
 setup:
 	@tests/setup.sh base
@@ -54,6 +55,11 @@ bench-seeds: setup
 # Ends by itself: each target stops after SECS seconds or RUNS executions.
 fuzz: setup
 	@SECS='$(or $(SECS),60)' RUNS='$(or $(RUNS),10000000)' tests/fuzz/run.sh $(TARGETS)
+
+deb rpm: setup
+	@tests/setup.sh $@
+	cargo build --release --locked --bin pgsluice
+	@if [ $@ = deb ]; then cargo deb --no-build; else cargo generate-rpm; fi
 
 clean:
 	cargo clean

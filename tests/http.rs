@@ -96,6 +96,28 @@ fn each_metric_stands_in_the_docs() {
     }
 }
 
+/// Names in what is shipped for monitoring: a typing error there is a panel that stays empty, or an alert that never comes.
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() {
+    let (proxy, port) = proxy(Postgres::shared(), "", "");
+    let _client = Raw::login(proxy.port(), "postgres");
+    let mut known = std::collections::BTreeSet::new();
+    for family in families(port) {
+        let ends: &[&str] = if family.kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+        known.extend(ends.iter().map(|end| format!("{}{end}", family.name)));
+    }
+    for shipped in [include_str!("../deploy/grafana.json"), include_str!("../deploy/alerts.yaml")] {
+        let is_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let names: Vec<_> =
+            shipped.split(|c| !is_of_a_name(c)).filter(|word| word.starts_with("pgsluice_")).collect();
+        assert!(names.len() >= 8, "{names:?}");
+        for name in names {
+            assert!(known.contains(name), "{name}");
+        }
+    }
+    let _: serde_json::Value = serde_json::from_str(include_str!("../deploy/grafana.json")).expect("JSON");
+}
+
 #[test]
 fn pools_of_replication_connections_are_told_apart() {
     let (proxy, port) = proxy(Postgres::shared(), "", "");

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench|seeds|regress`.
+# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench|seeds|regress|deb|rpm`.
 # Looks for the tools themselves, so what came from elsewhere is left alone. Run as root, or as a user of sudo.
 set -eu
 
@@ -97,6 +97,17 @@ setup_bench() {
 setup_seeds() {
     need golang-go has go
     install_missing
+}
+
+# What makes a package of the release build, and what names the libraries that it needs.
+setup_deb() {
+    need dpkg-dev has dpkg-shlibdeps
+    install_missing
+    has cargo-deb >/dev/null || cargo install --quiet --locked cargo-deb
+}
+
+setup_rpm() {
+    has cargo-generate-rpm >/dev/null || cargo install --quiet --locked cargo-generate-rpm
 }
 
 # PostgreSQL's own regression and isolation suites in the version of the server that is installed here, or that
@@ -202,9 +213,11 @@ base) setup_base ;;
 drivers) setup_drivers ;;
 bench) setup_bench ;;
 seeds) setup_seeds ;;
+deb) setup_deb ;;
+rpm) setup_rpm ;;
 regress) setup_regress ;;
 *)
-    echo "usage: $0 base|drivers|bench|seeds|regress" >&2
+    echo "usage: $0 base|drivers|bench|seeds|regress|deb|rpm" >&2
     exit 2
     ;;
 esac
