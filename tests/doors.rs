@@ -224,7 +224,9 @@ fn certificates_of_another_authority_are_refused_where_they_are_checked() {
         for sslmode in [SslMode::VerifyCa, SslMode::VerifyFull] {
             let tls = Tls { sslmode, ca_file: Some(other.ca.clone()), ..Tls::default() };
             let error = log_in(&target("t_scram", secret(), &tls)).await.unwrap_err();
-            assert!(matches!(error, ConnectError::Tls(_)), "{error:?}");
+            // Where `localhost` is `::1`, too, nobody listens there.
+            let last = if let ConnectError::Several { last, .. } = &error { &**last } else { &error };
+            assert!(matches!(last, ConnectError::Tls(_)), "{error:?}");
         }
     });
 }
