@@ -1,6 +1,8 @@
 //! The command line: `check` and `serve` say what is wrong with a configuration, and end accordingly.
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -77,6 +79,45 @@ fn a_pidfile_of_a_process_that_runs_is_not_taken_over() {
     assert_eq!(named(), first.pid());
     let next = Proxy::start_beside(first.port(), &sharing);
     assert_eq!(named(), next.pid(), "the next one of those that share a port");
+}
+
+/// Seen by `check` as the one who will run it, and nothing is left of having looked.
+#[test]
+fn files_that_could_not_be_written_are_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [program, file, closed] = ["pgsluice", "pgsluice.toml", "closed"].map(|name| dir.path().join(name));
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("permissions");
+    };
+    mode(dir.path(), 0o755);
+    std::fs::copy(env!("CARGO_BIN_EXE_pgsluice"), &program).expect("a copy that anybody may run");
+    std::fs::create_dir(&closed).expect("a directory");
+    std::fs::write(closed.join("audit"), "").expect("a file");
+    mode(&closed.join("audit"), 0o444);
+    mode(&closed, 0o555);
+    for (key, name, bad) in [
+        ("audit_file", "closed/audit", true),
+        ("audit_file", "closed/other", true),
+        ("pidfile", "closed/pid", true),
+        ("audit_file", "/dev/null", false),
+    ] {
+        let toml =
+            format!("[general]\nauth_type = \"trust\"\n{key} = {name:?}\n[databases.a]\nhost = \"h\"\n");
+        std::fs::write(&file, toml).expect("a file");
+        let mut command = Command::new(&program);
+        if support::child::is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        let output = command.args(["check", "-c"]).arg(&file).output().expect("pgsluice starts");
+        let said = format!(
+            "pgsluice.toml:3: {key}: {}/{name} cannot be written by the user who runs this",
+            dir.path().display()
+        );
+        assert_eq!(!output.status.success(), bad, "{output:?}");
+        assert_eq!(text(&output.stderr).contains(&said), bad, "{output:?}");
+    }
+    assert_eq!(std::fs::read_dir(&closed).expect("a directory").count(), 1);
+    mode(&closed, 0o755);
 }
 
 #[test]

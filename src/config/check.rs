@@ -1,8 +1,10 @@
 //! What must hold between keys, and between the file and the machine.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
+
+use nix::unistd::{AccessFlags, access};
 
 use super::value::{shorten, without_user};
 use super::words::word;
@@ -90,8 +92,51 @@ fn listening(draft: &mut Draft) {
         let bad = if key == "pidfile" { file.exists() && !file.is_file() } else { file.is_dir() };
         if bad {
             draft.object(key, format!("{} is not a regular file; name a file", file.display()));
+        } else if let Err(error) = writable(file) {
+            let message = format!(
+                "{} cannot be written by the user who runs this ({}); check the path and its permissions",
+                file.display(),
+                error.desc()
+            );
+            draft.object(key, message);
         }
     }
+    let taken = |http: &SocketAddr| {
+        http.port() == general.listen_port && general.listen_addr.iter().any(|addr| meets(addr, http.ip()))
+    };
+    if let Some(http) = general.http_addr.filter(taken) {
+        let message = format!("clients come in at {http} (listen_addr, listen_port); choose another port");
+        draft.object("http_addr", message);
+    }
+}
+
+/// Whether a file could be opened to write, which nothing is left of. What is not there is made in its directory, about which
+/// [`directory`] has spoken.
+fn writable(file: &Path) -> nix::Result<()> {
+    let (at, how) = match file.parent() {
+        _ if file.exists() => (file, AccessFlags::W_OK),
+        Some(dir) if dir.is_dir() => (dir, AccessFlags::W_OK | AccessFlags::X_OK),
+        _ => return Ok(()),
+    };
+    access(at, how)
+}
+
+/// The address that a word for one means, as far as that can be told without looking names up.
+fn address(text: &str) -> Option<IpAddr> {
+    if text.eq_ignore_ascii_case("localhost") {
+        return Some(IpAddr::from([127, 0, 0, 1]));
+    }
+    text.parse().ok()
+}
+
+/// Whether `listen_addr` leaves the port no room on `http`, which takes both families where it is `::`.
+fn meets(listen_addr: &str, http: IpAddr) -> bool {
+    let both = http.is_unspecified() && http.is_ipv6();
+    listen_addr == "*"
+        || address(listen_addr).is_some_and(|ip| {
+            let all = (ip.is_unspecified() || http.is_unspecified()) && ip.is_ipv4() == http.is_ipv4();
+            ip == http || all || both
+        })
 }
 
 /// The system takes no longer one.
@@ -215,6 +260,15 @@ fn auth(draft: &mut Draft) {
         }
         _ => {}
     }
+    if !looks_up {
+        let unasked = |d: &&Database| d.auth_query.is_some() && d.auth_user.is_none();
+        let of_databases = draft.databases.iter().filter(unasked).map(|d| join("databases", &d.name));
+        let sections: Vec<_> = of_databases.chain(none_asks(draft).then(String::new)).collect();
+        for key in sections.iter().map(|section| join(section, "auth_query")) {
+            let at = draft.place(&key);
+            draft.notice(&at, &key, "has no effect, because nobody asks; set auth_user to who does");
+        }
+    }
     let asks = matches!(auth_type, AuthType::Plain | AuthType::Md5 | AuthType::ScramSha256);
     let looked_up = looks_up || draft.databases.iter().any(|d| d.auth_user.is_some());
     if asks && has_list && !looked_up && draft.settings.userlist.is_empty() {
@@ -236,6 +290,12 @@ fn auth(draft: &mut Draft) {
             draft.notice(&at, "auth_file", message);
         }
     }
+}
+
+/// Whether the `auth_query` for all is set, and no `auth_user` is whom it would be asked as.
+fn none_asks(draft: &Draft) -> bool {
+    let asked = |d: &Database| d.auth_user.is_some() && d.auth_query.is_none();
+    draft.set.contains_key("auth_query") && !draft.databases.iter().any(asked)
 }
 
 /// Rules that could never let anyone in as they are meant to.
@@ -297,6 +357,12 @@ fn client_tls(draft: &mut Draft) {
     let tls = draft.settings.general.client_tls.clone();
     tls_files(draft, "client", &tls);
     if tls.sslmode == SslMode::Disable {
+        if tls.cert_file.is_some() {
+            let at = draft.place("client_tls_cert_file");
+            let message = "has no effect, because client_tls_sslmode is \"disable\" and clients get no TLS; \
+                           set that to allow or more";
+            draft.notice(&at, "client_tls_cert_file", message);
+        }
         return;
     }
     let mode = word(tls.sslmode);
@@ -415,6 +481,7 @@ fn databases(draft: &mut Draft) {
         check_database(draft, &database);
         draft.databases.push(database);
     }
+    entries_that_lead_back(draft);
 }
 
 /// A lookup in a database that is not there would let nobody in.
@@ -506,6 +573,64 @@ fn check_database(draft: &mut Draft, database: &Database) {
         check_coalesce(draft, &join(&path, "coalesce"), &database.coalesce);
     }
     check_deferred(draft, database, &path);
+}
+
+/// Entries at which a login would be one at the same entry again, until no connection is left.
+fn entries_that_lead_back(draft: &mut Draft) {
+    let found: Vec<_> = draft
+        .databases
+        .iter()
+        .filter(|database| leads_back(draft, database))
+        .filter_map(|d| Some((join("databases", &d.name), shorten(own_host(draft, d)?), d.port)))
+        .collect();
+    for (path, host, port) in found {
+        let key = if draft.set.contains_key(&join(&path, "host")) { "host" } else { "port" };
+        let message = format!(
+            "\"{host}\" with port {port} is where pgsluice itself listens; set host and port to the server's"
+        );
+        draft.object_ours(&join(&path, key), message);
+    }
+}
+
+/// An entry whose `dbname` is another's is an alias of that, by way of a login here, and leads back only if that one does.
+fn leads_back(draft: &Draft, database: &Database) -> bool {
+    let named = |name: &str| draft.databases.iter().find(|d| d.name == name);
+    let mut seen: Vec<&str> = Vec::new();
+    let mut at = Some(database);
+    while let Some(entry) = at.filter(|entry| own_host(draft, entry).is_some()) {
+        if seen.contains(&entry.name.as_str()) {
+            return true;
+        }
+        seen.push(&entry.name);
+        at = match entry.dbname.as_deref() {
+            Some(name) if CONSOLES.contains(&name) => None,
+            Some(name) => named(name).or_else(|| named("*")),
+            None => Some(entry),
+        };
+    }
+    false
+}
+
+/// That of its hosts where pgsluice itself listens, as far as that can be told without looking names up.
+fn own_host<'d>(draft: &Draft, database: &'d Database) -> Option<&'d str> {
+    let general = &draft.settings.general;
+    let is_own = |host: &&String| {
+        let dir = general.unix_socket_dir.as_deref().is_some_and(|dir| dir == Path::new(host));
+        dir || general.listen_addr.iter().any(|addr| reaches(addr, host))
+    };
+    let found = database.host.iter().find(is_own)?;
+    (database.port == general.listen_port).then_some(found.as_str())
+}
+
+/// Whether who connects to `host` comes to who listens on `listen_addr`.
+fn reaches(listen_addr: &str, host: &str) -> bool {
+    let Some(host_ip) = address(host) else { return listen_addr.eq_ignore_ascii_case(host) };
+    let this_machine = host_ip.is_loopback() || host_ip.is_unspecified();
+    match address(listen_addr) {
+        Some(ip) if ip.is_unspecified() => this_machine && ip.is_ipv4() == host_ip.is_ipv4(),
+        Some(ip) => ip == host_ip,
+        None => listen_addr == "*" && this_machine,
+    }
 }
 
 /// The entry of one's own id is passed over, so that all may have the same.

@@ -266,12 +266,20 @@ pub fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
 /// What others call a setting: PostgreSQL, libpq, other proxies. By section, because `host` is another thing in `[databases]`.
 const ELSEWHERE: &[(Section, &str, &str)] = &[
     (Section::General, "address", "listen_addr"),
+    (Section::General, "admin_username", "admin_users"),
     (Section::General, "authentication_timeout", "client_login_timeout"),
     (Section::General, "bind", "listen_addr"),
+    (Section::General, "bindwith_reuseport", "so_reuseport"),
+    (Section::General, "checkout_timeout", "query_wait_timeout"),
     (Section::General, "connection_timeout", "server_connect_timeout"),
+    (Section::General, "graceful_shutdown_timeout_ms", "shutdown_timeout"),
+    (Section::General, "healthcheck_delay", "server_check_delay"),
+    (Section::General, "healthcheck_port", "http_addr"),
+    (Section::General, "healthcheck_query", "server_check_query"),
     (Section::General, "host", "listen_addr"),
     (Section::General, "http_listen", "http_addr"),
     (Section::General, "http_port", "http_addr"),
+    (Section::General, "idle_client_in_transaction_timeout", "idle_transaction_timeout"),
     (Section::General, "idle_in_transaction_session_timeout", "idle_transaction_timeout"),
     (Section::General, "idle_session_timeout", "client_idle_timeout"),
     (Section::General, "listen", "listen_addr"),
@@ -280,19 +288,38 @@ const ELSEWHERE: &[(Section, &str, &str)] = &[
     (Section::General, "max_connections", "max_client_conn"),
     (Section::General, "metrics_addr", "http_addr"),
     (Section::General, "metrics_port", "http_addr"),
+    (Section::General, "openmetrics_port", "http_addr"),
+    (Section::General, "pool_checkout_timeout", "query_wait_timeout"),
     (Section::General, "pool_size", "default_pool_size"),
+    (Section::General, "pool_timeout", "query_wait_timeout"),
     (Section::General, "port", "listen_port"),
+    (Section::General, "prepared_statements_cache_size", "max_prepared_statements"),
+    (Section::General, "prepared_statements_limit", "max_prepared_statements"),
+    (Section::General, "prometheus_exporter_port", "http_addr"),
+    (Section::General, "prometheus_port", "http_addr"),
+    (Section::General, "promhttp_server_port", "http_addr"),
+    (Section::General, "server_tls", "server_tls_sslmode"),
     (Section::General, "ssl", "client_tls_sslmode"),
     (Section::General, "ssl_ca_file", "client_tls_ca_file"),
     (Section::General, "ssl_cert_file", "client_tls_cert_file"),
     (Section::General, "ssl_key_file", "client_tls_key_file"),
     (Section::General, "statement_timeout", "query_timeout"),
+    (Section::General, "tcp_keepalives_count", "tcp_keepcnt"),
+    (Section::General, "tcp_keepalives_idle", "tcp_keepidle"),
+    (Section::General, "tcp_keepalives_interval", "tcp_keepintvl"),
     (Section::General, "threads", "workers"),
     (Section::General, "tls", "client_tls_sslmode"),
+    (Section::General, "tls_certificate", "client_tls_cert_file"),
+    (Section::General, "tls_client_ca_certificate", "client_tls_ca_file"),
+    (Section::General, "tls_client_required", "client_tls_sslmode"),
+    (Section::General, "tls_private_key", "client_tls_key_file"),
+    (Section::General, "tls_server_ca_certificate", "server_tls_ca_file"),
+    (Section::General, "tls_verify", "server_tls_sslmode"),
     (Section::General, "unix_socket_directories", "unix_socket_dir"),
     (Section::General, "unix_socket_directory", "unix_socket_dir"),
     (Section::General, "unix_socket_permissions", "unix_socket_mode"),
     (Section::General, "userlist", "auth_file"),
+    (Section::General, "verify_server_certificate", "server_tls_sslmode"),
     (Section::General, "worker_threads", "workers"),
     (Section::Database, "address", "host"),
     (Section::Database, "database", "dbname"),
@@ -310,6 +337,32 @@ const ELSEWHERE: &[(Section, &str, &str)] = &[
     (Section::Coalesce, "enabled", "mode"),
 ];
 
+/// What libpq and other proxies let each database say, and `[general]` says here for all.
+const FOR_ALL: &[(&str, &str)] = &[
+    ("connect_timeout", "server_connect_timeout"),
+    ("keepalives", "tcp_keepalive"),
+    ("keepalives_count", "tcp_keepcnt"),
+    ("keepalives_idle", "tcp_keepidle"),
+    ("keepalives_interval", "tcp_keepintvl"),
+    ("ssl", "server_tls_sslmode"),
+    ("ssl_mode", "server_tls_sslmode"),
+    ("sslcert", "server_tls_cert_file"),
+    ("sslkey", "server_tls_key_file"),
+    ("sslmode", "server_tls_sslmode"),
+    ("sslrootcert", "server_tls_ca_file"),
+    ("statement_timeout", "query_timeout"),
+    ("tls", "server_tls_sslmode"),
+];
+
+/// Sections within `section`, by which a wrong key may have been meant.
+fn sections_in(section: Section) -> &'static [&'static str] {
+    match section {
+        Section::Database | Section::User => &["policy", "coalesce"],
+        Section::Coalesce => &["tables"],
+        _ => &[],
+    }
+}
+
 /// Most keys that a message proposes.
 const PROPOSED_MAX: usize = 3;
 
@@ -320,6 +373,15 @@ pub(super) fn hint(section: Section, name: &str, ini: bool) -> String {
     }
     if section == Section::General && !ini && super::toml::SECTIONS.contains(&name) {
         return format!("is a section of its own, not a part of [general]; write [{name}]");
+    }
+    if let Some(near) = sections_in(section).iter().find(|near| !ini && distance(name, near) <= 2) {
+        return format!("unknown key; did you mean the section [{}.{near}]?", section.path());
+    }
+    if section == Section::Database
+        && let Some((_, ours)) = FOR_ALL.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(name))
+    {
+        let general = Section::General.heading(ini);
+        return format!("unknown key; did you mean {ours}? It stands in [{general}], for all databases");
     }
     let below = |key: &&Key| key.section.path().starts_with(section.path());
     let same_name = || KEYS.iter().filter(|key| key.name == name);

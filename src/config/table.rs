@@ -26,7 +26,7 @@ macro_rules! table {
             meaning: $meaning,
             reloadable: $reload,
             set: |to, raw, dir| {
-                to.$($field).+ = $kind.read(raw, dir).ok_or_else(|| $kind.takes())?;
+                to.$($field).+ = $kind.read(raw, dir).ok_or_else(|| $kind.instead_of(raw))?;
                 Ok(())
             },
             show: |from| $kind.show(&from.$($field).+),

@@ -90,6 +90,10 @@ pub(super) trait Kind {
     type Value;
     /// What would be right, for messages and the manual: "a whole number from 1 to 5".
     fn takes(&self) -> String;
+    /// What would be right instead of `raw`, which is no value of this kind.
+    fn instead_of(&self, _raw: &Raw) -> String {
+        self.takes()
+    }
     /// The value, or `None` if `raw` is not one. Relative paths are taken from `dir`.
     fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value>;
     /// As `SHOW CONFIG` prints it (PgBouncer's way: seconds, bytes, 0 and 1, commas).
@@ -365,10 +369,39 @@ impl Kind for Statement {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Socket;
 
+impl Socket {
+    /// What is wrong with `text`, where that can be said.
+    fn wrong_with(text: &str) -> Option<String> {
+        if text.contains("://") {
+            return Some("no URL stands here".into());
+        }
+        if text.parse::<IpAddr>().is_ok() {
+            return Some("the port is missing".into());
+        }
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        Some(match (port.parse::<u16>(), host) {
+            (Err(_), _) => format!("a port is at most {}", u16::MAX),
+            (Ok(port), "" | "*") => {
+                format!("write \"0.0.0.0:{port}\" or \"[::]:{port}\" for all addresses")
+            }
+            (Ok(_), host) => super::check::is_host(host).then(|| "names are not looked up here".into())?,
+        })
+    }
+}
+
 impl Kind for Socket {
     type Value = SocketAddr;
     fn takes(&self) -> String {
         "an address and a port, such as \"127.0.0.1:9127\" or \"[::1]:9127\"".into()
+    }
+    fn instead_of(&self, raw: &Raw) -> String {
+        match text_of(raw).and_then(|text| Self::wrong_with(&text)) {
+            Some(wrong) => format!("{}; {wrong}", self.takes()),
+            None => self.takes(),
+        }
     }
     fn read(&self, raw: &Raw, dir: &Path) -> Option<SocketAddr> {
         Text.read(raw, dir)?.trim().parse().ok()
@@ -613,6 +646,9 @@ impl<K: Kind> Kind for Maybe<K> {
     fn takes(&self) -> String {
         self.0.takes()
     }
+    fn instead_of(&self, raw: &Raw) -> String {
+        self.0.instead_of(raw)
+    }
     fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value> {
         match raw {
             Raw::Text(text) if text.is_empty() => Some(None),
@@ -639,6 +675,9 @@ impl<K: Kind> Kind for Rule<K> {
     type Value = Option<K::Value>;
     fn takes(&self) -> String {
         self.0.takes()
+    }
+    fn instead_of(&self, raw: &Raw) -> String {
+        self.0.instead_of(raw)
     }
     fn read(&self, raw: &Raw, dir: &Path) -> Option<Self::Value> {
         self.0.read(raw, dir).map(Some)

@@ -220,6 +220,25 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
         ("hosts_file = \"nowhere\"", "hosts_file", "does not exist; create it or name another"),
         ("hosts_file = \"/dev/null\"", "hosts_file", "is not a regular file"),
         ("http_addr = 9127", "http_addr", "found 9127; expected an address and a port"),
+        (
+            "http_addr = \"9127\"",
+            "http_addr",
+            "\"[::1]:9127\"; write \"0.0.0.0:9127\" or \"[::]:9127\" for all",
+        ),
+        ("http_addr = \"*:9127\"", "http_addr", "; write \"0.0.0.0:9127\" or \"[::]:9127\" for all"),
+        ("http_addr = \"127.0.0.1:70000\"", "http_addr", "; a port is at most 65535"),
+        ("http_addr = \"127.0.0.1\"", "http_addr", "; the port is missing"),
+        ("http_addr = \"::1\"", "http_addr", "; the port is missing"),
+        ("http_addr = \"localhost:9127\"", "http_addr", "; names are not looked up here"),
+        ("http_addr = \"http://127.0.0.1:9127\"", "http_addr", "; no URL stands here"),
+        (
+            "http_addr = \"127.0.0.1:6432\"",
+            "http_addr",
+            "clients come in at 127.0.0.1:6432 (listen_addr, listen_port)",
+        ),
+        ("http_addr = \"0.0.0.0:6432\"", "http_addr", "choose another port"),
+        ("http_addr = \"[::]:6432\"", "http_addr", "choose another port"),
+        ("prometheus_port = 9127", "prometheus_port", "did you mean http_addr?"),
         ("pool_mode = 1", "pool_mode", "found 1; expected one of session"),
         ("log_level = 1", "log_level", "found 1; expected one of"),
         ("auth_ldap_options = 5", "auth_ldap_options", "cannot be used; expected a directory's options"),
@@ -402,6 +421,30 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             "networks.10.0.0.0/8.simple_query",
             "a network has a policy only: [networks.\"10.0.0.0/8\".policy]",
         ),
+        (
+            "[databases.app]\nhost = \"a\"\nsslmode = \"require\"\n",
+            5,
+            "databases.app.sslmode",
+            "did you mean server_tls_sslmode? It stands in [general], for all databases",
+        ),
+        (
+            "[databases.app]\nhost = \"a\"\n[databases.app.polcy]\nsimple_query = \"deny\"\n",
+            5,
+            "databases.app.polcy",
+            "did you mean the section [databases.NAME.policy]?",
+        ),
+        (
+            "[coalesce.table.x]\nmode = \"off\"\n",
+            3,
+            "coalesce.table",
+            "did you mean the section [coalesce.tables]?",
+        ),
+        (
+            "[databases.app]\nhost = \"localhost\"\nport = 6432\n",
+            4,
+            "databases.app.host",
+            "\"localhost\" with port 6432 is where pgsluice itself listens; set host and port to the server's",
+        ),
         ("[databases]\napp = 1\n", 4, "databases.app", "expected the section [databases.app]"),
         ("[database.app]\nhost = \"a\"\n", 3, "database", "did you mean [databases]?"),
         ("[users.app]\npassword = \"x\"\n", 4, "users.app.password", "auth_file"),
@@ -450,6 +493,74 @@ fn each_mistake_in_toml_is_named_with_its_remedy() {
             problems.retain(|problem| problem.key != "databases");
         }
         assert_one(&problems, ("a.toml", (*line > 0).then_some(*line), key, says));
+    }
+}
+
+/// Who logs in there is led to the same entry again, with another connection each time.
+#[test]
+fn entries_that_lead_to_pgsluice_itself_are_found() {
+    let leading_back = |listen: &str, entries: &str| -> Vec<String> {
+        let dir = files(&[("a.toml", &format!("{BASE}{listen}\n{entries}"))]);
+        let path = dir.path().join("a.toml");
+        let text = std::fs::read_to_string(&path)
+            .expect("a file")
+            .replace("@DIR@", &dir.path().display().to_string());
+        std::fs::write(&path, text).expect("a file");
+        let problems = read(&path).err().unwrap_or_default();
+        problems.iter().for_each(|p| assert!(p.message.contains("pgsluice itself listens"), "{p}"));
+        problems.into_iter().map(|problem| problem.key).collect()
+    };
+    let one = |host: &str, more: &str| format!("[databases.a]\nhost = {host}\nport = 6432\n{more}");
+    let all = "listen_addr = \"*\"";
+    for (listen, host, back) in [
+        ("", "\"127.0.0.1\"", true),
+        ("", "[\"10.0.0.1\", \"localhost\"]", true),
+        (all, "\"::1\"", true),
+        ("listen_addr = \"0.0.0.0\"", "\"127.0.0.1\"", true),
+        ("listen_addr = \"proxy.example\"", "\"proxy.example\"", true),
+        ("unix_socket_dir = \"@DIR@\"", "\"@DIR@\"", true),
+        ("listen_addr = \"10.0.0.1\"", "\"127.0.0.1\"", false),
+        (all, "\"10.0.0.1\"", false),
+        ("listen_port = 6433", "\"127.0.0.1\"", false),
+        ("", "\"@DIR@\"", false),
+    ] {
+        let expected: &[&str] = if back { &["databases.a.host"] } else { &[] };
+        assert_eq!(leading_back(listen, &one(host, "")), expected, "{listen} {host}");
+    }
+    // Its default port.
+    assert_eq!(leading_back("listen_port = 5432", DATABASE), ["databases.app.host"]);
+    // An alias of one that has a server, by way of another login; two that are each other's.
+    let server = "[databases.b]\nhost = \"10.0.0.1\"\n";
+    let here = "\"127.0.0.1\"";
+    assert_eq!(leading_back("", &format!("{}{server}", one(here, "dbname = \"b\"\n"))), [""; 0]);
+    assert_eq!(leading_back("", &one(here, "dbname = \"pgsluice\"\n")), [""; 0]);
+    let other = "[databases.b]\nhost = \"127.0.0.1\"\nport = 6432\ndbname = \"a\"\n";
+    let both = ["databases.a.host", "databases.b.host"];
+    assert_eq!(leading_back("", &format!("{}{other}", one(here, "dbname = \"b\"\n"))), both);
+    // PgBouncer would let it pass.
+    let ini = "[databases]\na = host=127.0.0.1 port=6432\n[pgbouncer]\nlisten_addr = *\nunix_socket_dir =\nauth_type = trust\n";
+    assert_one(
+        &loaded("a.ini", ini).notices,
+        ("a.ini", Some(2), "databases.a.host", "pgsluice itself listens"),
+    );
+}
+
+#[test]
+fn what_is_set_for_nothing_is_said() {
+    let tls = format!("{BASE}client_tls_cert_file = \"userlist.txt\"\n{DATABASE}");
+    let says = "has no effect, because client_tls_sslmode is \"disable\"";
+    assert_one(&loaded("a.toml", &tls).notices, ("a.toml", Some(3), "client_tls_cert_file", says));
+    let query = "auth_query = \"SELECT usename, passwd FROM pg_shadow WHERE usename = $1\"\n";
+    let says = "has no effect, because nobody asks; set auth_user";
+    let general = loaded("a.toml", &format!("{BASE}{query}{DATABASE}"));
+    assert_one(&general.notices, ("a.toml", Some(3), "auth_query", says));
+    let database = loaded("a.toml", &format!("{BASE}{DATABASE}{query}"));
+    assert_one(&database.notices, ("a.toml", Some(5), "databases.app.auth_query", says));
+    for asked in [
+        format!("{BASE}{query}auth_user = \"app\"\n{DATABASE}"),
+        format!("{BASE}{query}{DATABASE}auth_user = \"app\"\n"),
+    ] {
+        assert_eq!(loaded("a.toml", &asked).notices, [], "{asked}");
     }
 }
 
