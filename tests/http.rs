@@ -119,6 +119,53 @@ fn the_dashboard_and_the_alerts_ask_for_metrics_that_there_are() {
 }
 
 #[test]
+fn what_goes_wrong_is_counted_by_kind() {
+    let server = Postgres::shared();
+    let dead = format!(
+        "[databases.dead]\nhost = \"127.0.0.1\"\nport = {}\nquery_wait_timeout = \"100ms\"\n",
+        free_port()
+    );
+    let (proxy, port) = proxy(server, "default_pool_size = 1", &dead);
+    let count = |series: &str, label: (&str, &str)| sum(&families(port), series, &[label]);
+    let refused = |kind: &str| count("pgsluice_client_logins_refused_total", ("kind", kind));
+    let closed = |kind: &str| count("pgsluice_clients_closed_total", ("kind", kind));
+    let kinds = ["ServerUnreachable", "QueryWaitTimeout", "Killed", "ServerLost", "Server"];
+    assert!(kinds.iter().all(|kind| refused(kind) + closed(kind) == 0.0));
+    let enter =
+        |database: &str| Raw::login_as(proxy.port(), &[("user", "postgres"), ("database", database)], "");
+    assert_eq!(enter("dead").err().expect("no server").sqlstate(), "08001");
+    assert_eq!(
+        enter("a database that the server does not have").err().expect("no database").sqlstate(),
+        "3D000"
+    );
+    assert_eq!((refused("ServerUnreachable"), refused("Server")), (1.0, 1.0));
+    let dead = ("database", "dead");
+    assert!(count("pgsluice_server_logins_failed_total", dead) > 0.0);
+    assert_eq!(count("pgsluice_server_logins_total", dead), 0.0);
+    let mut holder = Raw::login(proxy.port(), "postgres");
+    let mut waiting = Raw::login(proxy.port(), "postgres");
+    holder.rows("BEGIN");
+    let mut console = Raw::login(proxy.port(), "pgsluice");
+    tell(&mut console, "SET query_wait_timeout = 0.1");
+    waiting.send(&query("SELECT 1"));
+    waiting.read_until_closed();
+    tell(&mut console, "SET query_wait_timeout = 120");
+    assert_eq!((closed("QueryWaitTimeout"), refused("QueryWaitTimeout")), (1.0, 0.0));
+    holder.send(&query("SELECT pg_terminate_backend(pg_backend_pid())"));
+    holder.read_until_closed();
+    assert_eq!(closed("ServerLost"), 1.0);
+    // Who leaves by itself was not closed.
+    Raw::login(proxy.port(), "postgres").terminate();
+    let mut killed = Raw::login(proxy.port(), "postgres");
+    let id = find(&mut console, "SHOW CLIENTS", &[("database", "postgres")]).expect("a client")["id"].clone();
+    tell(&mut console, &format!("KILL_CLIENT {id}"));
+    killed.read_until_closed();
+    assert_eq!(closed("Killed"), 1.0);
+    let all: f64 = sum(&families(port), "pgsluice_clients_closed_total", &[]);
+    assert_eq!(all, 3.0);
+}
+
+#[test]
 fn pools_of_replication_connections_are_told_apart() {
     let (proxy, port) = proxy(Postgres::shared(), "", "");
     let enter = |kind: &[(&str, &str)]| {

@@ -45,6 +45,7 @@ use crate::pool::{PoolKey, Pools};
 use crate::settings::Settings;
 use crate::telemetry::audit::{Audit, Source};
 use crate::telemetry::events::{self, Stranger};
+use crate::telemetry::tally::Tally;
 use crate::wire::backend::ErrorFields;
 
 pub(crate) use login::rules;
@@ -68,6 +69,10 @@ pub struct Context {
     pub learner: Arc<Learner>,
     /// What met the policy.
     pub audit: Arc<Audit>,
+    /// Why logins were refused.
+    pub refused: Tally,
+    /// Why sessions ended that their clients had not ended.
+    pub closed: Tally,
 }
 
 impl Context {
@@ -92,6 +97,7 @@ impl Context {
 
     /// A login was refused by `error` of ours; `asked` is known where the startup packet was read.
     pub(crate) fn log_refused(&self, peer: &dyn Display, asked: Option<&PoolKey>, error: &Error) {
+        self.refused.count(Some(error.kind()));
         if self.settings.load().general.log_pooler_errors {
             events::client_refused(stranger(&peer.to_string(), asked), error);
         }
@@ -99,6 +105,7 @@ impl Context {
 
     /// The same by the server's error.
     pub(crate) fn log_refused_by_server(&self, peer: &dyn Display, asked: &PoolKey, error: &[u8]) {
+        self.refused.count(None);
         if self.settings.load().general.log_pooler_errors {
             let message = ErrorFields::new(error).field(b'M').unwrap_or_default();
             let message = String::from_utf8_lossy(message);

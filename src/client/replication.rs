@@ -118,6 +118,7 @@ impl Replicating {
         self.part(told.as_ref()).await;
         let why = told.as_ref().map_or("connection closed".to_owned(), Error::to_string);
         self.server.shared.note_end(format!("client {}: {why}", self.me.id));
+        told.iter().for_each(|error| self.cx.closed.count(Some(error.kind())));
         self.cx.log_end(&self.me, told.is_some(), &why);
     }
 

@@ -920,6 +920,13 @@ impl Session {
     }
 
     fn log_end(&self, fault: &Fault) {
+        match fault {
+            Fault::ClientGone => {}
+            Fault::Client(error) => self.cx.closed.count(Some(error.kind())),
+            Fault::ServerLost(_) | Fault::ServerLeft(_) => self.cx.closed.count(Some(Kind::ServerLost)),
+            Fault::ServerViolation(_) => self.cx.closed.count(Some(Kind::ServerViolation)),
+            Fault::Server(_) => self.cx.closed.count(None),
+        }
         let ours = matches!(fault, Fault::Client(_) | Fault::ServerViolation(_));
         self.cx.log_end(&self.me, ours, &fault_text(fault));
     }

@@ -203,6 +203,10 @@ pub struct Stats {
     pinned: [AtomicU64; PinnedBy::ALL.len()],
     /// Logins of clients.
     pub login_count: AtomicU64,
+    /// Server connections that logged in.
+    pub server_login_count: AtomicU64,
+    /// Those that could not be opened, or log in.
+    pub server_login_failed_count: AtomicU64,
 }
 
 impl Stats {
@@ -836,6 +840,7 @@ impl Pool {
     }
 
     fn logged_in(self: &Arc<Self>, server: Box<ServerConn>, login: &Underway) {
+        self.stats.server_login_count.fetch_add(1, Ordering::Relaxed);
         if self.settings.load().log_connections {
             let ServerShared { pid, tls, .. } = *server.shared;
             events::server_connected(&self.key.database, &self.key.user, pid, tls.is_some());
@@ -861,6 +866,7 @@ impl Pool {
     /// What the server answers to what was asked for is told to those who asked for it; what may pass by itself (the
     /// network, a server that starts) is tried again until their `query_wait_timeout`.
     fn login_failed(self: &Arc<Self>, error: ConnectError, login: &Underway) {
+        self.stats.server_login_failed_count.fetch_add(1, Ordering::Relaxed);
         events::server_login_failed(&self.key.database, &self.key.user, &error);
         let error = Arc::new(error);
         self.db_count.fetch_sub(1, Ordering::Relaxed);

@@ -15,6 +15,7 @@ use crate::limits::METRICS_TABLES_MAX;
 use crate::pool::{Counts, PinnedBy, Pool, PoolKey, Stats};
 use crate::telemetry::exposition::Exposition;
 use crate::telemetry::histogram::Histogram;
+use crate::telemetry::tally::Tally;
 use crate::wire::copy::CopyFormat;
 use crate::wire::startup::Replication;
 
@@ -33,6 +34,10 @@ const POOL_COUNTERS: &[PoolCounter] = &[
     ("pgsluice_server_parses_total", "Parse messages to servers.", |s| &s.server_parse_count),
     ("pgsluice_binds_total", "Bind messages from clients.", |s| &s.bind_count),
     ("pgsluice_client_logins_total", "Logins of clients.", |s| &s.login_count),
+    ("pgsluice_server_logins_total", "Server connections that were opened.", |s| &s.server_login_count),
+    ("pgsluice_server_logins_failed_total", "Server connections that could not be opened.", |s| {
+        &s.server_login_failed_count
+    }),
 ];
 
 /// Name, help, and which counter of a table.
@@ -89,6 +94,19 @@ impl Proxy {
         let mut pools = self.cx.pools.all();
         pools.sort_by(|a, b| a.key.cmp(&b.key));
         put_pools(&mut page, &pools.iter().map(|pool| &**pool).collect::<Vec<_>>());
+        put_tally(
+            &mut page,
+            (
+                "pgsluice_client_logins_refused_total",
+                "Logins of clients that were refused, by what they were told.",
+            ),
+            &self.cx.refused,
+        );
+        put_tally(
+            &mut page,
+            ("pgsluice_clients_closed_total", "Clients that were closed, by what they were told."),
+            &self.cx.closed,
+        );
         self.put_coalesce(&mut page);
         self.put_policy(&mut page);
         page.into_text()
@@ -156,6 +174,13 @@ impl Proxy {
         page.counter("pgsluice_audit_events_total", "Audit events, by what became of them.")
             .add(&[("outcome", "written")], progress.written)
             .add(&[("outcome", "lost")], progress.lost);
+    }
+}
+
+fn put_tally(page: &mut Exposition, (name, help): (&'static str, &str), tally: &Tally) {
+    page.counter(name, help);
+    for (kind, count) in tally.counts() {
+        page.add(&[("kind", kind)], count);
     }
 }
 

@@ -54,6 +54,7 @@ use crate::pool::{Checkout, PoolKey, Pools};
 use crate::settings::{CONSOLES, Database, General, Settings, is_within};
 use crate::telemetry::audit::{Audit, Sink};
 use crate::telemetry::events;
+use crate::telemetry::tally::Tally;
 use crate::wire::CancelKey;
 use crate::wire::startup::{Replication, Startup};
 
@@ -153,6 +154,8 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         generation: AtomicUsize::new(0),
         pools,
         clients: Registry::default(),
+        refused: Tally::default(),
+        closed: Tally::default(),
     });
     let proxy = Arc::new(Proxy {
         cx,

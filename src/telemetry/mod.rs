@@ -7,6 +7,7 @@ pub mod histogram;
 pub mod html;
 mod log;
 pub mod request;
+pub mod tally;
 pub mod time;
 
 use std::sync::OnceLock;
