@@ -481,7 +481,7 @@ impl Pool {
     fn give(self: &Arc<Self>, mut server: Box<ServerConn>, now: Instant) {
         server.fresh = false;
         let inner = self.lock();
-        if inner.settings.server_lifetime < now.duration_since(server.shared.connected) {
+        if server.shared.has_lived_for(inner.settings.server_lifetime, now) {
             drop(inner);
             return self.discard(server, "server_lifetime");
         }
@@ -1152,7 +1152,7 @@ impl Pool {
                 let server = &mut inner.idle[at];
                 server.broken = !server.check_idle();
                 let old = settings.server_lifetime > Duration::ZERO
-                    && now.duration_since(server.shared.connected) > settings.server_lifetime;
+                    && server.shared.has_lived_for(settings.server_lifetime, now);
                 let unused = settings.server_idle_timeout > Duration::ZERO
                     && now.duration_since(server.idle_since) > settings.server_idle_timeout;
                 if server.broken || old || (unused && spare > 0) {
