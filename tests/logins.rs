@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::support;
@@ -423,6 +424,55 @@ fn a_server_that_asks_for_a_certificate_is_shown_the_one_of_the_settings() {
     assert_eq!(shown().as_deref(), Some("/CN=postgres"), "what was effective stays so");
     assert_eq!(change(&read(&certs.server_cert), &read(&certs.server_key)), None);
     assert_eq!(refused("postgres"), "28000", "a certificate with another name");
+}
+
+/// A program renews certificates that knows of no RELOAD, and writes one file after the other.
+#[test]
+fn a_certificate_that_is_renewed_is_shown_without_a_reload() {
+    let (old, new) = (Certs::new("ann"), Certs::new("ann"));
+    let general = "client_tls_sslmode = \"require\"\nclient_tls_key_file = \"key\"\nclient_tls_cert_file = \"cert\"\nclient_tls_ca_file = \"ca\"";
+    let config = Proxy::config(Postgres::shared(), general, "", "");
+    let read = |path| std::fs::read_to_string(path).expect("PEM");
+    let files =
+        [("key", &*read(&old.server_key)), ("cert", &*read(&old.server_cert)), ("ca", &*read(&old.ca))];
+    let proxy = Proxy::start_with(&config, &files);
+    let is_trusted = |certs: &Certs| {
+        let dsn = format!(
+            "host=localhost hostaddr=127.0.0.1 port={} user=postgres dbname=postgres sslmode=verify-full sslrootcert={}",
+            proxy.port(),
+            certs.ca.display()
+        );
+        let mut psql = Command::new(support::client_program("psql"));
+        psql.args(["-XAtw", "-c", "SELECT 1", "-d", &dsn]).env("HOME", "/nowhere");
+        psql.output().expect("psql").status.success()
+    };
+    assert!(is_trusted(&old) && !is_trusted(&new));
+    std::fs::write(proxy.dir().join("cert"), read(&new.server_cert)).expect("write");
+    let line = proxy.wait_for_log("files of TLS have changed and can't be used");
+    assert!(line.contains("client_tls_key_file"), "{line}");
+    assert!(is_trusted(&old), "what was in effect stays so");
+    std::fs::write(proxy.dir().join("key"), read(&new.server_key)).expect("write");
+    proxy.wait_for_log("files of TLS have changed and were read again");
+    assert!(is_trusted(&new) && !is_trusted(&old));
+    assert_eq!(proxy.log().matches("can't be used").count(), 1, "{}", proxy.log());
+}
+
+/// The same of who signs the servers' certificates: connections to one that is not among them any more are left.
+#[test]
+fn authorities_of_servers_that_are_replaced_count_without_a_reload() {
+    let certs = Certs::new("postgres");
+    let server = Postgres::start(PgOptions { tls: Some(certs.clone()), ..PgOptions::default() });
+    let general = "server_tls_sslmode = \"verify-full\"\nserver_tls_ca_file = \"ca\"";
+    let config = Proxy::config(&server, general, "host = \"localhost\"", "");
+    let read = |certs: &Certs| std::fs::read_to_string(&certs.ca).expect("an authority");
+    let proxy = Proxy::start_with(&config, &[("ca", &read(&certs))]);
+    let mut client = Raw::login(proxy.port(), "postgres");
+    let first = client.value("SELECT pg_backend_pid()");
+    std::fs::write(proxy.dir().join("ca"), format!("{}{}", read(&certs), read(&Certs::new("x"))))
+        .expect("write");
+    proxy.wait_for_log("files of TLS have changed and were read again");
+    let other = poll(PATIENCE, || Some(client.value("SELECT pg_backend_pid()")).filter(|pid| *pid != first));
+    assert!(other.is_some(), "{}", proxy.log());
 }
 
 /// Keys and certificates are two files, and others than those who change a userlist replace them.

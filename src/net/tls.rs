@@ -206,6 +206,8 @@ pub struct Acceptor {
     sslmode: SslMode,
     config: Option<Arc<ServerConfig>>,
     end_point: Option<Arc<[u8]>>,
+    /// Of what its files held.
+    digest: [u8; 32],
 }
 
 impl fmt::Debug for Acceptor {
@@ -227,6 +229,8 @@ impl Acceptor {
             return Ok(Self::default());
         }
         let side = TOWARD_CLIENTS;
+        // Before they are read for use: who writes them meanwhile is heard at the next look.
+        let digest = digest(tls);
         let identity = side.identity(tls)?.ok_or_else(|| {
             side.error(
                 "cert_file",
@@ -250,7 +254,12 @@ impl Acceptor {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_fragment_size = Some(TLS_RECORD_BYTES_MAX + RECORD_HEAD_BYTES);
-        Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), end_point })
+        Ok(Self { sslmode: tls.sslmode, config: Some(Arc::new(config)), end_point, digest })
+    }
+
+    /// Did the files hold something else for `other`, whatever their names?
+    pub fn read_others(&self, other: &Self) -> bool {
+        self.digest != other.digest
     }
 
     /// Is TLS offered?

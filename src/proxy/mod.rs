@@ -190,7 +190,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
     let janitor = Arc::clone(&proxy);
     proxy.workers[0].handle.spawn(async move { janitor.maintain().await });
     proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_timeouts());
-    proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_userlist());
+    proxy.workers[0].handle.spawn(Arc::clone(&proxy).watch_files());
     if let Some(pidfile) = &general.pidfile {
         files::write(pidfile, &format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;

@@ -33,6 +33,19 @@ struct Look {
     failed: bool,
 }
 
+/// What the files of TLS were when they were looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct TlsLook {
+    /// Authorities, certificate and key, toward clients and toward servers.
+    states: [Option<FileState>; 6],
+    /// What they hold as they are is in effect.
+    in_effect: bool,
+    /// They can't be used as they are, which was said.
+    said: bool,
+    /// They could not be used since they were last.
+    failed: bool,
+}
+
 impl Proxy {
     /// Reads the file again and applies what can be applied while running. Blocks on files.
     ///
@@ -75,16 +88,64 @@ impl Proxy {
         self.apply(settings).map_err(|problem| vec![problem])
     }
 
-    /// `auth_file` is read again when it has changed, as in PgBouncer, and nothing else with it.
-    pub(super) async fn watch_userlist(self: Arc<Self>) {
+    /// `auth_file` is read again when it has changed, as in PgBouncer, and so are the files of TLS, whose certificates are renewed by
+    /// programs that know of no RELOAD; nothing else with them.
+    pub(super) async fn watch_files(self: Arc<Self>) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
-        let mut last = Look::default();
+        let mut last = (Look::default(), TlsLook::default());
         loop {
             tick.tick().await;
             let proxy = Arc::clone(&self);
             // Off the workers' path: a disk may be slow.
-            last = tokio::task::spawn_blocking(move || proxy.look_at_userlist(last)).await.unwrap_or(last);
+            let look = move || (proxy.look_at_userlist(last.0), proxy.look_at_tls(last.1));
+            last = tokio::task::spawn_blocking(look).await.unwrap_or(last);
         }
+    }
+
+    /// What the files are now. They are read when they are as they were `last` time, and as long as they can't be used: a key and its
+    /// certificate are written one after the other.
+    fn look_at_tls(&self, last: TlsLook) -> TlsLook {
+        let settings = self.cx.settings.load_full();
+        let [c, s] = [&settings.general.client_tls, &settings.general.server_tls];
+        let files = [&c.ca_file, &c.cert_file, &c.key_file, &s.ca_file, &s.cert_file, &s.key_file];
+        let states = files.map(|file| file.as_deref().and_then(config::file_state));
+        if states != last.states {
+            return TlsLook { states, in_effect: false, said: false, failed: last.failed };
+        }
+        if last.in_effect || files.iter().all(|file| file.is_none()) {
+            return last;
+        }
+        match self.reread_tls() {
+            Ok(changed) => {
+                if changed || last.failed {
+                    events::tls_reread(None);
+                }
+                TlsLook { states, in_effect: true, said: false, failed: false }
+            }
+            Err(why) => {
+                if !last.said {
+                    events::tls_reread(Some(&why));
+                }
+                TlsLook { states, in_effect: false, said: true, failed: true }
+            }
+        }
+    }
+
+    /// True: the files hold something else than before.
+    fn reread_tls(&self) -> Result<bool, String> {
+        let _one = lock(&self.reloading);
+        let running = self.cx.settings.load_full();
+        let tls = Acceptor::new(&running.general.client_tls).map_err(|e| e.to_string())?;
+        let server_tls = Connector::new(&running.general.server_tls).map_err(|e| e.to_string())?;
+        let toward_clients = tls.read_others(&self.tls.load());
+        let toward_servers = server_tls.read_others(&self.cx.server_tls.load());
+        if toward_clients {
+            self.tls.store(Arc::new(tls));
+        }
+        if toward_servers {
+            self.enact((*running).clone(), Arc::new(server_tls));
+        }
+        Ok(toward_clients || toward_servers)
     }
 
     /// What the file is now. It is read when it is as it was `last` time: who writes it may not have ended.

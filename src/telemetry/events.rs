@@ -254,6 +254,14 @@ pub fn userlist_reread(problems: &[String]) {
     }
 }
 
+/// Files of TLS had changed and were read again, or could not be used.
+pub fn tls_reread(problem: Option<&str>) {
+    match problem {
+        None => tracing::info!("files of TLS have changed and were read again"),
+        Some(problem) => tracing::error!(problem, "files of TLS have changed and can't be used"),
+    }
+}
+
 /// What the averages of all databases together were in one `stats_period`.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the fields of the log line")]
