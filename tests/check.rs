@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use crate::support;
 use support::{PgOptions, Postgres, Proxy, Raw};
@@ -79,6 +80,49 @@ fn a_pidfile_of_a_process_that_runs_is_not_taken_over() {
     assert_eq!(named(), first.pid());
     let next = Proxy::start_beside(first.port(), &sharing);
     assert_eq!(named(), next.pid(), "the next one of those that share a port");
+}
+
+/// What the chart makes of its own values runs, and is not killed before it has drained.
+#[test]
+fn the_chart_holds_a_configuration_and_leaves_time_for_its_drain() {
+    let values = include_str!("../deploy/chart/values.yaml");
+    let (_, behind) = values.split_once("\nconfig: |\n").expect("a configuration");
+    let theirs: String = behind
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("  "))
+        .map(|line| line.trim_start().to_owned() + "\n")
+        .collect();
+    let helpers = include_str!("../deploy/chart/templates/_helpers.tpl");
+    let (_, behind) = helpers.split_once("$own := printf \"").expect("the chart's own keys");
+    let (own, _) = behind.split_once("\" (add1 ").expect("their end");
+    // As the chart fills them in, by what stands in its values.
+    let number = |key: &str| {
+        let line = values.lines().find_map(|line| line.trim().strip_prefix(key)).expect(key);
+        line.parse::<u64>().expect(key)
+    };
+    let (grace, timeout) = (number("grace: "), number("timeout: "));
+    let mut own = own.replace("\\n", "\n").replace("\\\"", "\"");
+    for n in [1, grace, timeout] {
+        own = own.replacen("%d", &n.to_string(), 1);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("pgsluice.toml");
+    std::fs::write(dir.path().join("userlist.txt"), "\"app\" \"secret\"\n").expect("a file");
+    std::fs::write(&file, theirs.replace("[general]", &own)).expect("a file");
+    let output = pgsluice(&["check", "-c"], &file);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let general = pgsluice::config::read(&file).expect("a configuration").settings.general;
+    assert_eq!(general.shutdown_grace, Duration::from_secs(grace));
+    assert_eq!(general.shutdown_timeout, Duration::from_secs(timeout));
+    let pods = include_str!("../deploy/chart/templates/statefulset.yaml");
+    assert!(pods.contains("(int .Values.shutdown.grace) (int .Values.shutdown.timeout) 15"));
+    let http = general.http_addr.expect("probes need it");
+    for port in [general.listen_port, http.port()] {
+        assert!(pods.contains(&format!("containerPort: {port}}}")), "{port}");
+    }
+    for path in ["/readyz", "/healthz"] {
+        assert!(pods.contains(&format!("path: {path},")), "{path}");
+    }
 }
 
 /// Seen by `check` as the one who will run it, and nothing is left of having looked.

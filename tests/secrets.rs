@@ -181,6 +181,10 @@ fn nothing_that_is_shipped_lets_anybody_in() {
         users.lines().all(|line| line.is_empty() || line.starts_with(';')),
         "a user in config/userlist.txt"
     );
+    for part in ["values.yaml", "templates/_helpers.tpl", "templates/statefulset.yaml"] {
+        let part = read(&format!("deploy/chart/{part}"));
+        assert!(!part.contains("trust") && !part.contains("password = ") && !part.contains("kind: Secret"));
+    }
     let image = read("deploy/Dockerfile");
     let commands = image.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
     assert!(
