@@ -68,6 +68,11 @@ fn lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
+/// PostgreSQL's. What else looks like a blank is part of a word there.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r')
+}
+
 pub(super) fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut chars = line.chars().peekable();
@@ -78,7 +83,7 @@ pub(super) fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
                 Some(last) => last.comma = true,
                 None => return Err("begins with a comma; write TYPE DATABASE USER ADDRESS METHOD"),
             },
-            c if c.is_whitespace() => {}
+            c if is_blank(c) => {}
             c => {
                 let mut text = String::new();
                 let mut quoted = false;
@@ -88,8 +93,7 @@ pub(super) fn tokens(line: &str) -> Result<Vec<Token>, &'static str> {
                 } else {
                     text.push(c)
                 }
-                while let Some(c) = chars.next_if(|c| open || !(c.is_whitespace() || *c == ',' || *c == '#'))
-                {
+                while let Some(c) = chars.next_if(|c| open || !(is_blank(*c) || *c == ',' || *c == '#')) {
                     match c {
                         '"' if open && chars.peek() == Some(&'"') => text.extend(chars.next()),
                         '"' => open = !open,

@@ -103,6 +103,9 @@ fn each_mistake_in_an_hba_file_is_named() {
     let too_long = format!("host all {} all reject", "u".repeat(64));
     let cases: &[(&str, &str)] = &[
         ("hots all all all trust", "expected local, host, hostssl or hostnossl"),
+        ("\u{c}host all all all reject", "expected local, host, hostssl or hostnossl"),
+        ("\u{a0}host all all all reject", "expected local, host, hostssl or hostnossl"),
+        ("local all all\u{b}reject", "ends before its method"),
         ("host all all 10.0.0.0/8 pam", "expected trust, reject, md5"),
         ("host all all 10.0.0.0/33 trust", "expected all, or an address"),
         ("host all all 10.0.0.0/+8 trust", "expected all, or an address"),
@@ -149,6 +152,16 @@ fn each_mistake_in_an_hba_file_is_named() {
         assert_one(&draft.problems, ("hba", Some(2), "auth_hba_file", says));
         assert!(rules.is_empty() || line.contains("@empty"), "{line}");
     }
+}
+
+/// Of what looks like a blank PostgreSQL takes a space, a tab and a return for one. The rest belongs to the word it stands in.
+#[test]
+fn words_of_an_hba_file_end_where_postgresql_ends_them() {
+    let file = Path::new("hba");
+    let mut draft = Draft::new(file);
+    let rules = hba::parse(&mut draft, file, "local\tall\ra\u{a0}b,\u{2003}c,d\u{c} reject\n");
+    assert_eq!(draft.problems, []);
+    assert_eq!(rules[0].users, ["a\u{a0}b", "\u{2003}c", "d\u{c}"]);
 }
 
 #[test]
