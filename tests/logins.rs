@@ -94,6 +94,15 @@ fn only_whom_the_lookup_finds_gets_in() {
     let md5 = asking(&server, "auth_type = \"md5\"", "");
     assert_eq!(enter(&md5, "ann", "new", &[]).as_deref(), Ok("ann"));
     assert!(enter(&md5, "old", "wrong", &[]).is_err());
+    // Where everybody is one login to the server, which then refuses nobody, the lookup alone keeps them out.
+    let as_one = asking(&server, "", "user = \"lookup\"\npassword = \"asks\"");
+    assert_eq!(enter(&as_one, "ann", "new", &[]).as_deref(), Ok("lookup"));
+    for user in ["expired", "nologin", "nothing", "old", "nobody"] {
+        for password in ["right", "asks", "wrong"] {
+            let refused = format!("28P01 password authentication failed for user \"{user}\"");
+            assert_eq!(enter(&as_one, user, password, &[]), Err(refused), "{password}");
+        }
+    }
 }
 
 /// A function that selects INTO gives one where it has found nobody.
