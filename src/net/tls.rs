@@ -1039,6 +1039,20 @@ mod tests {
         assert_eq!(common_name(certificate.der()).as_deref(), Some("first"));
     }
 
+    /// Who reads it up to the zero would take it for another's.
+    #[test]
+    fn a_common_name_with_a_zero_inside_is_nobodys() {
+        for (name, whose) in
+            [("ann", Some("ann")), ("ann\0.example", None), ("ann\0", None), ("\0", None), ("", None)]
+        {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, name);
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            assert_eq!(common_name(certificate.der()).as_deref(), whose, "{name:?}");
+        }
+    }
+
     /// What a certificate says is checked each time.
     #[test]
     fn no_session_is_resumed() {
