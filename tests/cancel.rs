@@ -9,8 +9,10 @@ use std::sync::mpsc::channel;
 use crate::support;
 use pgsluice::wire::{backend as b, frontend as f};
 use support::console::{find, until};
-use support::relay::listen;
-use support::{Certs, Message, PATIENCE, Postgres, Proxy, Raw, Step, cancel_packet, outline, poll};
+use support::relay::{both_ways, listen};
+use support::{
+    Certs, Message, PATIENCE, PgOptions, Postgres, Proxy, Raw, Step, cancel_packet, outline, poll,
+};
 
 fn build(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
@@ -313,6 +315,30 @@ fn a_stale_or_wrong_key_does_nothing() {
     }
     holder.rows("SELECT pg_advisory_unlock_all()");
     assert_eq!(raw.read_until_ready()[1].row()[0].as_deref(), Some("locked"));
+}
+
+/// Who listens on the way to the server would have the key, and with it whatever runs on that connection.
+#[test]
+fn a_cancel_request_goes_to_the_server_in_tls_where_its_connection_does() {
+    const SSL_REQUEST: u32 = 80_877_103;
+    let server = Postgres::start(PgOptions { tls: Some(Certs::new("postgres")), ..PgOptions::default() });
+    let (told, codes) = channel();
+    let port = listen(server.port(), move |mut client, mut server| {
+        let mut head = [0; 8];
+        if client.read_exact(&mut head).and_then(|()| server.write_all(&head)).is_ok() {
+            let [.., a, b, c, d] = head;
+            let _ = told.send(u32::from_be_bytes([a, b, c, d]));
+            both_ways(client, server);
+        }
+    });
+    let proxy = Proxy::to(&server, "server_tls_sslmode = \"require\"", &format!("port = {port}"), "");
+    let mut raw = Raw::login(proxy.port(), "postgres");
+    send_query(&mut raw, "SELECT pg_sleep(600)");
+    sleeps(&server, "postgres");
+    raw.cancel(proxy.port());
+    assert_eq!(error(&raw.read_until_ready()), "57014");
+    let first: Vec<u32> = codes.try_iter().collect();
+    assert!(first.len() >= 2 && first.iter().all(|code| *code == SSL_REQUEST), "{first:?}");
 }
 
 #[test]
