@@ -298,8 +298,24 @@ pub const WRITERS: [&str; 49] = [
     "txid_current",
 ];
 
-/// Functions of PostgreSQL's own that run a SELECT which they are given as text. It may call any of [`WRITERS`] or `set_config`.
-const RUNNERS: [&str; 4] = ["query_to_xml", "query_to_xml_and_xmlschema", "ts_rewrite", "ts_stat"];
+/// Functions of PostgreSQL's own, and of what comes with it (dblink, tablefunc, xml2), that run SQL which they are given as text, or put
+/// together from texts. It may call any of [`WRITERS`] or `set_config`; that of dblink may be anything.
+const RUNNERS: [&str; 14] = [
+    "query_to_xml",
+    "query_to_xml_and_xmlschema",
+    "ts_rewrite",
+    "ts_stat",
+    "connectby",
+    "crosstab",
+    "crosstab2",
+    "crosstab3",
+    "crosstab4",
+    "dblink",
+    "dblink_exec",
+    "dblink_open",
+    "dblink_send_query",
+    "xpath_table",
+];
 
 /// And those that are told by a literal what to read: a table, a schema, or a SELECT of which they show the columns.
 const TOLD: [&str; 7] = [
