@@ -363,7 +363,7 @@ pub const CELLS: &[Cell] = &[
     ),
     cell(
         "tx12-deferred-simple",
-        "the same with coalesce.deferred, 32 clients, simple",
+        "BEGIN, 12 INSERTs into 12 tables, COMMIT with coalesce.deferred, 32 clients, simple",
         Load::Deferred12,
         Mode::Simple,
         32,
@@ -371,7 +371,7 @@ pub const CELLS: &[Cell] = &[
     ),
     cell(
         "tx12-deferred-prepared",
-        "the same with coalesce.deferred, 32 clients, prepared",
+        "BEGIN, 12 INSERTs into 12 tables, COMMIT with coalesce.deferred, 32 clients, prepared",
         Load::Deferred12,
         Mode::Prepared,
         32,

@@ -57,10 +57,11 @@ pub fn report(outcomes: &[Outcome], effort: Effort, facts: &Facts) -> String {
     let mut out = String::from("Written by `make bench`. ");
     let _ = writeln!(
         out,
-        "Each cell ran on every target in turn, {} times {} s ({} times as often where pgsluice is compared with itself,\n\
-         and a few percent count, and each time by new processes: two of one program differ by more); figures are medians, ratios are medians of the ratios inside one repetition. A rate counts rows (queries, connections); CPU is the proxy process's own time for\n\
-         each of them; latency is that of one of pgbench's transactions. After each INSERT run the rows in the tables were\n\
-         counted: exactly those that had been acknowledged were there, or the run would have stopped. The ceiling is a server\n\
+        "Each cell (a workload) ran on every target in turn, {} times {} s. Cells that compare pgsluice with itself, where a few\n\
+         percent count, ran {} times as often and each time in new processes, because two processes of one program differ by more.\n\
+         Figures are medians; ratios are medians of the ratios inside one repetition. A rate counts rows, queries or connections;\n\
+         CPU is the proxy process's own time for each of them; latency is that of one pgbench transaction. After each INSERT\n\
+         run the rows in the tables were counted: a run stops unless exactly the acknowledged rows are there. The ceiling is a server\n\
          that answers and stores nothing: the most that any server could give this client on this machine.\n",
         effort.repetitions,
         effort.seconds,

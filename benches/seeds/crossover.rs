@@ -51,8 +51,8 @@ pub fn copytest(lab: &Lab) -> String {
         bytes
     };
     let mut out = String::from(
-        "Rows per second, one client, `fsync = on`, `synchronous_commit = on`. INSERTs are prepared; \"waiting\" sends each when the\n\
-         one before is answered, inside BEGIN and COMMIT where there is more than one; a pipeline is sent whole.\n\n\
+        "Rows per second, one client, `fsync = on`, `synchronous_commit = on`. INSERTs are prepared; \"waiting\" sends each after the\n\
+         answer to the one before, inside BEGIN and COMMIT if there is more than one; a pipeline is sent whole.\n\n\
          | rows | INSERTs, the seed | COPY, the seed | INSERTs, waiting | INSERTs, one pipeline | the same through pgsluice | COPY |\n\
          |--:|--:|--:|--:|--:|--:|--:|\n",
     );
@@ -142,10 +142,10 @@ struct Cost {
 /// Every plan of a flush, by rows and their width.
 pub fn plans(lab: &Lab) -> String {
     let mut out = String::from(
-        "What a row costs by the plan that a flush chooses, in one round trip of one server connection: microseconds from the\n\
-         first byte sent to the last read, and in brackets CPU time of the server process. \"As sent\" is a transaction for each\n\
-         row; a COPY, and one INSERT, is followed by the guard that a flush has. A table of (int, text) without an index; the least of many\n\
-         interleaved rounds of 4 ms.\n",
+        "The cost of a row by the plan that a flush chooses, in one round trip of one server connection: microseconds from the\n\
+         first byte sent to the last byte read, and in brackets CPU time of the server process. \"As sent\" is a transaction for each\n\
+         row. A COPY, or one INSERT of many VALUES, is followed by the guard, as in a flush. The table is (int, text) without an index; each\n\
+         figure is the least of many interleaved rounds of 4 ms.\n",
     );
     for width in WIDTHS {
         let _ = write!(out, "\nRows of {width} bytes, `synchronous_commit = off`:\n\n");
@@ -167,9 +167,9 @@ const STATEMENTS: usize = 8;
 /// One INSERT of many VALUES against COPY, where the number of values decides: `coalesce.values_max_rows`.
 fn plans_by_columns(lab: &Lab, out: &mut String) {
     out.push_str(
-        "\nA few rows by the number of their columns: CPU time of the server process for one INSERT of many VALUES, and in brackets\n\
-         for one COPY text (microseconds; without the guard, eight of a kind in a transaction, `synchronous_commit = off`). Values are\n\
-         texts of 10 bytes; a serial column and one of `DEFAULT now()` are left out.\n\n",
+        "\nA few rows by the number of their columns: CPU time of the server process in microseconds for one INSERT of many VALUES, and\n\
+         in brackets for one COPY text (without the guard, eight of a kind in a transaction, `synchronous_commit = off`). Values are\n\
+         texts of 10 bytes; the table also has a serial column and one with `DEFAULT now()`, which get no values.\n\n",
     );
     let _ = writeln!(out, "| columns | {} |", FEW.map(|rows| format!("{rows} rows")).join(" | "));
     let _ = writeln!(out, "|--:|{}", "--:|".repeat(FEW.len()));

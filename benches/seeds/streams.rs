@@ -37,9 +37,9 @@ pub fn multi_command(lab: &Lab) -> String {
     };
     let plain = lab.pgsluice_with("[coalesce]\nmode = \"off\"");
     let mut out = String::from(
-        "Commands per second, 8 clients, `synchronous_commit = off`. Several commands in one Query can only be sent by an\n\
-         application that builds them, cannot be prepared, and are what an injection needs. Through: the policy open (the\n\
-         default), `coalesce.mode = \"off\"`.\n\n\
+        "Commands per second, 8 clients, `synchronous_commit = off`. Several commands in one Query have to be put together by the\n\
+         application, cannot be prepared, and are what an injection needs. pgsluice ran with its default policy, which allows\n\
+         them, and `coalesce.mode = \"off\"`.\n\n\
          | commands in a packet | the seed, 2012 | direct | through pgsluice |\n|--:|--:|--:|--:|\n",
     );
     let mut best: f64 = 0.0;
@@ -49,7 +49,7 @@ pub fn multi_command(lab: &Lab) -> String {
         let _ = writeln!(out, "| {commands} | {seed} | {direct:.0} | {through:.0} |");
     }
     out.push_str(
-        "\nUnmodified clients, one INSERT in a Query, through pgsluice as it comes:\n\n\
+        "\nUnmodified clients, one INSERT in a Query, through pgsluice with its defaults:\n\n\
          | clients | direct | through pgsluice | share of the best packet above |\n|--:|--:|--:|--:|\n",
     );
     for clients in [8, 64] {
@@ -58,9 +58,9 @@ pub fn multi_command(lab: &Lab) -> String {
         let _ = writeln!(out, "| {clients} | {direct:.0} | {through:.0} | {:.2} |", through / best);
     }
     out.push_str(
-        "\nWhat the same seed found about safety is held by tests: the levels that refuse several commands in a Query or any\n\
-         Query at all (S3) by `tests/doors.rs`; one client's bad row that costs no other client anything (S4) by `tests/pour.rs`\n\
-         and `tests/differential.rs`.\n",
+        "\nTests cover what the same document says about safety: `tests/doors.rs` the levels that refuse several commands in a Query, or\n\
+         every Query (S3); `tests/pour.rs` and `tests/differential.rs` that one client's bad row costs no other client\n\
+         anything (S4).\n",
     );
     out
 }
@@ -108,10 +108,10 @@ pub fn native_copy(lab: &Lab) -> String {
     }
     let mut out = format!(
         "Rows per second into a table of ten integers, {rows} rows by COPY and by the pipelines; `synchronous_commit = on`.\n\
-         The share is the median of those inside one repetition. The seed, 2012: 717101 rows/s by COPY, 9.2 times the INSERTs.\n\n\
-         Eight clients that wait for the answer to 64 rows have 512 under way, and each of these waits for a commit. COPYs\n\
-         with as many rows under way, each COPY its own transaction, say what a server gives such clients at most: there is\n\
-         nothing between them and it, and they have nothing to do but to send the same bytes again.\n\n\
+         A share is the median of the shares inside one repetition. The seed, 2012: 717101 rows/s by COPY, 9.2 times the INSERTs.\n\n\
+         Eight clients that wait for the answer to 64 rows have 512 rows under way, all waiting for a commit. The most that the\n\
+         server can give such clients is shown by COPYs with as many rows under way, each COPY a transaction, sent direct by\n\
+         clients that only repeat the same bytes.\n\n\
          | way | rows/s | share of COPY |\n|---|--:|--:|\n"
     );
     for ((name, _), mine) in ways.iter().zip(&rates) {
@@ -206,8 +206,8 @@ pub fn twelve_tables(lab: &Lab) -> String {
     ];
     let mut out = String::from(
         "BEGIN, twelve INSERTs, COMMIT from 32 clients, `synchronous_commit = on`; transactions per second. The seeds, 2012 and\n\
-         2013: 450 to 2700 for InnoDB as it was tuned, 2000 to 2600 for Oracle, 8023 and 15151 for PostgreSQL with the function\n\
-         and 16 clients.\n\n\
+         2013: 450 to 2700 for InnoDB, depending on its tuning, 2000 to 2600 for Oracle, 8023 and 15151 for PostgreSQL with the\n\
+         function and 16 clients.\n\n\
          | way | mean | worst second | p50 ms | p99 ms |\n|---|--:|--:|--:|--:|\n",
     );
     let until = Until::Seconds(lab.effort(8, 3));
