@@ -86,12 +86,13 @@ pub struct Beginning<'a, 't, K, T> {
 }
 
 impl<'a, K, T> Beginning<'a, '_, K, T> {
-    /// What was made of the row behind it that was kept last.
+    /// What was made of the row that was kept last for this head.
     pub fn newest(&self) -> Option<&'a T> {
         self.head.rows.get(self.head.newest).map(|row| &row.made)
     }
 
-    /// Reads the row.
+    /// Reads the row. What [`Memo::keep`] was given for the same statement but for the literals' values, and the items of the row, as
+    /// `lift` would find them.
     pub fn row(self) -> Option<(&'a T, &'a [Item])> {
         if !read_row(self.text, self.head.text.len(), self.items) {
             return None;
@@ -116,13 +117,7 @@ impl<K, T> Default for Memo<K, T> {
 }
 
 impl<K: Hash + Eq, T> Memo<K, T> {
-    /// What [`Memo::keep`] was given for the same statement but for the literals' values, and the items of `text`: those that
-    /// `lift` would find, in the one row that it would find.
-    pub fn find(&mut self, whose: &K, text: &[u8]) -> Option<(&T, &[Item])> {
-        self.head(whose, text)?.row()
-    }
-
-    /// The first half of [`Memo::find`]: what is remembered of this beginning, before the row is read.
+    /// What is remembered of the head of `text`, before its row is read.
     pub fn head<'a, 't>(&'a mut self, whose: &K, text: &'t [u8]) -> Option<Beginning<'a, 't, K, T>> {
         let end = head_end(text)?;
         let place = self.place(whose, &text[..end]);
@@ -336,7 +331,7 @@ mod tests {
     }
 
     fn found(first: &str, next: &str) -> Option<Vec<Item>> {
-        seen(first).find(&1, next.as_bytes()).map(|(_, items)| items.to_vec())
+        seen(first).head(&1, next.as_bytes())?.row().map(|(_, items)| items.to_vec())
     }
 
     #[test]
@@ -430,9 +425,9 @@ mod tests {
         assert_eq!(found(THREE, THREE), None, "a third parenthesis is not looked for");
         let text = "INSERT INTO t(a)VALUES(1)";
         let mut memo = seen(text);
-        assert!(memo.find(&1, text.as_bytes()).is_some());
-        assert!(memo.find(&2, text.as_bytes()).is_none());
-        assert!(Memo::<u8, ()>::default().find(&1, text.as_bytes()).is_none());
+        assert!(memo.head(&1, text.as_bytes()).and_then(Beginning::row).is_some());
+        assert!(memo.head(&2, text.as_bytes()).is_none());
+        assert!(Memo::<u8, ()>::default().head(&1, text.as_bytes()).is_none());
     }
 
     /// However many there are, the memo stays as large as it is.
@@ -447,7 +442,10 @@ mod tests {
                 let text = format!("INSERT INTO t{n} VALUES ({})", items.join(","));
                 lift(text.as_bytes(), &mut lifted).unwrap();
                 memo.keep((), text.as_bytes(), &lifted, (n, row));
-                assert_eq!(memo.find(&(), text.as_bytes()).map(|(made, _)| *made), Some((n, row)));
+                assert_eq!(
+                    memo.head(&(), text.as_bytes()).and_then(Beginning::row).map(|(made, _)| *made),
+                    Some((n, row))
+                );
                 let newest = memo.head(&(), text.as_bytes()).and_then(|head| head.newest().copied());
                 assert_eq!(newest, Some((n, row)));
             }

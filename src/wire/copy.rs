@@ -389,71 +389,48 @@ fn put_text_value(field: &[u8], out: &mut Vec<u8>) {
     out[at..at + 4].copy_from_slice(&len.to_be_bytes());
 }
 
-/// What a COPY row cannot be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MalformedRow(
-    /// Which part.
-    pub &'static str,
-);
-
-impl std::fmt::Display for MalformedRow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "malformed COPY row: {}", self.0)
-    }
-}
-
-impl std::error::Error for MalformedRow {}
-
 /// One row's values; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
 
-/// The inverse of the text encoders: one row at the start of `buf`, and what follows it.
-///
-/// Errors: no LF, or an escape that the encoders do not write.
-pub fn take_text_row(buf: &[u8]) -> Result<(Row, &[u8]), MalformedRow> {
-    let end = memchr::memchr(ROW_END, buf).ok_or(MalformedRow("no end"))?;
-    let fields = buf[..end].split(|&b| b == FIELD_END).map(text_field).collect::<Result<_, _>>()?;
-    Ok((fields, &buf[end + 1..]))
+/// For tests: the inverse of the text encoders. The row at the start of `buf`, and the bytes after it; `None` if there is no LF, or an
+/// escape that the encoders do not write.
+pub fn take_text_row(buf: &[u8]) -> Option<(Row, &[u8])> {
+    let end = memchr::memchr(ROW_END, buf)?;
+    let fields = buf[..end].split(|&b| b == FIELD_END).map(text_field).collect::<Option<_>>()?;
+    Some((fields, &buf[end + 1..]))
 }
 
-fn text_field(field: &[u8]) -> Result<Option<Vec<u8>>, MalformedRow> {
+fn text_field(field: &[u8]) -> Option<Option<Vec<u8>>> {
     if field == b"\\N" {
-        return Ok(None);
+        return Some(None);
     }
     let mut value = Vec::with_capacity(field.len());
     let mut bytes = field.iter();
     while let Some(&byte) = bytes.next() {
-        value.push(match (byte, byte == b'\\') {
-            (byte, false) => byte,
-            (_, true) => bytes.next().and_then(|letter| unescape(*letter)).ok_or(MalformedRow("escape"))?,
-        });
+        value.push(if byte == b'\\' { unescape(*bytes.next()?)? } else { byte });
     }
-    Ok(Some(value))
+    Some(Some(value))
 }
 
-/// The inverse of the binary encoders: one row at the start of `buf`, and what follows it.
-///
-/// Errors: a count or length that `buf` does not hold; the trailer counts as one.
-pub fn take_binary_row(buf: &[u8]) -> Result<(Row, &[u8]), MalformedRow> {
-    let (&count, mut rest) = buf.split_first_chunk().ok_or(MalformedRow("field count"))?;
-    let count = usize::try_from(i16::from_be_bytes(count)).map_err(|_| MalformedRow("field count"))?;
+/// For tests: the inverse of the binary encoders. The row at the start of `buf`, and the bytes after it; `None` for the trailer, or if
+/// `buf` does not hold as many fields, or as long ones, as it says.
+pub fn take_binary_row(buf: &[u8]) -> Option<(Row, &[u8])> {
+    let (&count, mut rest) = buf.split_first_chunk()?;
+    let count = usize::try_from(i16::from_be_bytes(count)).ok()?;
     let mut row = Vec::with_capacity(count.min(buf.len() / 4));
     for _ in 0..count {
-        let (&len, after) = rest.split_first_chunk().ok_or(MalformedRow("field length"))?;
-        match i32::from_be_bytes(len) {
-            -1 => {
-                row.push(None);
-                rest = after;
-            }
+        let (&len, after) = rest.split_first_chunk()?;
+        let value;
+        (value, rest) = match i32::from_be_bytes(len) {
+            -1 => (None, after),
             len => {
-                let len = usize::try_from(len).map_err(|_| MalformedRow("field length"))?;
-                let (value, after) = after.split_at_checked(len).ok_or(MalformedRow("field"))?;
-                row.push(Some(value.to_vec()));
-                rest = after;
+                let (value, after) = after.split_at_checked(usize::try_from(len).ok()?)?;
+                (Some(value.to_vec()), after)
             }
-        }
+        };
+        row.push(value);
     }
-    Ok((row, rest))
+    Some((row, rest))
 }
 
 #[cfg(test)]
@@ -610,13 +587,13 @@ mod tests {
 
     #[test]
     fn rows_that_end_too_early_are_errors() {
-        assert_eq!(take_text_row(b"a\tb"), Err(MalformedRow("no end")));
-        assert_eq!(take_text_row(b"a\\\n"), Err(MalformedRow("escape")));
-        assert_eq!(take_text_row(b"a\\x\n"), Err(MalformedRow("escape")));
-        assert_eq!(take_binary_row(BINARY_TRAILER), Err(MalformedRow("field count")));
-        assert_eq!(take_binary_row(&[0, 1, 0, 0, 0, 2, 1]), Err(MalformedRow("field")));
-        assert_eq!(take_binary_row(&[0, 1, 0xff, 0xff, 0xff, 0xfe]), Err(MalformedRow("field length")));
-        assert_eq!(take_binary_row(&[0x7f, 0xff]), Err(MalformedRow("field length")));
+        assert_eq!(take_text_row(b"a\tb"), None);
+        assert_eq!(take_text_row(b"a\\\n"), None);
+        assert_eq!(take_text_row(b"a\\x\n"), None);
+        assert_eq!(take_binary_row(BINARY_TRAILER), None);
+        assert_eq!(take_binary_row(&[0, 1, 0, 0, 0, 2, 1]), None);
+        assert_eq!(take_binary_row(&[0, 1, 0xff, 0xff, 0xff, 0xfe]), None);
+        assert_eq!(take_binary_row(&[0x7f, 0xff]), None);
     }
 
     fn row() -> impl Strategy<Value = Row> {

@@ -423,11 +423,6 @@ pub fn put_ssl_request(out: &mut Vec<u8>) {
     put_packet(out, SSL_REQUEST, |_| {});
 }
 
-/// Appends GSSENCRequest.
-pub fn put_gssenc_request(out: &mut Vec<u8>) {
-    put_packet(out, GSSENC_REQUEST, |_| {});
-}
-
 /// Appends CancelRequest.
 pub fn put_cancel_request(out: &mut Vec<u8>, pid: i32, key: &[u8]) {
     put_packet(out, CANCEL_REQUEST, |out| {

@@ -22,7 +22,7 @@ use pgsluice::policy::{Lexing, Rules, Verdict, judge_query, texts};
 use pgsluice::proto::pipeline::{Action, Kind, Pipeline};
 use pgsluice::server::names;
 use pgsluice::settings::{LdapScope, Policy, Settings, SimpleQuery, Statements};
-use pgsluice::sql::again::Memo;
+use pgsluice::sql::again::{Beginning, Memo};
 use pgsluice::sql::cast::Cast;
 use pgsluice::sql::insert::{Class, Item, Lifted, decode_string, lift, quick_reject, without_cast};
 use pgsluice::sql::meaning::InsertTarget;
@@ -317,7 +317,7 @@ fn found_again(first: &[u8], second: &[u8]) {
     let opens = first.iter().enumerate().filter(|(_, byte)| **byte == b'(').map(|(at, _)| at);
     let heads = opens.take(3).map(|open| [&first[..=open], second].concat());
     for next in heads.chain([second.to_vec()]).chain(edited(first, second)) {
-        if let Some(((), items)) = memo.find(&(), &next) {
+        if let Some(((), items)) = memo.head(&(), &next).and_then(Beginning::row) {
             assert_eq!(lift(&next, &mut lifted), Ok(()), "what is found again is lifted");
             assert_eq!((&lifted.shape, &lifted.items[..], lifted.rows), (&shape, items, 1));
             assert!(lifted.tail.is_plain());
