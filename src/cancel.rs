@@ -2,7 +2,7 @@
 //!
 //! Owns: the registry and the link from a client to the server connection it uses now. A cancel request goes to that
 //! connection only while the link stands, and the connection stays out of the pool until the request has arrived.
-//! One that was meant for another process goes on to that one ([`peers`]).
+//! A request for a client of another process is passed on to that process ([`peers`]). Never: how a session ends (it is told).
 //! See "Canceling Requests in Progress" in the protocol chapter.
 
 mod peers;
@@ -31,15 +31,15 @@ use crate::wire::CancelKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ClientState {
-    /// Nothing asked, and no server unless session state keeps it on one.
+    /// No request is open; it has no server connection unless session state pins it to one.
     Idle,
     /// In the pool's queue.
     Waiting,
-    /// A server is its own.
+    /// It has a server connection.
     Active,
-    /// A server is its own and it is inside a transaction block, saying nothing.
+    /// It has a server connection, and is idle inside a transaction block.
     IdleInTransaction,
-    /// Its rows are in a batch.
+    /// Its rows wait in a batch, or are on their way.
     Coalescing,
 }
 
@@ -66,7 +66,7 @@ impl ClientState {
     }
 }
 
-/// Why a session is to end, told from outside.
+/// What others tell a session: to end, or that something changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Signal {
@@ -86,7 +86,7 @@ pub enum Signal {
     Cancel = 64,
     /// The settings were read again.
     Reload = 128,
-    /// `server_fast_close`: the server that is linked closes as soon as it is free.
+    /// `server_fast_close`: the linked server connection is to close as soon as it is free.
     ServerOutdated = 256,
 }
 
@@ -99,9 +99,9 @@ pub struct ClientShared {
     pub pid: i32,
     /// The secret it was told.
     pub cancel_key: CancelKey,
-    /// What it asked for, and as whom.
+    /// The database that it asked for, and its user.
     pub asked: PoolKey,
-    /// It talks to the console.
+    /// It is on the console.
     pub console: bool,
     /// Where from; `None`: Unix socket.
     pub peer: Option<SocketAddr>,
@@ -115,11 +115,11 @@ pub struct ClientShared {
     pub application_name: Mutex<Box<str>>,
     /// Named prepared statements.
     pub statements: AtomicU64,
-    /// What it does: a [`Stamp`].
+    /// Its [`ClientState`] and when that began: a [`Stamp`].
     state: AtomicU64,
-    /// The transaction that runs: a [`Stamp`], of which the state says nothing.
+    /// When its transaction began: a [`Stamp`] whose state is not used.
     xact: AtomicU64,
-    /// Answers that ended, and transactions; the janitor reads the clock, the session does not.
+    /// Number of answers and transactions that ended, by which the janitor sees activity: the session itself reads no clock.
     turns: AtomicU32,
     xact_turns: AtomicU32,
     watched: Mutex<Watched>,
@@ -130,12 +130,12 @@ pub struct ClientShared {
     struck: AtomicBool,
 }
 
-/// A state, and when it began, in milliseconds from the login. In one word, so that nobody takes one state's time for another's.
+/// A state, and when it began, in milliseconds from the login. In one word, so that a reader never sees one state with another's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp(u64);
 
 impl Stamp {
-    /// It began then; otherwise later, and nobody looked at the clock.
+    /// The time is that of the state's beginning; otherwise it began later, and no clock was read.
     const DATED: u64 = 1 << 7;
     const TIME_FROM: u32 = 8;
 
@@ -143,7 +143,7 @@ impl Stamp {
         Self(millis << Self::TIME_FROM | Self::DATED | state as u64)
     }
 
-    /// What it is from here on, without the time.
+    /// The stamp with a new state, whose time is not known.
     fn turned(self, state: ClientState) -> Self {
         Self(self.since() << Self::TIME_FROM | state as u64)
     }
@@ -160,7 +160,7 @@ impl Stamp {
         self.0 & Self::DATED != 0
     }
 
-    /// How long after its time `passed` since the login is.
+    /// The state's age when `passed` has gone by since the login.
     fn age(self, passed: Duration) -> Duration {
         passed.saturating_sub(Duration::from_millis(self.since()))
     }
@@ -182,7 +182,7 @@ impl Watched {
 }
 
 impl ClientShared {
-    /// The one door for a client's state.
+    /// The only function that sets a client's state.
     pub fn set_state(&self, state: ClientState, now: Instant) {
         if state == ClientState::Idle {
             self.no_transaction();
@@ -194,12 +194,12 @@ impl ClientShared {
         Stamp(self.state.load(Ordering::Acquire))
     }
 
-    /// After what it says of the transaction: who sees the state sees that, too.
+    /// Stores the state, after the transaction's stamp: whoever reads the new state reads that, too.
     fn put(&self, stamp: Stamp) {
         self.state.store(stamp.0, Ordering::Release);
     }
 
-    /// The next one begins later than what is known here.
+    /// No transaction runs: the time in its stamp is not that of the next one.
     fn no_transaction(&self) {
         self.xact.store(self.xact.load(Ordering::Relaxed) & !Stamp::DATED, Ordering::Relaxed);
     }
@@ -208,8 +208,8 @@ impl ClientShared {
         now.duration_since(self.connected).as_millis() as u64
     }
 
-    /// Hot path. Its state inside a stretch with one server connection, without the time; `turns` and `xact_turns`
-    /// move with each answer and each transaction that ended.
+    /// Hot path. Sets its state while it has one server connection, without the time; `turns` and `xact_turns` change with each answer
+    /// and each transaction that ended.
     pub fn show(&self, state: ClientState, turns: u32, xact_turns: u32) {
         if state == ClientState::Idle || self.xact_turns.load(Ordering::Relaxed) != xact_turns {
             self.no_transaction();
@@ -222,14 +222,14 @@ impl ClientShared {
         }
     }
 
-    /// Hot path. It is idle again, without the time: it has been what it was since its transaction began.
+    /// Hot path. Sets the state to idle, without the time.
     pub fn rest(&self) {
         self.no_transaction();
         self.put(self.stamp().turned(ClientState::Idle));
     }
 
-    /// For the janitor, called again and again: what it does, for how long at least it has done that, and for how long
-    /// at least its transaction has run. Where no clock was read both ages count from the first call that saw them.
+    /// For the janitor, called periodically: the state, its least age, and the least age of its transaction. Where no clock was read both
+    /// ages count from the first call that saw them.
     pub fn watch(&self, now: Instant) -> (ClientState, Duration, Duration) {
         let stamp = self.stamp();
         let (state, begun) = (stamp.state(), Stamp(self.xact.load(Ordering::Relaxed)));
@@ -254,7 +254,7 @@ impl ClientShared {
         (state, age(stamp, watched.turn_at), in_transaction)
     }
 
-    /// Where from, for the log.
+    /// The client's address, for the log.
     pub fn place(&self) -> String {
         self.peer.map_or(Peer::Unix, Peer::Tcp).to_string()
     }
@@ -270,7 +270,7 @@ impl ClientShared {
         self.stamp().state()
     }
 
-    /// It calls itself so from here on.
+    /// Sets its `application_name`.
     pub fn rename(&self, name: Box<str>) {
         *lock(&self.application_name) = name;
     }
@@ -291,43 +291,43 @@ impl ClientShared {
         self.put(Stamp::new(ClientState::Active, self.millis(asked)));
     }
 
-    /// The same of one that began before a server was needed.
+    /// As [`Self::begin_linked`], for a transaction that began before a server was needed.
     pub fn begin_held(&self, now: Instant, turns: u32, xact_turns: u32) {
         self.turns.store(turns, Ordering::Relaxed);
         self.xact_turns.store(xact_turns, Ordering::Relaxed);
         self.begin(ClientState::IdleInTransaction, now);
     }
 
-    /// How long it does that, and how long its transaction runs.
+    /// The ages of its state and of its transaction.
     pub fn ages(&self, now: Instant) -> (Duration, Duration) {
         let passed = now.duration_since(self.connected);
         (self.stamp().age(passed), Stamp(self.xact.load(Ordering::Relaxed)).age(passed))
     }
 
-    /// Tells the session something; wakes it.
+    /// Sends the session a signal and wakes it.
     pub fn signal(&self, signal: Signal) {
         self.signals.fetch_or(signal as u16, Ordering::AcqRel);
         self.wake();
     }
 
-    /// The session looks again at what it waits for.
+    /// Wakes the session, to check again what it waits for.
     pub fn wake(&self) {
         if let Some(waker) = lock(&self.waker).as_ref() {
             waker.wake_by_ref();
         }
     }
 
-    /// Hot path. Something was told.
+    /// Hot path. Has it a signal?
     pub fn is_signalled(&self) -> bool {
         self.signals.load(Ordering::Acquire) != 0
     }
 
-    /// A cancel request was told.
+    /// Has it a cancel request?
     pub fn is_cancelled(&self) -> bool {
         self.signals.load(Ordering::Acquire) & Signal::Cancel as u16 != 0
     }
 
-    /// Something was told that ends the session whatever it does.
+    /// Has it a signal that ends the session in any state?
     pub fn must_end(&self) -> bool {
         const MAY_WAIT: u16 = Signal::Cancel as u16
             | Signal::Drain as u16
@@ -336,23 +336,23 @@ impl ClientShared {
         self.signals.load(Ordering::Acquire) & !MAY_WAIT != 0
     }
 
-    /// Takes a cancel request, if one was told, and nothing else.
+    /// Takes a cancel request, if there is one, and no other signal.
     pub fn take_cancel(&self) -> bool {
         let cancel = Signal::Cancel as u16;
         self.is_cancelled() && self.signals.fetch_and(!cancel, Ordering::AcqRel) & cancel != 0
     }
 
-    /// Takes one signal, if it was told.
+    /// Takes this signal, if there is one.
     pub fn take_signal(&self, signal: Signal) -> bool {
         self.signals.fetch_and(!(signal as u16), Ordering::AcqRel) & signal as u16 != 0
     }
 
-    /// Takes what was told.
+    /// Takes all signals, as bits of [`Signal`].
     pub fn take_signals(&self) -> u16 {
         self.signals.swap(0, Ordering::AcqRel)
     }
 
-    /// What is signalled from here on wakes the task that waits for this.
+    /// Registers the calling task to be woken by later signals.
     ///
     /// Cancel safety: it does not wait itself.
     pub async fn wakes_this_task(&self) {
@@ -363,7 +363,7 @@ impl ClientShared {
         .await;
     }
 
-    /// Hot path. From here on a cancel request goes to `server`.
+    /// Hot path. From now on a cancel request goes to `server`.
     pub fn link(&self, server: &Arc<ServerShared>) {
         server.client.store(self.id, Ordering::Relaxed);
         let mut link = lock(&self.link);
@@ -371,12 +371,12 @@ impl ClientShared {
         *link = Some(Arc::clone(server));
     }
 
-    /// A cancel request was sent to the server since that was linked.
+    /// Was a cancel request sent to the server since it was linked?
     pub fn is_struck(&self) -> bool {
         self.struck.load(Ordering::Relaxed)
     }
 
-    /// Hot path. From here on no cancel request reaches the server that was linked.
+    /// Hot path. From now on no cancel request reaches the server that was linked.
     pub fn unlink(&self) {
         *lock(&self.link) = None;
     }
@@ -386,7 +386,7 @@ impl ClientShared {
         lock(&self.link).clone()
     }
 
-    /// Where a cancel request goes; on a server it is counted while the link is known to stand.
+    /// Where a cancel request goes. One for a server is counted there while the link is locked.
     fn linked_for_cancel(&self) -> Linked {
         let link = lock(&self.link);
         let Some(server) = link.as_ref() else { return Linked::None };
@@ -401,9 +401,9 @@ impl ClientShared {
 
 /// What a cancel request finds.
 enum Linked {
-    /// No server: the session itself is told.
+    /// No server: the session itself gets the signal.
     None,
-    /// As many requests as make sense are on their way to it.
+    /// [`CANCELS_PER_SERVER_MAX`] requests are on their way to it already.
     Enough,
     Server(Arc<ServerShared>),
 }
@@ -413,11 +413,11 @@ enum Linked {
 pub struct NewClient {
     /// What it asked for, and as whom.
     pub asked: PoolKey,
-    /// It talks to the console: counted and listed apart.
+    /// It is on the console: counted and listed apart.
     pub console: bool,
-    /// The process id to tell it; `None`: one of ours.
+    /// The process id to tell it; `None`: one that no process has.
     pub pid: Option<i32>,
-    /// Our own id among peers; 0: there are none.
+    /// This process's `peer_id`; 0: there are no peers.
     pub peer_id: u16,
     /// Bytes of the secret: 4 for protocol 3.0, up to 256 from 3.2 on.
     pub key_bytes: usize,
@@ -431,8 +431,8 @@ pub struct NewClient {
     pub application_name: Box<str>,
 }
 
-/// The process id and the secret that a client was told. Looked up by a keyed hash of both, so that how long it takes
-/// tells nothing of a secret.
+/// The process id and the secret that a client was told. Looked up by a keyed hash of both, so that the time it takes reveals nothing
+/// of a secret.
 type Told = (i32, CancelKey);
 
 /// All clients that are logged in.
@@ -453,14 +453,14 @@ impl Default for Registry {
     }
 }
 
-/// `number` as a process id that no process has. Applications end and cancel by SQL what runs under the one that they were
-/// told (`pg_terminate_backend()`): that must not be a server connection of somebody else's.
+/// `number` as a process id that no process has. Applications pass the one that they were told to `pg_terminate_backend()` and the
+/// like: it must not be that of another client's server connection.
 const fn no_process(number: u32) -> i32 {
     (number % PROCESS_IDS_OURS + PROCESS_IDS_OURS) as i32
 }
 
 impl Registry {
-    /// A client logged in.
+    /// Registers a client that logged in.
     pub fn enter(&self, new: NewClient) -> Arc<ClientShared> {
         let id = next_id();
         let own = new.pid.unwrap_or(no_process(id as u32));
@@ -502,7 +502,7 @@ impl Registry {
         client
     }
 
-    /// It left.
+    /// Removes a client that left.
     pub fn leave(&self, client: &ClientShared) {
         client.gone.store(true, Ordering::Relaxed);
         let mut clients = lock(&self.clients);
@@ -532,7 +532,7 @@ impl Registry {
         self.len() == 0
     }
 
-    /// Whose key it is, also when it was passed on to us.
+    /// The client that has this key, also if a peer passed the request on.
     fn find(&self, pid: i32, key: &[u8], peers: &Peers) -> Option<Arc<ClientShared>> {
         let clients = lock(&self.clients);
         let told = |key| clients.get(&(pid, key)).cloned();

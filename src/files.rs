@@ -1,7 +1,7 @@
 //! Files that the configuration names.
 //!
-//! Owns: that reading or writing one ends: regular files only, read as far as a bound, and opened without waiting for who may
-//! never come to the other end of a FIFO. Never: knows what they hold.
+//! Owns: that reading or writing one always ends: regular files only, read up to a bound, and opened without waiting for the other end of
+//! a FIFO. Never: knows what they hold.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

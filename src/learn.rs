@@ -1,7 +1,7 @@
-//! What `allow_list = "learn"` saw, on its way into the list's file.
+//! Writes the statements seen under `allow_list = "learn"` into the list's file.
 //!
-//! Owns: the form of the file, the statements that wait to be written, the writing: all at once, into a new file that
-//! takes the old one's place. Never: a verdict, a wait of a session for a disk, more memory than its bounds.
+//! Owns: the format of the file, the statements that wait to be written, the writing: all at once, into a new file that
+//! replaces the old one. Never: gives a verdict, makes a session wait for a disk, uses more memory than its bounds.
 //!
 //! ```text
 //! # a comment

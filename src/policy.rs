@@ -3,10 +3,10 @@
 //! Owns: [`Rules`] in effect for one session, and the verdict on each message. Never: a socket, the session,
 //! the answer's bytes, the audit log. Pure: the same rules, text and lexing give the same verdict.
 //!
-//! How to read this file: [`judge_query`] is the level for Query messages, [`texts::judge_text`] the rules for what
-//! stands in a Query or a Parse alike. Three laws hold in them:
+//! How to read this file: [`judge_query`] applies `simple_query` to Query messages, [`texts::judge_text`] the rules for the text
+//! of a Query or a Parse. Three laws hold in them:
 //!
-//! * What is not understood is refused where understanding is needed (`control`, `statements`, `sql_prepare`,
+//! * A text that is not understood is refused if a rule has to understand it (`control`, `statements`, `sql_prepare`,
 //!   `allow_list`).
 //! * "One statement" is not decided here. [`Verdict::Single`] has the caller send the text as one Parse, and
 //!   PostgreSQL refuses a second statement in it. Refusing early here only gives a clearer message.
@@ -45,9 +45,9 @@ pub struct Rules {
     replication: Switch,
     statements: Statements,
     allow_list: AllowListMode,
-    /// A statement must be in each of them.
+    /// The allow-lists: a statement must be in each of them.
     lists: Vec<Arc<AllowList>>,
-    /// Of each rule that forbids something, in the order of [`Policy::forbids`].
+    /// What happens when a rule is broken, for each rule in the order of [`Policy::forbids`]; `None`: it forbids nothing.
     enforce: [Option<Enforce>; 7],
 }
 
@@ -92,19 +92,19 @@ impl Rules {
         }
     }
 
-    /// With the lists that the policies name; without one, `allow_list` finds nothing in it.
+    /// Adds the lists that the policies name; a missing list allows nothing.
     #[must_use]
     pub fn with_lists(self, lists: Vec<Arc<AllowList>>) -> Self {
         let lists = if self.allow_list == AllowListMode::Off { Vec::new() } else { lists };
         Self { lists, ..self }
     }
 
-    /// The switch for SQL's PREPARE and EXECUTE.
+    /// Whether SQL's PREPARE and EXECUTE pass.
     pub fn sql_prepare(&self) -> Switch {
         self.sql_prepare
     }
 
-    /// The switch for replication connections.
+    /// Whether replication connections pass.
     pub fn replication(&self) -> Switch {
         self.replication
     }
@@ -114,7 +114,7 @@ impl Rules {
         self.statements
     }
 
-    /// What becomes of statements that the lists do not have.
+    /// What happens to statements that are in no list.
     pub fn allow_list(&self) -> AllowListMode {
         self.allow_list
     }
@@ -124,7 +124,7 @@ impl Rules {
         &self.lists
     }
 
-    /// What becomes of a message that breaks this rule. A replication connection escapes all of them.
+    /// What happens to a message that breaks this rule. For a replication connection, on which no rule can be applied, the strictest.
     pub fn enforced(&self, rule: Rule) -> Enforce {
         let [simple_query, function_call, sql_prepare, _, statements, allow_list, _] = self.enforce;
         let said = match rule {
@@ -151,13 +151,13 @@ impl Rules {
         said.unwrap_or(Enforce::Reject)
     }
 
-    /// Some broken rule is refused, and not only reported.
+    /// Is any rule enforced by refusing, and not only reported?
     pub fn rejects(&self) -> bool {
-        // Those are of what any rule forbids.
+        // Such a connection counts as breaking every rule.
         self.enforced(Rule::ReplicationDeny) == Enforce::Reject
     }
 
-    /// Hot path. Texts of Query and Parse messages are judged by what they hold.
+    /// Hot path. Does any rule judge the texts of Query and Parse messages?
     #[inline]
     pub fn reads_texts(&self) -> bool {
         self.statements != Statements::All
@@ -165,13 +165,13 @@ impl Rules {
             || self.allow_list != AllowListMode::Off
     }
 
-    /// Hot path. How the server reads a text matters to a verdict.
+    /// Hot path. Does a verdict depend on how the server reads a text?
     #[inline]
     pub fn needs_lexing(&self) -> bool {
         matches!(self.simple_query, SimpleQuery::Control | SimpleQuery::Single) || self.reads_texts()
     }
 
-    /// What a session prepared under `old` may be what these rules refuse.
+    /// May statements prepared under `old` be ones that these rules refuse?
     pub fn distrust_what_was_prepared(&self, old: &Self) -> bool {
         let lists = self.allow_list >= AllowListMode::Report
             && (self.allow_list > old.allow_list || self.lists != old.lists);
@@ -186,18 +186,18 @@ impl Rules {
         self.simple_query
     }
 
-    /// The switch for FunctionCall messages.
+    /// Whether FunctionCall messages pass.
     pub fn function_call(&self) -> Switch {
         self.function_call
     }
 
-    /// Hot path. No Query message needs to be looked at.
+    /// Hot path. Do all Query messages pass unread?
     #[inline]
     pub fn passes_all_queries(&self) -> bool {
         self.simple_query == SimpleQuery::Allow
     }
 
-    /// A setting because of which messages are looked at.
+    /// A setting that makes messages be inspected, for errors.
     fn strict_setting(&self) -> Option<&'static str> {
         let set = [
             ("simple_query", !self.passes_all_queries()),
@@ -225,7 +225,7 @@ impl Rules {
     }
 }
 
-/// What the session's settings say of how the server reads a text.
+/// How the server reads a text, by the session's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lexing {
     /// `standard_conforming_strings` is on.
@@ -246,16 +246,16 @@ pub struct Merges {
 }
 
 impl Lexing {
-    /// As long as the server reports nothing: an encoding that is not named is not safe.
+    /// Before the server has reported anything: an unknown encoding is not safe.
     pub const UNTOLD: Self = Self {
         std_strings: true,
         encoding_safe: false,
         dotted_i: Some(0xdd),
         merges: Merges { client: true, server: true },
     };
-    /// Nothing is said for sure.
+    /// Nothing is known.
     pub const UNSURE: Self = Self { std_strings: false, ..Self::UNTOLD };
-    /// As most sessions have it.
+    /// What most sessions have.
     pub const PLAIN: Self = Self {
         std_strings: true,
         encoding_safe: true,
@@ -263,7 +263,7 @@ impl Lexing {
         merges: Merges { client: false, server: false },
     };
 
-    /// The server reports a setting. False: it says nothing of this.
+    /// Takes a setting that the server reports. False: it does not matter here.
     pub fn hear(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"standard_conforming_strings" => self.std_strings = value != b"off",
@@ -297,7 +297,7 @@ impl Lexing {
     }
 }
 
-/// What is to be done with a message.
+/// What to do with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it on as it is.
@@ -311,7 +311,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// This one, unless the other refuses what this one does not.
+    /// This verdict if it refuses or reports, unless only the other one refuses; otherwise the other one.
     #[must_use]
     fn or(self, other: Self) -> Self {
         match (&self, &other) {
@@ -350,7 +350,7 @@ pub enum Rule {
     StatementsNoDdl,
     /// A statement that does more than read.
     StatementsReadOnly,
-    /// EXECUTE or Bind of a statement that nobody judged by these rules.
+    /// EXECUTE or Bind of a statement that was not judged by these rules.
     TextUnseen,
     /// A rule has to read the text: PostgreSQL's parser could not.
     TextUnparsed,
@@ -459,7 +459,7 @@ impl Rejection {
         self
     }
 
-    /// Of a text that is not at hand.
+    /// The rejection of a text that is not held, of so many bytes.
     fn of_bytes(self, bytes: usize) -> Self {
         Self { bytes, ..self }
     }
@@ -490,8 +490,7 @@ pub fn judge_query(rules: &Rules, text: &[u8], lexing: Lexing, readings: &mut Re
     }
 }
 
-/// The verdict on a FunctionCall message. It names its function by number: what cannot be read is no read, and in no
-/// list.
+/// The verdict on a FunctionCall message. It names its function by number, so it is neither known to only read nor in an allow-list.
 pub fn judge_function_call(rules: &Rules) -> Verdict {
     let broken = |rule, what: &str| rules.broken(Rejection::new(rule, what.into(), CALL_BY_SELECT));
     let unlisted = || broken(Rule::AllowList, "FunctionCall messages are in no allow-list: see allow_list");
@@ -518,8 +517,7 @@ pub fn judge_function_call(rules: &Rules) -> Verdict {
 
 const CALL_BY_SELECT: &str = "Call the function with SELECT in the extended query protocol.";
 
-/// The verdict on a replication connection. What is sent on one is not looked into: it passes as a whole, where no rule
-/// would have looked at a message, or not at all.
+/// The verdict on a replication connection. Messages on one are not inspected: it passes only if no rule would inspect any message.
 pub fn judge_replication(rules: &Rules) -> Verdict {
     let why = match rules.strict_setting() {
         _ if rules.replication == Switch::Deny => "replication is \"deny\"".to_owned(),
@@ -531,7 +529,7 @@ pub fn judge_replication(rules: &Rules) -> Verdict {
     rules.broken(Rejection::new(Rule::ReplicationDeny, what, hint))
 }
 
-/// The verdict on what a StartupMessage sets: it does for a whole session what SET may not, and what LOAD may not.
+/// The verdict on the settings in a StartupMessage: they must not do for a whole session what SET or LOAD may not.
 pub fn judge_startup<'a>(rules: &Rules, mut settings: impl Iterator<Item = (&'a str, &'a str)>) -> Verdict {
     let (rule, level) = match rules.statements {
         Statements::All => return Verdict::Pass,
@@ -637,7 +635,7 @@ fn many(rule: Rule, level: &str, count: usize) -> Rejection {
     .detail(format!("The message holds {count} statements."))
 }
 
-/// `single`: a clear message where the text surely holds several statements. All else is the server's to say.
+/// `single`: a clear message if the text surely holds several statements. In all other cases the server decides.
 fn refuse_many(text: &[u8], lexing: Lexing) -> Option<Rejection> {
     if is_surely_one(text, lexing) || hazard(text, lexing).is_some() || text.len() > PARSED_BYTES_MAX {
         return None;
@@ -648,7 +646,7 @@ fn refuse_many(text: &[u8], lexing: Lexing) -> Option<Rejection> {
     }
 }
 
-/// `control`: anything but one statement that is known to be of the kinds allowed.
+/// `control`: refuses anything but one statement that is known to be of an allowed kind.
 fn refuse_but_control(text: &[u8], lexing: Lexing, readings: &mut Readings) -> Option<Rejection> {
     if is_plain_control(text) {
         return None;
@@ -733,7 +731,7 @@ fn hazard(text: &[u8], lexing: Lexing) -> Option<Hazard> {
 }
 
 impl Hazard {
-    /// `setting`: what needs the text read.
+    /// The rejection; `setting` is the one that needs the text to be read.
     fn rejection(self, rules: (Rule, Rule), setting: &str, hint: (&'static str, &'static str)) -> Rejection {
         match self {
             Self::Strings => Rejection::new(

@@ -1,4 +1,4 @@
-//! What a configuration lets through, said before anything runs: `pgsluice check --policy`.
+//! What a configuration lets through, shown before anything runs: `pgsluice check --policy`.
 //!
 //! Owns: the table of representative messages, the verdict on one text, the question to a server whether it agrees. Never:
 //! a rule (it asks the same functions that a session asks), a change on a server that stays: what is run there is rolled

@@ -1,4 +1,4 @@
-//! Which rule of `auth_hba_file` is for a client: the first that fits.
+//! Which rule of `auth_hba_file` applies to a client: the first that matches.
 //!
 //! Owns: the comparison, and that of names with a map. Never: the file (the config room reads it), what the rule's method does.
 
@@ -22,7 +22,7 @@ pub struct Asker<'a> {
     pub replication: Replication,
 }
 
-/// The first rule that fits.
+/// The first rule that matches.
 pub fn find<'a>(rules: &'a [HbaRule], asker: &Asker<'_>) -> Option<&'a HbaRule> {
     rules.iter().find(|rule| {
         transport(rule.transport, asker)
@@ -32,7 +32,7 @@ pub fn find<'a>(rules: &'a [HbaRule], asker: &Asker<'_>) -> Option<&'a HbaRule> 
     })
 }
 
-/// Who was proven to be `system` may be `user`.
+/// May a client that proved the system name `system` log in as `user`, by this map?
 pub fn may_be(map: Option<&[Mapping]>, system: &str, user: &str) -> bool {
     let Some(map) = map else { return system == user };
     let allows = |line: &Mapping| line.system == system && line.user.as_deref().is_none_or(|own| own == user);
@@ -53,8 +53,7 @@ fn address(network: Option<(IpAddr, u8)>, ip: Option<IpAddr>) -> bool {
     is_within(network, ip)
 }
 
-/// As in PostgreSQL `replication` fits physical replication connections, and nothing else does: the database that such a
-/// one names means nothing.
+/// As in PostgreSQL only `replication` matches physical replication connections: the database that they name means nothing.
 fn database(names: &[String], asker: &Asker<'_>) -> bool {
     let physical = asker.replication == Replication::Physical;
     let fits = |name: &String| match name.as_str() {

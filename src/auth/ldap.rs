@@ -1,4 +1,4 @@
-//! Who a directory lets in: what it is asked, and which of its answers count.
+//! Whom an LDAP directory lets in: the requests to it, and which of its answers count.
 //!
 //! ```text
 //! made:      Bind(prefix user suffix, password)
@@ -13,12 +13,12 @@ use unicode_normalization::UnicodeNormalization as _;
 
 use crate::wire::ldap::{Answer, Filter, Outcome};
 
-/// What a filter has for the user's name.
+/// The placeholder for the user's name in a filter.
 pub const USERNAME: &str = "$username";
 
 const SOMETHING_ELSE: &str = "the directory gave something else for an answer";
 
-/// The name that is made of a user's.
+/// The name to bind as, made of prefix, user and suffix.
 ///
 /// # Errors
 /// The user's name would be read as more than a part of it (for the log).
@@ -41,8 +41,8 @@ pub fn filter(template: &str, user: &str) -> Result<Filter, String> {
     Filter::parse(&template.replace(USERNAME, user)).map_err(|why| format!("the search filter {why}"))
 }
 
-/// The one of `users`, whom rules and limits are for, for whom a directory may take `user`, who is none of them: it folds letters,
-/// passes over characters that are not seen, and counts a run of blanks as one. Whoever is let in so would be under no rule of theirs.
+/// The one of `users` (those with rules and limits of their own) that a directory may take `user` to be, although it is another name:
+/// a directory folds case, ignores invisible characters, and counts a run of blanks as one. A client let in so would evade their rules.
 pub fn taken_for<'a>(user: &str, users: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let prepared = |name: &str| {
         // Letters that are younger than the tables of RFC 3454, too.
@@ -58,7 +58,7 @@ pub fn taken_for<'a>(user: &str, users: impl Iterator<Item = &'a str> + Clone) -
     users.into_iter().find(|known| prepared(known) == user)
 }
 
-/// Mapped to nothing where values of a directory are compared (RFC 4518, section 2.2), by the tables of RFC 3454.
+/// Is the character ignored where a directory compares values (RFC 4518, section 2.2), by the tables of RFC 3454?
 fn is_unseen(c: char) -> bool {
     let is_control = tables::ascii_control_character(c) || tables::non_ascii_control_character(c);
     (is_control && !c.is_whitespace())

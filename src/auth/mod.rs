@@ -1,4 +1,4 @@
-//! Who is this: secrets, and the exchanges that prove them, in both directions.
+//! Authentication: secrets, and the exchanges that prove them, of clients and toward servers.
 //!
 //! Owns: SCRAM-SHA-256 (both halves), MD5, the choice of exchange for a user, HBA rules. Never: a
 //! socket, a log; [`crate::client::handshake`] and [`crate::server::connect`] carry the messages.
@@ -10,8 +10,8 @@
 //! | `md5...` | hashed, compared | MD5 exchange | never right |
 //! | `SCRAM-SHA-256$...` | derived, compared | SCRAM | SCRAM |
 //!
-//! A user who is not there gets a made-up secret of a kind that is there and walks the same way; only
-//! the verdict at its end is fixed.
+//! An unknown user gets a made-up secret of a kind that known users have, and the exchange is the same; only
+//! its verdict is fixed.
 
 pub mod hba;
 pub mod ldap;
@@ -34,16 +34,16 @@ use crate::mutex::lock;
 use crate::settings::{AuthType, Secret, Settings};
 use scram::{Derivation, Verifier};
 
-/// Derived verifiers that are kept, of users and of strangers each (some 300 bytes apiece).
+/// Derived verifiers that are kept, for known and for unknown users each (some 300 bytes apiece).
 const DERIVED_MAX: usize = 8192;
 
-/// Looks that are remembered.
+/// Different [`Look`]s that are remembered.
 const LOOKS_MAX: usize = 64;
 
 /// Bytes of a salt of ours, as PostgreSQL's.
 const SALT_BYTES: usize = 16;
 
-// ===== what a server login is made with =====
+// ===== toward servers =====
 
 /// What a server login can be made with.
 #[derive(Clone, Default)]
@@ -71,12 +71,12 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// Of a password in clear.
+    /// From a password in clear.
     pub fn plain(password: impl Into<String>) -> Self {
         Self::Plain(Arc::new(Zeroizing::new(password.into())))
     }
 
-    /// Of a configured secret. A SCRAM verifier alone proves nothing to a server: [`Credential::None`].
+    /// From a configured secret. A SCRAM verifier alone proves nothing to a server: [`Credential::None`].
     pub fn from_secret(secret: &Secret) -> Self {
         match secret {
             Secret::Plain(password) => Self::plain(password.clone()),
@@ -96,21 +96,21 @@ impl Credential {
     }
 }
 
-// ===== who a client claims to be =====
+// ===== of clients =====
 
-/// What the server has for a user that auth_file does not have (`auth_query`).
+/// The result of looking up a user that auth_file does not have (`auth_query`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Found {
-    /// It was not asked.
+    /// No lookup was made.
     #[default]
     NotAsked,
-    /// Nobody by that name.
+    /// There is no such user.
     Nobody,
-    /// The question failed, or the answer could not be used: for the client the same.
+    /// The lookup failed, or its answer could not be used. The client is told the same as for [`Self::Nobody`].
     Failed,
-    /// Somebody without a password that holds: let in where none is asked for, and nowhere else.
+    /// A user without a valid password: let in only by methods that ask for none.
     NoSecret,
-    /// Somebody with this one.
+    /// A user with this secret.
     Secret(Secret),
 }
 
@@ -120,7 +120,7 @@ pub struct Account<'a> {
     user: &'a str,
     secret: Cow<'a, Secret>,
     known: bool,
-    /// See there; what it says of the secret is in the other two.
+    /// The lookup's result; a secret in it is in the other two fields.
     found: &'a Found,
 }
 
@@ -129,7 +129,7 @@ pub struct Account<'a> {
 pub enum Exchange {
     /// AuthenticationCleartextPassword
     Cleartext,
-    /// The same, and a directory says whether it is right.
+    /// AuthenticationCleartextPassword, checked by an LDAP directory.
     Directory,
     /// AuthenticationMD5Password
     Md5,
@@ -138,12 +138,12 @@ pub enum Exchange {
 }
 
 impl Account<'_> {
-    /// Is there such a user, with or without a secret?
+    /// Does the user exist, with or without a secret?
     pub fn is_known(&self) -> bool {
         self.known || *self.found == Found::NoSecret
     }
 
-    /// Where no such user was found. What the client hears of a question that failed is what it hears where there is nobody.
+    /// The places where no such user was found, for the error. It is the same for a lookup that failed.
     pub fn sought(&self) -> &'static str {
         match self.found {
             Found::NotAsked => "is not in auth_file",
@@ -162,7 +162,7 @@ impl Account<'_> {
         }
     }
 
-    /// What the user's secret alone is good for toward a server.
+    /// The credential toward a server that the user's secret alone makes.
     pub fn credential(&self) -> Credential {
         if self.known { Credential::from_secret(&self.secret) } else { Credential::None }
     }
@@ -252,8 +252,7 @@ fn same_text(a: &str, b: &str) -> bool {
 
 // ===== impl Auth =====
 
-/// What one process remembers to judge logins: a secret of its own, derived keys, and what secrets in
-/// auth_file look like.
+/// What one process keeps to judge logins: a random secret of its own, derived keys, and which [`Look`]s the secrets in auth_file have.
 pub struct Auth {
     key: scram::Key,
     looks: Mutex<Looks>,
@@ -278,15 +277,15 @@ impl Auth {
         }
     }
 
-    /// Follows a reload. Strangers keep their made-up salts, users their derived keys.
+    /// Applies a reload. Unknown users keep their made-up salts, known ones their derived keys.
     pub fn reload(&self, settings: &Settings) {
         *lock(&self.looks) = Looks::of(settings);
     }
 
-    /// What is known of `user`, of whom the server gave `found`, or something that looks like it. Who has no secret looks as if there
-    /// were no such user.
+    /// The account of `user`, for whom the lookup gave `found`; for an unknown user, or one without a secret, a made-up account that a
+    /// client cannot tell from a real one.
     pub fn account_of<'a>(&self, settings: &'a Settings, user: &'a str, found: &'a Found) -> Account<'a> {
-        // Made up for everybody, so that it takes equally long.
+        // Made for every user, so that it takes equally long.
         let made_up = self.made_up(user);
         let given = match found {
             Found::Secret(secret) => Some(secret),
@@ -353,7 +352,7 @@ impl Auth {
         Hmac::new_from_slice(self.key.as_slice()).expect("HMAC takes any key")
     }
 
-    /// What nobody without our secret can tell from chance: 32 bytes for a use and a name.
+    /// 32 bytes for a use and a name that look random to anyone without the process's secret.
     fn hash(&self, usage: &[u8], name: &str) -> scram::Key {
         let mac = self.mac().chain_update(usage).chain_update([0]).chain_update(name);
         Zeroizing::new(mac.finalize().into_bytes().into())
@@ -364,7 +363,7 @@ impl Auth {
         mac.chain_update(iterations.to_be_bytes()).chain_update(password).finalize().into_bytes().into()
     }
 
-    /// A secret that nobody has, of a kind that somebody has.
+    /// A secret for an unknown user, of a kind that known users have.
     fn made_up(&self, user: &str) -> Secret {
         let chance = self.hash(b"look", user);
         let look = lock(&self.looks).pick(&chance);
@@ -383,7 +382,7 @@ impl Auth {
     }
 }
 
-/// What can be seen of a secret from outside.
+/// What a client can observe of a secret: its kind, and its SCRAM iterations and length of salt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Look {
     Plain,
@@ -392,7 +391,7 @@ enum Look {
 }
 
 impl Look {
-    /// What PostgreSQL makes of a password unless it is told otherwise.
+    /// That of the verifiers that PostgreSQL makes by default.
     const SERVERS: Self = Self::Scram { iterations: 4096, salt_bytes: SALT_BYTES };
 
     fn of(secret: &Secret) -> Option<Self> {
@@ -405,7 +404,7 @@ impl Look {
     }
 }
 
-/// The looks that secrets in auth_file have, and how many have each.
+/// The looks of the secrets in auth_file, and how many secrets have each.
 #[derive(Debug, Default)]
 struct Looks(BTreeMap<Look, usize>);
 
@@ -422,14 +421,14 @@ impl Looks {
         Self(looks)
     }
 
-    /// What a server gave, so that strangers may look like that from here on.
+    /// Counts in a secret that a lookup found, so that made-up ones may look like it.
     fn see(&mut self, secret: &Secret) {
         if let Some(look) = Look::of(secret).filter(|_| self.0.len() < LOOKS_MAX) {
             self.0.entry(look).or_insert(1);
         }
     }
 
-    /// As often as users have it. A change of a few users changes the look of few strangers.
+    /// Picks each look as often as known users have it. A change of few users changes the look of few unknown ones.
     fn pick(&self, chance: &[u8; 32]) -> Look {
         let chance = u64::from_be_bytes(*chance.first_chunk().unwrap_or(&[0; 8]));
         let total: usize = self.0.values().sum();
@@ -453,7 +452,7 @@ impl Derived {
         lock(&self.0).get(id).cloned()
     }
 
-    /// When it is full, one that chance picks goes.
+    /// When it is full a random entry is dropped.
     fn put(&self, id: [u8; 32], verifier: Arc<Verifier>) -> Arc<Verifier> {
         let mut kept = lock(&self.0);
         if kept.len() >= DERIVED_MAX {

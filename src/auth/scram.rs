@@ -121,8 +121,8 @@ fn salted_password(password: &[u8], salt: &[u8], iterations: u32) -> Key {
     sum
 }
 
-/// SASLprep as PostgreSQL has it: what is prohibited is looked for before the password is normalized, not behind it. One that has
-/// no prepared form (prohibited characters, nothing left) counts as it is.
+/// SASLprep as PostgreSQL does it: prohibited characters are looked for before the password is normalized, not after it. A password
+/// without a prepared form (prohibited characters, nothing left) is used unchanged.
 fn prepared(password: &str) -> Zeroizing<String> {
     if password.is_ascii() {
         return Zeroizing::new(password.to_owned());
@@ -150,7 +150,8 @@ fn is_prohibited(c: char) -> bool {
         || tables::unassigned_code_point(c)
 }
 
-/// Text from right to left begins and ends with such, and holds nothing from left to right (RFC 3454, section 6).
+/// Does it break the rule for right-to-left text: to begin and end with such characters, and to hold no left-to-right ones (RFC 3454,
+/// section 6)?
 fn mixes_directions(text: &str) -> bool {
     let ends = [text.chars().next(), text.chars().next_back()];
     text.chars().any(tables::bidi_r_or_al)

@@ -1,7 +1,7 @@
 //! INSERTs of a transaction block that are answered before they are stored (`coalesce.deferred`).
 //!
-//! Owns: what such a block holds while no server knows of it; how it leaves. Never: an answer to COMMIT, or to anything that
-//! is not such an INSERT, before the rows have arrived; an error of its own for a row: the client's own messages are run.
+//! Owns: the messages of such a block until a server gets them, and how they leave. Never: answers COMMIT, or anything that is not such
+//! an INSERT, before the rows have arrived; makes up an error for a row: the client's own messages are run.
 //!
 //! ```text
 //!   BEGIN ---> held <--+ an INSERT: answered at once, its message and its row are kept
@@ -13,8 +13,9 @@
 //!               | anything else                         BEGIN and the INSERTs in one write; then the block is as any other
 //! ```
 //!
-//! An error of a held INSERT is told in place of the answer to what made it leave, as that of a DEFERRABLE constraint is. So it is when
-//! one comes to another number of rows than was told (a rule or trigger that was made since drops it): COMMIT is not sent then.
+//! The error of a held INSERT takes the place of the answer to the message that made it leave, as that of a DEFERRABLE constraint does.
+//! The same happens if an INSERT stores another number of rows than the client was told (a rule or trigger made since drops its row):
+//! COMMIT is not sent then.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -1,7 +1,7 @@
-//! The wait for the end of a unit that may be poured: its client may still be sending, or has sent all that it will for long.
+//! The wait for the end of a unit that may be poured: its client may still be sending, or may send nothing more for a long time.
 //!
-//! Owns: how long that is waited for, how much is held meanwhile, in all clients together. Never: looks at what is held; when a hold
-//! is over, that goes as it was sent.
+//! Owns: the time limit of that wait, and the bound on the bytes held meanwhile for all clients together. Never: looks at the bytes; when
+//! a hold ends they go on as they were sent.
 
 use std::pin::Pin;
 use std::sync::Arc;

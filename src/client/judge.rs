@@ -1,12 +1,12 @@
-//! What the policy says to a session's messages, and what it has to know for that.
+//! Applies the policy to a session's messages, and keeps what the policy has to know for that.
 //!
-//! Owns: how the server will read the next text (also while answers are still on their way), what was prepared before
-//! the rules of today, the audit of verdicts. Never: a rule (`policy` has them), a socket.
+//! Owns: how the server will read the next text (also while answers are still on their way), statements prepared under
+//! earlier rules, the audit of verdicts. Never: a rule (`policy` has them), a socket.
 //!
 //! `standard_conforming_strings` and `client_encoding` come from the server itself: ParameterStatus at its login (a
 //! role's default, a database's, another default after a restart) and before each ReadyForQuery (SET, RESET,
-//! set_config, ROLLBACK). Between a message that may change them and the ReadyForQuery behind it the session does
-//! not know; a text that the one or the other reading would change waits, or is refused where waiting has no end.
+//! set_config, ROLLBACK). Between a message that may change them and the ReadyForQuery after it the values are not
+//! known: a text whose meaning depends on them waits, or is refused if the wait would never end.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

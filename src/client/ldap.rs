@@ -1,6 +1,7 @@
 //! The method `ldap`: a conversation with a directory.
 //!
-//! Owns: the connection, TLS on it, the time it may take. Never: what the messages say ([`crate::wire::ldap`]), which let somebody in ([`crate::auth::ldap`]).
+//! Owns: the connection, TLS on it, the time it may take. Never: the messages' bytes ([`crate::wire::ldap`]), which answers let a client
+//! in ([`crate::auth::ldap`]).
 
 use std::io;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! A session's INSERTs on their way into a batch.
 //!
-//! Owns: what is offered of the messages at the beginning of a transaction ([`super::walk`] reads them), the wait for its outcome,
-//! the answers when the rows are committed. Never: changes what the server would be asked otherwise: until the outcome is
-//! known the client's own messages stay in its read buffer, and if the rows are handed back, those messages go the ordinary way.
+//! Owns: which messages at the beginning of a transaction are offered to a lane ([`super::walk`] reads them), the wait for the outcome,
+//! the answers when the rows are committed. Never: loses the client's own messages: they stay in its read buffer until the outcome is
+//! known, and if the lane hands the rows back, they go the ordinary way.
 //!
-//! What a COPY cannot do (RETURNING, ON CONFLICT, expressions) is offered as messages instead of rows: Bind and Execute of the
-//! client's own statement. What the server answers to them has its place among the answers that are known beforehand.
+//! INSERTs that a COPY cannot do (RETURNING, ON CONFLICT, expressions) are offered as messages instead of rows: Bind and Execute of the
+//! client's own statement. The server's answers to them are put between the answers that are known beforehand.
 //!
 //! ```text
 //! taken:   Query(INSERT ... literals)            one row, a transaction of its own

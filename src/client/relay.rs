@@ -1,8 +1,8 @@
 //! The hot path: one client, one server connection, until nothing is owed.
 //!
-//! Owns: back-pressure (a side is read only while the other's buffer has room); `up` and `down` walk headers and copy runs.
-//! Never: looks into DataRow or CopyData, allocates for a message, takes a lock, logs; reads the clock, but where a client that keeps
-//! its server begins to rest and to work.
+//! Owns: back-pressure (a side is read only while the other's buffer has room); `up` and `down` walk headers and copy runs of messages.
+//! Never: looks into DataRow or CopyData, allocates for a message, takes a lock, logs; reads the clock, except when a client that is
+//! pinned to its server connection becomes idle or active.
 
 mod down;
 mod up;

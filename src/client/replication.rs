@@ -1,7 +1,7 @@
-//! A replication connection: a server connection of its own from login to end, and bytes carried to and fro.
+//! A replication connection: one client and one server connection from login to end, and the bytes between them.
 //!
-//! Owns: whether there is one at all, the way in both directions, its end. Never: looks into a message (the policy refuses
-//! the whole where a rule would have to), pools the server connection (it serves one client and is closed).
+//! Owns: whether it is admitted, both directions, its end. Never: looks into a message (if a rule would have to, the policy
+//! refuses the connection), pools the server connection (it serves one client and is closed).
 //! See "Streaming Replication Protocol" in the protocol chapter.
 
 use std::sync::Arc;

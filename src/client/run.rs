@@ -1,8 +1,8 @@
 //! Pipelined INSERTs inside a transaction block: one COPY on the client's own server connection, in its own transaction.
 //!
-//! Owns: recognising a run that is here whole; the flush under a savepoint of ours, or behind the client's own BEGIN while that
-//! is unanswered, too. Never: an answer before the COPY has succeeded; when it has not, the block is put back as it was and the
-//! client's own messages go the ordinary way.
+//! Owns: recognising a run that has arrived whole; its flush, under a savepoint of pgsluice's own or behind the client's own unanswered
+//! BEGIN. Never: answers before the COPY has succeeded; if it fails, the block is rolled back to where it was and the client's own
+//! messages go the ordinary way.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};

@@ -1,7 +1,7 @@
-//! A client between transactions: what it asks for, which server it gets, what is carried there and back.
+//! A client between transactions: its requests, the server connection that it gets, and the settings put on that and read back.
 //!
-//! Owns: the loop over [`ClientState`]; linking and releasing servers; the probe behind a transaction that may have
-//! changed session state. Never: walks messages of a running transaction (the relay does).
+//! Owns: the loop over [`ClientState`]; linking and releasing servers; the probe (a query for the session's state) after a transaction
+//! that may have changed it. Never: walks messages of a running transaction (the relay does).
 
 use std::cell::RefCell;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
-//! What stands in a client's read buffer that is nothing but INSERTs which may be poured.
+//! Recognises messages at the front of a client's read buffer that are nothing but INSERTs which may be poured.
 //!
-//! Owns: the walk over whole messages, the rows and the answers that it gathers on its way, how far it came. Never: takes a message
-//! out of the buffer, offers a row; what is found is [`super::pour`]'s, [`super::run`]'s or [`super::defer`]'s.
+//! Owns: the walk over whole messages, the rows and the answers that it gathers, how far it came. Never: takes a message out of the
+//! buffer, offers a row; [`super::pour`], [`super::run`] and [`super::defer`] do.
 
 mod literals;
 

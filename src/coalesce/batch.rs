@@ -1,7 +1,7 @@
 //! Rows on their way into a COPY: the batch that holds those of many statements.
 //!
-//! Owns: whose row is whose, so that a guilty one can be taken out and each client hears its own answers. Never: what stands in a row
-//! ([`super::rows`]), a socket, a clock.
+//! Owns: which row belongs to which client, so that the row at fault can be taken out and each client gets its own answers. Never: the
+//! contents of a row ([`super::rows`]), a socket, a clock.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What the catalogue says of a table: may its INSERTs leave as a COPY, and if not, why.
+//! What the catalogue says about a table: whether its INSERTs may leave as a COPY, and if not, why.
 //!
 //! Owns: the queries that ask (`queries`), the decoding of what they answer, the fingerprint that tells whether the answer
 //! still holds, and the reasons for a refusal. Never: a socket, a cache, a clock.

@@ -1,4 +1,4 @@
-//! What pouring leaves behind for operators: counters by table that outlive lanes, and the flushes of late.
+//! What operators can see of pouring: counters by table, which outlive lanes, and the recent flushes.
 //!
 //! Owns: [`LaneStats`], one for each database, user, table, column list and format, kept across RELOAD and DDL; a ring of
 //! [`Flush`]es that says whose statements were in which batch. Never: decides anything; holds a value or a statement's text.

@@ -1,9 +1,9 @@
-//! One lane: the batch for one COPY, or for several in a fixed order, or for one INSERT that is none; of one pool and one set of
-//! session settings.
+//! One lane: the batch for one COPY, for several COPYs in a fixed order, or for one INSERT that is run as it is; of one pool and one set
+//! of session settings.
 //!
-//! Owns: what waits and when it leaves ([`flush`]: as which messages; [`flight`]: what becomes of it; [`ticket`]: who hears of
-//! it; [`behind`]: how one follows another; [`berths`]: how many at once; [`crowd`], [`pace`]: for whom it waits). Never: answers a
-//! client.
+//! Owns: the batch that waits, and when it leaves. [`flush`] has its messages, [`flight`] its outcome, [`ticket`] the sessions that wait
+//! for it, [`behind`] one flush after another on a connection, [`berths`] how many at once, [`crowd`] and [`pace`] whom a batch waits
+//! for. Never: answers a client.
 
 mod behind;
 mod berths;

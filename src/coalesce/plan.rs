@@ -1,7 +1,7 @@
 //! How one INSERT becomes a row of a COPY: built once for a shape (or prepared statement) and a table.
 //!
-//! Owns: which literal and which parameter may go into which column type (`rules`), what may be left out, and the COPY's text. Never: a
-//! row's bytes, a cache. What is not proven equal is refused; the reasons are [`Reason`]s.
+//! Owns: which literal and which parameter may go into which column type (`rules`), which columns may be left out, and the COPY's text.
+//! Never: a row's bytes, a cache. A statement whose COPY is not proven equal is refused, with a [`Reason`].
 //!
 //! The rule behind all of it: a COPY may fail where the INSERT would not (then the INSERT itself is run), but it must never
 //! succeed where the INSERT would have failed or stored something else.

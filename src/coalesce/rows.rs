@@ -1,7 +1,7 @@
 //! One statement's values as a row of a COPY, or as a Bind where its batch is a pipeline.
 //!
-//! Owns: the bytes of a row. Never: a socket, a clock, the decision whether a statement may be poured at all ([`super::plan`]); only
-//! single values are still refused here.
+//! Owns: the bytes of a row. Never: a socket, a clock, the decision whether a statement may be poured at all ([`super::plan`]); here only
+//! single values can still be refused.
 
 use super::plan::literal::{
     Field, NotPourable, PUT, is_of_few_digits, is_too_long, means_own_time, put_escaped, put_literal,

@@ -1,7 +1,7 @@
-//! What is known of the INSERTs that came by: each shape of text and each prepared statement is asked about once.
+//! What is known of the INSERTs that have passed: the server is asked once about each shape of text and each prepared statement.
 //!
 //! Owns: the cache from (pool, session settings, text) to a plan and its lanes, bounded; the task (`ask`) that asks the
-//! catalogue on a connection with the client's own settings. Never: holds a client up; what is not known yet goes
+//! catalogue on a connection with the client's own settings. Never: delays a client; an INSERT that is not known yet goes
 //! through as it was sent.
 
 mod ask;

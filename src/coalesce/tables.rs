@@ -1,7 +1,7 @@
-//! What the catalogue said of tables lately: another statement for the same table costs no question.
+//! A cache of the catalogue's answers about tables, so that another statement for the same table costs no query.
 //!
-//! Owns: the answers, each for a minute at most and until it turns out to be wrong; that a table is asked about once at a time.
-//! Never: asks (`shapes` does), is believed where rows are at stake: each flush verifies the table in its own transaction.
+//! Owns: the answers, each kept for a minute at most or until a flush finds it wrong; that only one query at a time is made for a table.
+//! Never: sends a query (`shapes` does); decides what is stored: each flush verifies the table in its own transaction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

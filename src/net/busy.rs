@@ -1,33 +1,34 @@
-//! Looking again instead of going to sleep, for a session that is alone on its worker, and for a flush of many sessions' rows.
+//! Busy polling (`busy_poll`): polling again instead of sleeping, for a session that is alone on its worker, and for a flush of many
+//! sessions' rows.
 //!
-//! A thread that sleeps is woken late: tens of microseconds, twice in each round trip through a proxy. While one session has
-//! the worker to itself, and the other side lately answered sooner than `busy_poll`, its waits are spent looking. So are those
-//! for a flush that is lately done sooner: whoever comes back meanwhile would have to wake the worker, one after the other.
-//! Owns: when that is worth it. Never: holds up another task, which runs between two looks; goes on once it was in vain.
+//! A sleeping thread wakes late: tens of microseconds, twice in each round trip through a proxy. While one session has
+//! the worker to itself, and the other side has recently answered sooner than `busy_poll`, its waits are spent polling. So are waits
+//! for flushes that have recently ended sooner: otherwise each client that comes back meanwhile would wake the worker.
+//! Owns: when polling is worth it. Never: delays another task (tasks run between two polls); goes on after it was in vain.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Waits on a worker that are slept through after two sessions got into each other's way, or the core was lost; doubled each time
-/// that happens again, up to [`CROWDED_MAX`]: in a crowd the one that looks holds up nobody, but costs CPU for nothing.
+/// Waits on a worker that sleep after two sessions were active at once, or the core was lost; doubled each time that happens again, up
+/// to [`CROWDED_MAX`]: with many sessions polling delays nobody, but wastes CPU.
 const CROWDED: u32 = 256;
 
 /// See [`CROWDED`].
 const CROWDED_MAX: u32 = 1 << 11;
 
-/// A look that comes so late means that somebody else had the core: it is needed elsewhere.
+/// A poll that comes this late means that another thread or process had the core, and needs it.
 const CORE_LOST: Duration = Duration::from_millis(1);
 
-/// Most waits of one session that are slept through after one was in vain.
+/// Most waits of one session that sleep after one was polled in vain.
 const VAIN_MAX: u8 = 127;
 
 /// One thread.
 #[derive(Debug, Clone, Copy)]
 struct Worker {
-    /// Moves with whatever a session of this worker gets.
+    /// Changes whenever a session of this worker receives something.
     turns: u32,
-    /// Waits that are still slept through.
+    /// Waits that still sleep.
     asleep: u32,
     /// As many as the next time.
     crowded: u32,
@@ -45,7 +46,7 @@ thread_local! {
 #[derive(Debug, Default)]
 pub struct BusyWait {
     wait: Wait,
-    /// How many waits one in vain costs, and how many are left of them.
+    /// How many waits sleep after one in vain, and how many of them are left.
     vain: u8,
     asleep: u8,
 }
@@ -56,15 +57,15 @@ enum Wait {
     /// There is none.
     #[default]
     None,
-    /// Looking since `began`, lately at `looked`; the worker's turns as they were.
+    /// Polling since `began`, last at `looked`; `turns` of the worker at that time.
     Looking { began: Instant, looked: Instant, turns: u32 },
     /// Asleep.
     Asleep,
 }
 
 impl BusyWait {
-    /// Hot path. The session has nothing to do: has it polled again soon, without sleep, if that is worth it. `limit`: the
-    /// longest wait that is spent so; zero: none is.
+    /// Hot path. The session has nothing to do: has its task polled again soon, without sleep, if that is worth it. `limit`: the longest
+    /// wait that is spent polling; zero: none.
     pub fn look_again(&mut self, limit: Duration, cx: &Context<'_>) {
         if limit.is_zero() || matches!(self.wait, Wait::Asleep) {
             return;
@@ -109,7 +110,7 @@ impl BusyWait {
         }
     }
 
-    /// Hot path. What was waited for is here.
+    /// Hot path. The wait is over.
     pub fn over(&mut self) {
         let mut worker = WORKER.get();
         if matches!(self.wait, Wait::Looking { .. }) {

@@ -1,8 +1,8 @@
-//! Names of settings that PostgreSQL does not list (`app.user`), as far as texts have shown them: the probe asks for what a
-//! function set by these.
+//! Names of custom settings (`app.user`) seen in texts. PostgreSQL does not list them, so the probe asks for these by name, to
+//! find values that a function has set.
 //!
-//! Owns: which are known where, and how many. Those said in another database are never asked about, and a user's own are not
-//! crowded out by those of others.
+//! Owns: which names are known in which pool, and their bound. Names seen in another database are never asked for, and other users' names
+//! do not displace a user's own.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};

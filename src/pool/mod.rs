@@ -45,12 +45,12 @@ pub use checkout::{Busy, Checkout, CheckoutError};
 pub use custom::CustomSettings;
 pub use registry::Pools;
 
-/// Which pool, or what a client asked for.
+/// The key of a pool, or what a client asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolKey {
     /// The database entry's name as clients ask for it.
     pub database: String,
-    /// Of a pool: whom its connections log in as, when it was made. Of a client: the name in its startup packet.
+    /// Of a pool: the user that its connections log in as, when it was made. Of a client: the name in its startup packet.
     pub user: String,
     /// Replication connections have pools of their own: they serve one client and no other.
     pub replication: Replication,
@@ -62,7 +62,7 @@ impl PoolKey {
         Self { database, user, replication: Replication::None }
     }
 
-    /// The pool of a client that asked for this: a login that the entry names is one for all of them.
+    /// The pool of a client that asked for this: if the database's entry names a user, all its clients share one pool.
     pub fn pool(&self, entry: &Database) -> Self {
         let user = entry.user.as_ref().unwrap_or(&self.user);
         Self { user: user.clone(), ..self.clone() }
@@ -75,26 +75,26 @@ impl PoolKey {
     }
 }
 
-/// What governs one pool; a reload swaps it.
+/// The settings of one pool; a reload replaces them.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// When a server goes back.
+    /// When a server connection goes back to the pool.
     pub mode: PoolMode,
     /// Most connections; 0: no limit.
     pub size: usize,
-    /// The setting that says so, for messages.
+    /// The name of the setting that `size` comes from, for messages.
     pub size_key: &'static str,
-    /// Kept open while the pool is used.
+    /// Connections kept open while the pool has clients.
     pub min_size: usize,
-    /// And while it is not: the entry says whom its connections log in as, so no client is waited for.
+    /// `min_size` also holds without clients, because the entry names the user to log in as.
     pub kept_alone: bool,
-    /// Extra ones after `reserve_timeout`.
+    /// Extra connections for clients that have waited `reserve_timeout`.
     pub reserve_size: usize,
-    /// See `reserve_size`; zero: none at all.
+    /// See `reserve_size`; zero: there are no extra connections.
     pub reserve_timeout: Duration,
-    /// For the whole database; 0: no limit.
+    /// Most connections to the whole database; 0: no limit.
     pub max_db_connections: usize,
-    /// For the user over all databases; 0: no limit.
+    /// Most connections of the user over all databases; 0: no limit.
     pub max_user_connections: usize,
     /// Longest wait for a server; zero: for ever.
     pub query_wait_timeout: Duration,
@@ -108,19 +108,19 @@ pub struct Settings {
     pub server_connect_timeout: Duration,
     /// Run when a client leaves, in session mode; empty: nothing.
     pub server_reset_query: String,
-    /// In every mode.
+    /// `server_reset_query` is run in every mode.
     pub server_reset_query_always: bool,
     /// Run on each new connection.
     pub connect_query: Option<String>,
     /// Prepared statements on one connection; 0: names pass untouched.
     pub max_prepared_statements: usize,
-    /// State that can't be carried.
+    /// What happens with session state that cannot move between connections.
     pub session_state: SessionState,
-    /// Idle time after which a connection proves that it is alive before a client gets it.
+    /// Idle time after which a connection is checked before a client gets it.
     pub server_check_delay: Duration,
-    /// By this statement; empty: an empty query.
+    /// The statement of that check; empty: an empty query.
     pub server_check_query: String,
-    /// Longest wait for the end of a flush that is spent looking for it; zero: none is.
+    /// Longest wait for the end of a flush that is spent polling; zero: none.
     pub busy_poll: Duration,
     /// Oldest idle connection first.
     pub round_robin: bool,
@@ -128,33 +128,33 @@ pub struct Settings {
     pub load_balance_hosts: LoadBalanceHosts,
     /// Time between two looks at the addresses of host names; zero: never.
     pub dns_max_ttl: Duration,
-    /// New connections are said in the log.
+    /// Log new connections.
     pub log_connections: bool,
-    /// And those that close, with why.
+    /// Log connections that close, with the reason.
     pub log_disconnections: bool,
-    /// Pouring.
+    /// Settings for pouring.
     pub coalesce: Coalesce,
 }
 
 impl Settings {
-    /// So long a connection that was idle may take to answer a question of ours. Half of a client's wait is left for another
-    /// one; zero is no limit.
+    /// The longest that a connection that was idle may take to answer pgsluice's check: half of `query_wait_timeout`, so that time is left
+    /// to try another one; zero is no limit.
     fn patience(&self) -> Duration {
         let limits = [self.server_connect_timeout, self.query_wait_timeout / 2];
         limits.into_iter().filter(|limit| !limit.is_zero()).min().unwrap_or_default()
     }
 
-    /// It has connections without a client.
+    /// Does it keep connections while it has no client?
     fn keeps_alone(&self) -> bool {
         self.kept_alone && self.min_size > 0
     }
 
-    /// Most connections with so many in reserve.
+    /// Most connections, with this many in reserve.
     fn most(&self, reserve: usize) -> usize {
         if self.size == 0 { usize::MAX } else { self.size + reserve }
     }
 
-    /// So many extra ones there may be where somebody has waited so long.
+    /// Number of extra connections allowed when a client has waited this long.
     fn reserve(&self, waited: Duration) -> usize {
         if self.reserve_after().is_some_and(|patience| waited >= patience) { self.reserve_size } else { 0 }
     }

@@ -1,10 +1,11 @@
-//! Who waits for a server connection, the logins under way for them, and what came of those that failed.
+//! The clients that wait for a server connection, the logins under way for them, and the logins that failed.
 //!
-//! Owns: for whom the next login is made, who is told of one that failed, when it is tried again. Never: a connection.
+//! Owns: for which client the next login is made, which clients get the error of a failed one, when it is tried again. Never: a
+//! connection.
 //!
-//! In session mode a login carries what a client asked for, and what comes of that concerns those who asked for the same
-//! and nobody else: they hear the server's answer, and wait where it hangs. Only what a login without settings would have
-//! met as well is the server's trouble, and makes everybody wait before the next try.
+//! In session mode a login carries the settings that a client asked for, so its outcome concerns only clients that asked for the
+//! same: they get the server's error, or wait while it hangs. Only a failure that a login without settings would have had as well
+//! counts as the server's, and makes all clients wait before the next try.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

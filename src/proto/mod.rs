@@ -1,4 +1,4 @@
-//! Who may say what next: answers owed, prepared names, session variables.
+//! The state of an established connection: answers owed, names of prepared statements, session variables.
 //!
 //! Owns: the states of an established connection as plain data. Never: a socket, a task, a clock.
 

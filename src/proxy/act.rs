@@ -1,4 +1,4 @@
-//! What the console orders. Each order is given at once, then its end is awaited; who stops waiting undoes nothing.
+//! Carries out the console's commands. A command takes effect at once, then its end is awaited; to stop waiting undoes nothing.
 
 use std::sync::Arc;
 

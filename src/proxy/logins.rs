@@ -1,11 +1,11 @@
-//! Connections that have not logged in yet: how many there may be, and which goes when there are too many.
+//! Connections that have not logged in yet: how many there may be, and which is closed when there are too many.
 //!
-//! Owns: the count, the order of arrival, the choice of who goes. Never: a socket; who is chosen is told, and closes
-//! its own.
+//! Owns: the count, the order of arrival, the choice of the connection to close. Never: a socket; the chosen connection is told, and
+//! closes itself.
 //!
-//! With `max_login_conn` of them a new one takes the place of the oldest, among those of the address that has most:
-//! whoever sends nothing, or sends it slowly, keeps nobody out. None goes before it has had [`LOGIN_GRACE`] to log in;
-//! accepting waits that long instead, so that a crowd of honest clients is not turned away.
+//! If there are `max_login_conn` of them, a new one replaces the oldest of the address that has the most: connections that send
+//! nothing, or send slowly, keep no client out. None is closed before it has had [`LOGIN_GRACE`] to log in; accepting waits that
+//! long instead, so that many honest clients at once are not turned away.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;

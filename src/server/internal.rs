@@ -1,7 +1,7 @@
 //! Round trips of our own on a server connection: the session probe, reset, check, catalogue questions.
 //!
-//! Owns: sending one unit of ours and reading its answers to the end. Never on the hot path.
-//! Cancel safety, where nothing else is said: none; drop the connection if one of these is cancelled.
+//! Owns: sending one unit of pgsluice's own and reading its answers to the end. Never on the hot path.
+//! Unless documented otherwise these functions are not cancel safe: drop the connection if one is cancelled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
 //! One connection to PostgreSQL after its login.
 //!
-//! Owns: the connection, what is owed on it, which statements and settings it has. Never: decides who gets it
+//! Owns: the connection, the answers owed on it, the statements and settings that it has. Never: decides which client gets it
 //! (the pool does) or what a client may send (the session does).
 
 pub mod connect;

@@ -1,4 +1,4 @@
-//! `hosts_file`: names that are known without asking the system. Never: keeps anything of it; the file is read at each look.
+//! `hosts_file`: host names that are resolved without asking the system. Never: caches; the file is read at each lookup.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Hot path. An INSERT of one row of literals whose beginning is that of one that was lifted before: only its row is read.
+//! Hot path. An INSERT of one row of literals whose text up to the row equals that of an INSERT that was lifted before: only the row is read.
 //!
-//! Owns: which beginnings were lifted lately, the rows that stood behind them and what was made of them; reading one plain row.
-//! Never: a beginning that [`lift`](super::insert::lift) did not take, a guess: what is not plain is not found, and lifted as
+//! Owns: the heads (texts up to the row) lifted recently, the classes of their rows and what was made of them; reading one plain row.
+//! Never: a head that [`lift`](super::insert::lift) did not take; a guess: a row that is not plain is not found, and is lifted as
 //! if nothing were remembered.
 //!
 //! ```text
@@ -12,11 +12,11 @@
 //!                               and `;` up to the end
 //! ```
 //!
-//! Why that is enough: no token of a head looks behind its `(`, and the lexer keeps nothing but its place, so whatever follows
-//! a head is lifted from the same state as before, with the same shape so far. The rest of the shape is the classes, and they are
-//! compared. In the row each item ends where the lexer ends it: what comes next is a comma or a parenthesis, perhaps behind blanks.
-//! No number or word goes on with one of these, nor a string, which only a quote on another line would continue.
-//! The tests and the fuzz target `sql` hold both ways against each other.
+//! Why that is enough: no token of a head depends on what follows its `(`, and the lexer's only state is its position, so the text after
+//! a head is lifted from the same state as before, with the same shape so far. The rest of the shape is the classes, which are
+//! compared. In the row each item ends where the lexer ends it, because a comma or a parenthesis follows, perhaps after blanks:
+//! neither continues a number or a word, nor a string, which only a quote on another line would continue.
+//! The tests and the fuzz target `sql` compare both ways.
 
 use std::hash::Hash;
 
@@ -25,10 +25,10 @@ use memchr::{memchr, memchr2, memchr3};
 use super::cast::Cast;
 use super::insert::{self, Class, ITEMS_MAX, Item, Lifted};
 
-/// Heads remembered by one [`Memo`]: each has its place, the newest stays.
+/// Heads remembered by one [`Memo`], each in the place of its hash; a newer one replaces an older one there.
 const HEADS: usize = 64;
 
-/// Rows of other classes behind one head (NULLs here and there).
+/// Rows of different classes remembered for one head (NULLs here and there).
 const ROWS: usize = 8;
 
 /// Longest head that is remembered (bytes).
@@ -37,7 +37,7 @@ const HEAD_BYTES_MAX: usize = 1024;
 /// Most items of a row that is remembered.
 const ROW_ITEMS_MAX: usize = 128;
 
-/// What was made of rows lately: a `T` for each head, row of classes, and `K` (for whom).
+/// What was made of recent rows: a `T` for each `K` (whose text it is), head and classes of a row.
 #[derive(Debug)]
 pub struct Memo<K, T> {
     heads: Vec<Option<Head<K, T>>>,
@@ -50,9 +50,9 @@ struct Head<K, T> {
     whose: K,
     text: Vec<u8>,
     rows: Vec<Row<T>>,
-    /// The row that goes next.
+    /// The index of the row that is replaced next.
     next: usize,
-    /// The row that was kept last.
+    /// The index of the row that was kept last.
     newest: usize,
 }
 
@@ -63,7 +63,7 @@ struct Row<T> {
 }
 
 impl<K, T> Head<K, T> {
-    /// Where a row of these classes is, or goes.
+    /// The index of the row with these classes, or the one that it is to get.
     fn place_of(&mut self, items: &[Item]) -> usize {
         if let Some(known) = self.rows.iter().position(|known| known.is_like(items)) {
             return known;
@@ -77,7 +77,7 @@ impl<K, T> Head<K, T> {
     }
 }
 
-/// A beginning that is remembered, and the text that has it.
+/// A remembered head, and the text that begins with it.
 #[derive(Debug)]
 pub struct Beginning<'a, 't, K, T> {
     head: &'a Head<K, T>,
@@ -154,8 +154,8 @@ impl<K: Hash + Eq, T> Memo<K, T> {
     }
 }
 
-/// Where the head of `text` seems to end: behind the parenthesis that follows VALUES, when that is the first or the second one.
-/// No more than what it is looked for by: a head is trusted for its bytes.
+/// Where the head of `text` seems to end: after the parenthesis that follows VALUES, if that is the first or the second one.
+/// Only used to look a head up; its bytes are compared then.
 pub fn head_end(text: &[u8]) -> Option<usize> {
     let text = &text[..text.len().min(HEAD_BYTES_MAX)];
     let first = memchr(b'(', text)?;
@@ -171,7 +171,7 @@ fn follows_values(head: &[u8]) -> bool {
     head[..head.len() - blanks].last_chunk::<6>().is_some_and(|word| word.eq_ignore_ascii_case(b"values"))
 }
 
-/// Reads the row whose first item may stand at `at`, and that it is the last thing in `text`. False: it is not plain.
+/// Reads the row whose first item begins at or after `at` and after which `text` must end. False: it is not plain.
 fn read_row(text: &[u8], mut at: usize, items: &mut Vec<Item>) -> bool {
     items.clear();
     loop {

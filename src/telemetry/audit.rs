@@ -3,8 +3,8 @@
 //! Owns: the line, the queue, the thread that writes, the counters. Never: decides what is refused; holds a
 //! statement's text, a literal or a parameter.
 //!
-//! Who records an event never waits for the disk. An event that finds the queue full, or whose line can't be
-//! written, is lost; losses are counted, and the next line that is written says how many stood before it.
+//! Recording an event never waits for the disk. An event that finds the queue full, or whose line can't be
+//! written, is lost; losses are counted, and the next line that is written says how many came before it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

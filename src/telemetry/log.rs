@@ -1,9 +1,9 @@
-//! The log's thread: whoever logs never waits for what takes its lines.
+//! The log's thread: logging never waits for the reader of the log.
 //!
-//! Owns: the lines that wait, and the count of those that found no place. Never: what a line says.
+//! Owns: the queue of lines, and the count of lines lost because it was full. Never: what a line says.
 //!
-//! Standard error may be a pipe that nobody reads: a journal that hangs, a terminal that was stopped. What does not fit into the
-//! queue is lost and counted, and said once there is room again.
+//! Standard error may be a pipe that is not read: a journal that hangs, a terminal that was stopped. Lines that do not fit into the
+//! queue are lost and counted, and their number is logged when there is room again.
 
 use std::borrow::Cow;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
-//! The way down of the hot path: backend messages, from the server's input to the client's output.
+//! Half of the hot path: backend messages, from the server's input to the client's output.
 //!
-//! Owns: how far a walk over them goes, and what of them the client sees. Never: whose turn it is (`proto::pipeline`).
+//! Owns: how far a walk over them goes, and which of them the client sees. Never: which answer is due (`proto::pipeline`).
 
 use std::fmt::Display;
 use std::sync::Arc;

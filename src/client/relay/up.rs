@@ -1,6 +1,6 @@
-//! The way up of the hot path: frontend messages, from the client's input to the server's output.
+//! Half of the hot path: frontend messages, from the client's input to the server's output.
 //!
-//! Owns: how far a walk over them goes. Never: what a message means (`client::state` says what becomes of it).
+//! Owns: how far a walk over them goes. Never: what a message means (`client::state` decides what happens to it).
 
 use super::{MADE_UP_BYTES_MAX, Pass};
 use crate::client::state::{Fault, State, Taken, Withheld, next_head};

@@ -1,4 +1,4 @@
-//! What the server's answers teach a session, and what it owes its client for that.
+//! What a session learns from the server's answers, and what it tells its client because of that.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Bind: what its statement is on the server connection at hand, and under which name it goes there.
+//! Bind: whether its statement is on the present server connection, and under which name.
 //!
-//! Owns: the names at the front of a Bind. Never: reads its parameters, but those that name a setting.
+//! Owns: the names at the front of a Bind. Never: reads its parameters, except those that name a setting.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! COPY FROM STDIN among other messages: what waits for its end, and the messages of ours behind it.
+//! COPY FROM STDIN among other messages: which messages wait for its end, and which pgsluice itself sends after it.
 
 use super::{Fault, State, Taken, unexpected_in_copy};
 use crate::proto::pipeline::{Action, Fence, Kind, Pipeline};

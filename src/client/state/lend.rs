@@ -1,7 +1,7 @@
-//! SQL that speaks of a statement that the protocol prepared (`EXECUTE name`, also in EXPLAIN and CREATE TABLE AS): the server
-//! has it under another name, so it is lent the client's own one until everything is answered.
+//! SQL that names a statement prepared by a Parse message (`EXECUTE name`, also in EXPLAIN and CREATE TABLE AS). The server has the
+//! statement under another name, so it is prepared under the client's own name, too, until everything is answered: it is *lent*.
 //!
-//! Owns: which names the server connection at hand has been lent. The text goes as it was sent.
+//! Owns: the names lent to the present server connection. The text goes as it was sent.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a session remembers between messages, and what becomes of each frontend message.
+//! What a session remembers between messages, and what happens to each frontend message.
 //!
 //! Owns: prepared names, settings, taint, refusals; the decision for each message. Never: touches a socket (it is
 //! given the frame and appends to buffers).
@@ -81,7 +81,7 @@ pub const BOUND: Effects = Effects::LISTEN
     .union(Effects::PREPARE)
     .union(Effects::BACKEND);
 
-/// Prepared statements go with it.
+/// The effects after which prepared statements are gone.
 pub const FORGETS_NAMES: Effects = Effects::DISCARD_ALL.union(Effects::DEALLOCATE_ALL);
 
 /// Why a session can't go on.
@@ -93,11 +93,11 @@ pub enum Fault {
     ClientGone,
     /// The server connection failed.
     ServerLost(String),
-    /// The server said why it goes, which was passed on: SQLSTATE and message.
+    /// The server ended the connection with an error that was passed on to the client: SQLSTATE and message.
     ServerLeft(String),
     /// The server broke the protocol.
     ServerViolation(String),
-    /// The server's own word on it, the body of its ErrorResponse: settings could not be carried to this connection, or it ends it.
+    /// The body of the server's ErrorResponse: the client's settings could not be set on this connection, or the server ends it.
     Server(Vec<u8>),
 }
 
@@ -113,7 +113,7 @@ impl From<DecodeError> for Fault {
     }
 }
 
-/// What is said of a client's message.
+/// The error for a client's message that cannot be decoded.
 pub(super) fn client_flaw(error: DecodeError) -> Error {
     match error {
         DecodeError::Malformed { tag, flaw, .. } => flaw.error(tag),
@@ -125,7 +125,7 @@ pub(super) fn client_flaw(error: DecodeError) -> Error {
     }
 }
 
-/// What is said of a server's.
+/// The error for a server's message that cannot be decoded.
 pub(super) fn server_flaw(error: DecodeError) -> Error {
     match error {
         // The operator's bound, and no fault of the server's.
@@ -141,7 +141,7 @@ pub(super) fn server_flaw(error: DecodeError) -> Error {
 pub enum Taken {
     /// Copy it to the server as it is (the rest of it, too, when it is longer than the buffer).
     Forward,
-    /// It is dealt with; the server's buffer holds what replaces it.
+    /// It is dealt with; its replacement is in the server's buffer.
     Done,
     /// The first `n` bytes of the frame are dealt with; the rest of it goes on as it is.
     Prefix(usize),
@@ -151,29 +151,29 @@ pub enum Taken {
     NeedWhole,
     /// Its beginning must be here to be understood.
     NeedMore,
-    /// Not before everything that is owed was answered; nothing of it was taken.
+    /// It has to wait until everything that is owed was answered; nothing of it was taken.
     Later,
     /// Terminate.
     Terminate,
 }
 
-/// What the client is told in place of what the server says where it was made to fail.
+/// The ErrorResponse that the client gets in place of the one that pgsluice had the server raise.
 #[derive(Debug)]
 pub enum Refusal {
     /// An error of ours.
     Ours(Error),
     /// The server's ErrorResponse, whole, to an INSERT that was answered before it was run.
     Late(Vec<u8>),
-    /// An error of ours where the server says that a name is taken; what else it says is the client's.
+    /// An error of ours, if the server says that a name is taken; any other error of the server goes to the client.
     Taken(Error),
 }
 
-/// Counts of one stretch with a server, added to the pool's at its end.
+/// Counts while the session has one server connection; added to the pool's when it gives that back.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
     /// Queries and Executes, and Syncs without either.
     pub queries: u64,
-    /// An Execute came since the last Sync, or the end of what its COPY reads.
+    /// An Execute came since the last Sync, or the CopyDone or CopyFail of its COPY.
     pub executed: bool,
     /// Parses from the client.
     pub client_parses: u64,
@@ -190,7 +190,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was answered without the client's messages going their ordinary way.
+    /// Adds work that was answered without the server being sent the client's messages.
     pub fn take(&mut self, work: Work) {
         let Work { statements, transactions, parses, binds, received, sent } = work;
         for (to, n) in [
@@ -205,106 +205,106 @@ impl Counts {
         }
     }
 
-    /// What only prepares, describes or closes is a request as well: PgBouncer counts it as a query.
+    /// A Sync came. A unit without an Execute (it only prepares, describes or closes) counts as a query, as in PgBouncer.
     fn note_sync(&mut self) {
         let executed = std::mem::take(&mut self.executed);
         self.queries += u64::from(!executed);
     }
 }
 
-/// One session's memory.
+/// What one session remembers between messages.
 #[derive(Debug)]
 pub struct State {
-    /// The process id that it was told.
+    /// The process id that the client was told.
     pub pid: i32,
-    /// When its server goes back.
+    /// When its server connection goes back to the pool.
     pub mode: PoolMode,
-    /// What may pass.
+    /// The policy for its messages.
     pub rules: Rules,
-    /// What a reload may change besides.
+    /// The other settings that a reload may change.
     pub bounds: Bounds,
 
-    /// Its names.
+    /// The client's names of prepared statements.
     pub names: ClientNames,
-    /// A portal is bound whose Execute may take prepared statements away.
+    /// A portal is bound whose Execute may remove prepared statements (`DISCARD ALL`, `DEALLOCATE ALL`).
     pub forgetting: bool,
-    /// How the rows of its statements look.
+    /// What the client was told of its statements' rows and parameters.
     pub shapes: Shapes,
-    /// What its texts mean, as far as a catalogue decides.
+    /// What its texts mean as far as a catalogue decides.
     pub meaning: Meaning,
-    /// Bytes of its pool's texts ([`Pool::texts`](crate::pool::Pool::texts)).
+    /// The pool's counter of bytes of statement texts ([`Pool::texts`](crate::pool::Pool::texts)).
     pub texts: Arc<AtomicUsize>,
-    /// Its pool's ([`Pool::custom_settings`](crate::pool::Pool::custom_settings)).
+    /// Names of custom settings seen in its pool ([`Pool::custom_settings`](crate::pool::Pool::custom_settings)).
     pub custom_settings: Arc<CustomSettings>,
 
-    /// Its settings.
+    /// Its settings (PostgreSQL's parameters).
     pub vars: Vars,
-    /// How the server reads its texts.
+    /// How the server reads its texts (`standard_conforming_strings`, `client_encoding`).
     pub reading: Reading,
-    /// What its rules did not see.
+    /// Prepared statements and portals that its present rules did not judge.
     pub unjudged: Unjudged,
 
-    /// What binds it to the server connection at hand.
+    /// State that ties it to its present server connection.
     pub ties: Ties,
 
-    /// Messages that are under way in pieces.
+    /// Messages that pass in pieces.
     pub part: Part,
-    /// Nothing more is taken from the client before everything that is owed was answered.
+    /// No further message is taken from the client until everything that is owed was answered.
     pub awaiting: bool,
-    /// The client's next message waits, and for units of ours alone.
+    /// The client's next message waits, but only for units that pgsluice itself sent.
     pub behind_ours: bool,
-    /// So much is owed that the client is not read, and the server was told to answer what it can.
+    /// So many answers are owed that the client is not read, and a Flush was sent so that the server answers what it can.
     pub urged: bool,
-    /// Bytes of texts looked through in this turn of the task that the client did not send for it: [`TURN_TEXT_BYTES_MAX`].
+    /// Bytes of kept texts searched in this turn of the task; bounded by [`TURN_TEXT_BYTES_MAX`].
     ///
     /// [`TURN_TEXT_BYTES_MAX`]: crate::limits::TURN_TEXT_BYTES_MAX
     pub worked: usize,
-    /// What is left of a Query that went as one extended unit.
+    /// State of a Query that was sent on as one extended unit.
     pub fold: Folding,
-    /// Names that the server connection at hand has been lent.
+    /// Client names under which statements were prepared on the present server connection for SQL's EXECUTE.
     lent: lend::Lent,
     /// ErrorResponses that wait for their turn.
     pub refusals: VecDeque<Refusal>,
-    /// What the last error was about, as the pipeline calls statements.
+    /// The statement that the last error was about, by its id in the pipeline.
     failed_about: u32,
-    /// What was answered too early failed, or was cancelled: the next message is told so.
+    /// An INSERT that was answered before it ran has failed or was cancelled: the error for a later message.
     pub late: Option<Late>,
-    /// The server said why it goes.
+    /// The server's reason for ending the connection.
     pub server_left: Option<String>,
     /// The client sent Terminate.
     pub terminated: bool,
 
-    /// Answers that ended, and transactions: moves that others see.
+    /// Number of answers that ended; shows the janitor that the session is active.
     pub turns: u32,
-    /// See `turns`.
+    /// Number of transactions that ended; see `turns`.
     pub xact_turns: u32,
-    /// Since they were last added to the pool's.
+    /// Counts since they were last added to the pool's.
     pub counts: Counts,
-    /// The `application_name` that it has, where that is new to others.
+    /// Its `application_name`, if that changed and the registry does not have it yet.
     pub renamed: Option<Box<str>>,
     /// Shared by all sessions.
     pub shared: Arc<Shared>,
-    /// What it sees under `allow_list = "learn"`.
+    /// Takes the statements seen under `allow_list = "learn"`.
     pub learner: Arc<Learner>,
-    /// Writes what met the policy down.
+    /// Records messages that met the policy.
     pub audit: Auditor,
 }
 
-/// What the operator set for it, besides its rules.
+/// The operator's settings for it, besides its rules.
 #[derive(Debug)]
 pub struct Bounds {
-    /// What happens with state that can't be carried.
+    /// What happens if it makes state that cannot move between server connections.
     pub session_state: SessionState,
-    /// Statements on one server connection; 0: names pass untouched.
+    /// Prepared statements on one server connection; 0: names pass untouched.
     pub max_prepared: usize,
-    /// Bytes of all named statements' texts.
+    /// Bound on the texts of all named statements (bytes).
     pub prepared_bytes_max: usize,
     /// Largest message (bytes).
     pub message_max: usize,
 }
 
 impl Bounds {
-    /// As they are now.
+    /// From the present configuration.
     pub fn new(general: &General, governs: &pool::Settings) -> Self {
         Self {
             session_state: governs.session_state,
@@ -318,88 +318,88 @@ impl Bounds {
 /// The settings (PostgreSQL's parameters) of a session.
 #[derive(Debug)]
 pub struct Vars {
-    /// Those of its startup packet.
+    /// The values of its startup packet.
     pub base: Arc<VarSet>,
-    /// Those that it has now.
+    /// The values that it has now.
     pub want: Arc<VarSet>,
-    /// When it took on who it is ([`Whose::since`](crate::proto::vars::Whose::since)).
+    /// When it took on its present role ([`Whose::since`](crate::proto::vars::Whose::since)).
     pub since: u64,
-    /// What it was told.
+    /// The values that the client was told by ParameterStatus.
     pub reported: Arc<Reported>,
-    /// What it is still to be told.
+    /// Whether it is still to be told of values that pgsluice itself changed.
     pub report: Reporting,
-    /// What it is not told yet.
+    /// ParameterStatus messages that are held back.
     pub withheld: Withheld,
 }
 
-/// What the same text may mean another thing by.
+/// What decides whether an equal text means the same thing as before.
 #[derive(Debug)]
 pub struct Meaning {
-    /// Its pool's ([`Pool::catalog`](crate::pool::Pool::catalog)).
+    /// The pool's version of the catalogue ([`Pool::catalog`](crate::pool::Pool::catalog)).
     pub pool: u64,
-    /// What it made on the server connection at hand lets texts mean something to it alone; 0: nothing does.
+    /// Identifies what it made on its present server connection that changes the meaning of texts for it alone; 0: nothing.
     pub own: u64,
-    /// Its transaction changed a catalogue: texts may mean something else again when it ends.
+    /// Its transaction changed a catalogue: texts may change their meaning again when it ends.
     pub moved: bool,
-    /// Its transaction may have changed what texts mean until it ends, by its settings or its tables: what is prepared in it
-    /// is nobody else's.
+    /// Its transaction may have changed the meaning of texts until it ends, by settings or tables: statements prepared in it are not
+    /// shared.
     pub open: bool,
-    /// A text was run in it, or is to be, that makes what others see, though its tag may be that of a query.
+    /// Its transaction ran, or is about to run, a text that creates objects that others see, though its tag may be that of a query.
     pub makes: bool,
 }
 
 impl Meaning {
-    /// A text is run; `makes`: it makes what others see, or may.
+    /// A text is run; `makes`: it creates objects that others see, or may.
     fn note_made(&mut self, makes: bool) {
         self.open |= makes;
         self.makes |= makes;
     }
 
-    /// No transaction is left, and nothing under way that could begin one.
+    /// No transaction is open, and no message is under way that could begin one.
     pub fn end(&mut self) {
         (self.open, self.makes) = (false, false);
     }
 }
 
-/// What ties a session to one server connection, or may.
+/// State that ties a session to one server connection, or may.
 #[derive(Debug, Default)]
 pub struct Ties {
     /// What its transaction may have done to session state.
     pub taint: Effects,
-    /// The last that was done was a LISTEN.
+    /// The last statement was a LISTEN.
     pub listens: bool,
-    /// It may have changed settings until it ends.
+    /// Its transaction may have changed settings until it ends (`SET LOCAL`).
     pub local: bool,
-    /// Settings of applications in the startup packet that it may have brought back.
+    /// Custom settings of the startup packet that its transaction may have reset to the packet's values.
     pub given_back: Vec<Box<str>>,
-    /// Names in it that may be those of settings it made, for the probe: no catalogue shows them.
+    /// Names in its transaction's texts that may be custom settings, for the probe: no catalogue lists these.
     pub candidates: Vec<String>,
-    /// SQL's PREPARE has made names on the server connection that is its own.
+    /// SQL's PREPARE has made statements on its pinned server connection.
     pub sql_prepared: bool,
-    /// Its server connection is its own while state is bound to it.
+    /// It keeps its server connection because of state that cannot move.
     pub pinned: bool,
-    /// What it said while pinned may have ended that.
+    /// A statement since it was pinned may have ended that state.
     pub recheck: bool,
-    /// It did, or may have, what only the end of the server's process ends: nobody else gets the server connection at hand.
+    /// It made, or may have made, state that lasts as long as the server process: no other client gets this server connection.
     pub for_good: bool,
-    /// It has set, or may have, what the server shows only to who may read all settings, and nobody who may has asked since.
+    /// It changed, or may have changed, a setting that the server shows to privileged roles only, and no such role has read it since.
     pub hidden: bool,
-    /// Until its transaction ends more may be said of each statement, or one may mean another thing than before it.
+    /// Until its transaction ends statements may have other answers or another meaning than before.
     pub apart: bool,
-    /// It has loaded a library, which may look at each statement from then on: its own would directly be looked at to the end.
+    /// It has loaded a library, which may inspect each later statement of the session, so its INSERTs are not poured.
     pub loaded: bool,
-    /// It has made a temporary object on the server connection at hand, or may have: what is planned there is planned since.
+    /// It has made, or may have made, a temporary object on its server connection, and the plans there were renewed since.
     pub plans_renewed: bool,
 }
 
 impl Ties {
-    /// Something is done whose text does not show what it does.
+    /// A statement ran whose text does not show its effects.
     fn doubt(&mut self, effects: Effects) {
         self.taint = self.taint.union(effects);
         self.recheck = true;
     }
 
-    /// A LISTEN is all that its transaction did to session state: what that leaves is known. True: it was, and is dealt with.
+    /// True if a LISTEN is all that its transaction did to session state; its taint is then cleared, because no probe is needed.
     pub fn take_listen(&mut self) -> bool {
         let alone = self.listens && self.taint == Effects::LISTEN && !self.hidden && !self.for_good;
         self.listens = false;
@@ -409,7 +409,7 @@ impl Ties {
         alone
     }
 
-    /// What a transaction did is known, or was nothing.
+    /// The effects of its transaction are known, or there were none.
     pub fn forget_taint(&mut self) {
         self.taint = Effects::NONE;
         (self.local, self.apart) = (false, false);
@@ -420,65 +420,64 @@ impl Ties {
 /// Messages longer than the buffers, on their way in pieces.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// Bytes of the client's message still to come, passed on or dropped.
+    /// Bytes of the client's message that have still to come.
     pub up: usize,
     /// The rest of that message is dropped.
     pub dropping: bool,
     /// The rest of a server's message is dropped.
     pub dropping_down: bool,
-    /// The client has a message of the server's in part, and the rest of it does not come.
+    /// The client has received a part of a message from the server, and the rest will not come.
     pub cut_short: bool,
 }
 
 /// A Query that was sent on as one extended unit.
 #[derive(Debug, Default)]
 pub struct Folding {
-    /// It is a COPY; its Sync goes out when the COPY has ended.
+    /// It is a COPY; its Sync is sent when the COPY has ended.
     pub sync_owed: bool,
-    /// The unnamed statement and portal on the server are its own, and the client knows nothing of them.
+    /// The unnamed statement and portal on the server come from it, and not from a Parse or Bind of the client.
     pub left: bool,
-    /// Messages of its answer that go to the client unless an ErrorResponse comes first.
+    /// Messages of its answer that are held until it is known that no ErrorResponse follows.
     pub kept: Vec<u8>,
 }
 
-/// Descriptions of statements' rows.
+/// What the client was told of its statements by Describe.
 #[derive(Debug, Default)]
 pub struct Shapes {
     /// Statements whose description is on its way, in order.
     pub described: VecDeque<Expected>,
-    /// The statement (its id) whose parameters are what was told of it, and whose rows are told next.
+    /// The id of the statement whose parameters are as the client was told, and whose rows are described next.
     pub params_as_told: Option<u64>,
-    /// The portal that was bound last, by as much of its name as tells it from others, and its statement, when the description of that
-    /// is not known yet.
+    /// The portal bound last (the first 63 bytes of its name) and its statement, while the statement's description is not known.
     pub bound: Option<(Box<[u8]>, Arc<Statement>)>,
-    /// The statement (its id) that was asked about for the message at hand, and whose rows look different here.
+    /// The id of the statement that was described for the present message, and whose rows differ on this server connection.
     pub otherwise: Option<u64>,
-    /// The statement (its id) of whose parameters the client was told just now that they have other types, and what it has become.
+    /// The id of a statement whose parameters the client has just been told to have other types, and the statement that replaces it.
     pub retold: Option<(u64, Arc<Statement>)>,
-    /// The unnamed statement (its id) whose parameters' types the client was told.
+    /// The id of the unnamed statement whose parameter types the client was told.
     pub unnamed_told: Option<u64>,
-    /// How the client was told that the rows of its unnamed statement look (its id), by hash.
+    /// The id of the unnamed statement whose rows the client was told, and a hash of the RowDescription.
     pub unnamed_rows: Option<(u64, u64)>,
-    /// Statements with names of which it was.
+    /// The ids of named statements whose parameters the client was told.
     told: HashSet<u64, ahash::RandomState>,
 }
 
 /// A description that is on its way.
 #[derive(Debug, Clone)]
 pub struct Expected {
-    /// The name of the client's that it is told of. `None`: it is that of a portal, of the unnamed statement, or ours.
+    /// The client's name for the statement. `None`: the Describe is of a portal, of the unnamed statement, or pgsluice's own.
     pub name: Option<Box<[u8]>>,
-    /// Of what.
+    /// The statement.
     pub statement: Arc<Statement>,
 }
 
 impl Shapes {
-    /// The client was told of the parameters of a statement with a name.
+    /// Was the client told the parameters of this named statement?
     pub(in crate::client) fn was_told(&self, id: u64) -> bool {
         self.told.contains(&id)
     }
 
-    /// How the client was told that the rows of its unnamed statement look, if it is this one.
+    /// The hash of the RowDescription that the client was told for this unnamed statement.
     pub(in crate::client) fn rows_of_unnamed(&self, statement: &Statement) -> Option<u64> {
         self.unnamed_rows.filter(|(id, _)| *id == statement.id).map(|(_, rows)| rows)
     }
@@ -489,17 +488,17 @@ impl Shapes {
 pub struct Late {
     /// The ErrorResponse, whole.
     pub error: Vec<u8>,
-    /// So many messages go before the one that is told: they open the block that is to fail.
+    /// The number of messages that come before the one that gets the error: they open the block that is to fail.
     pub behind: usize,
 }
 
 impl Late {
-    /// Told to the very next message.
+    /// The very next message gets the error.
     pub fn next(error: Vec<u8>) -> Self {
         Self { error, behind: 0 }
     }
 
-    /// A cancel request strikes what stands behind so many messages.
+    /// A cancel request fails the message after this many.
     pub fn cancelled(behind: usize) -> Self {
         let mut error = Vec::new();
         Error::cancelled().put(&mut error);
@@ -507,7 +506,7 @@ impl Late {
     }
 }
 
-/// What settings that pgsluice itself changes are told in one go.
+/// Whether ParameterStatus of settings that pgsluice itself changes is held back, to be sent at once.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Reporting {
     /// Nothing.
@@ -519,7 +518,7 @@ pub enum Reporting {
     Due,
 }
 
-/// What is a client's own when it has logged in.
+/// The values that a client brings from its login.
 #[derive(Debug)]
 pub struct Own {
     /// See [`State::pid`].

@@ -1,6 +1,6 @@
 //! The extended protocol: Parse, Describe, Close, and what a Bind needs of them (`bind`).
 //!
-//! Owns: whose name stands for which statement of the server's, and what has to be prepared first.
+//! Owns: which statement on the server a client's name stands for, and what has to be prepared first.
 
 use std::sync::Arc;
 

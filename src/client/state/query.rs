@@ -1,6 +1,6 @@
 //! The simple protocol: Query and FunctionCall.
 //!
-//! Owns: what a text waits for, whether it goes as one extended unit, SQL's DEALLOCATE of a name that the protocol prepared.
+//! Owns: what a text waits for, whether it goes as one extended unit, SQL's DEALLOCATE of a statement prepared by a Parse message.
 
 use super::prepared::{DEALLOCATE, put_deallocable};
 use super::{FORGETS_NAMES, Fault, State, Taken};

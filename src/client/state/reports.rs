@@ -1,6 +1,6 @@
-//! What a client is told of its settings: ParameterStatus.
+//! ParameterStatus: what a client is told of its settings.
 //!
-//! Owns: what it knows, and what is withheld until it is known what it has. Never: puts a setting on a connection.
+//! Owns: the values that the client knows, and those withheld until its own values are known. Never: puts a setting on a connection.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a text may do to its session, as far as that has to be followed.
+//! The effects of a text on its session that have to be followed.
 
 use super::{BOUND, State};
 use crate::error::Error;

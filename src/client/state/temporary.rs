@@ -1,8 +1,8 @@
 //! The first temporary object on a connection that another client had before.
 //!
-//! Owns: when the server is told to plan anew. In a session of its own PostgreSQL does that by itself: its first temporary object changes the
-//! search path, and a statement that was prepared for a table means the temporary one that hides it from there on. On a connection that
-//! had temporary objects before, the path stays what it was, and so would the plan. Never: what a text may make is found elsewhere.
+//! Owns: when the server has to be made to plan its statements again. In a session of its own PostgreSQL does so by itself: the first
+//! temporary object changes the search path, and a statement prepared for a table then means the temporary one that hides it. On a
+//! connection that had temporary objects before, the path stays the same, and so would the plan. Never: finds out what a text may create.
 
 use std::sync::LazyLock;
 

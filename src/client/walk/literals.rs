@@ -1,7 +1,7 @@
 //! INSERTs of literals: from a text, as it came in a Query or in a Parse without parameters, to rows.
 //!
-//! Owns: the way from a text to its plan and its rows, by what came by lately or by taking it apart. Never: takes literals that
-//! were read when they were parsed and might mean something else now.
+//! Owns: finding a text's plan and rows, by comparing it with recent texts or by taking it apart. Never: takes literals that the server
+//! read at Parse and that might mean something else now.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! One flight behind another on the same server connection: what it has to say is sent while the one before it is still
+//! One flight (a batch under way) behind another on the same server connection: its messages are sent before the one ahead of it is
 //! answered.
 //!
-//! The server takes up the next transaction at the moment in which it has ended one, in place of waiting until that answer has
-//! reached us and the next batch has come. Each has its own Sync: one that fails is nothing to the other.
+//! So the server begins the next transaction as soon as it has ended one, instead of waiting until that answer has reached pgsluice and
+//! the next batch has arrived. Each flight has its own Sync, so the failure of one does not affect the other.
 //!
-//! Owns: which flight takes the next one along, and what is known of one whose connection is lost before its turn came. Never:
-//! decides when a batch leaves.
+//! Owns: which flight the next one follows, and the outcome of one whose connection is lost before its turn came. Never: decides when a
+//! batch leaves.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

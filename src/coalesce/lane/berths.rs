@@ -1,9 +1,9 @@
-//! Flushes under way, counted for each table, whichever lanes they are of: a table has several where its INSERTs differ in
-//! columns, format, user or settings.
+//! Flushes under way, counted for each table over all its lanes: a table has several lanes if its INSERTs differ in columns, format,
+//! user or settings.
 //!
-//! A place is kept by who has a server connection, or is about to have one: a flight that has to wait for one, because its user's
-//! pool is full, gives its place back, and has one again, before any batch that has not left, when it has its connection. So one
-//! user's full pool keeps no other user's rows.
+//! Only a flight that has a server connection, or is about to have one, holds a place. A flight that has to wait for a connection, because
+//! its user's pool is full, gives its place back; when it has the connection it gets a place before any batch that has not left. So one
+//! user's full pool does not delay another user's rows.
 //!
 //! Owns: `max_flushes_per_table`, and which lanes and flights wait for a place. Never: decides when a batch leaves.
 

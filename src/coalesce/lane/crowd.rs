@@ -1,13 +1,13 @@
 //! The sessions that use a lane at the same time, and whether a batch is to wait for them.
 //!
-//! Owns: how many they are, as far as a lane can know: who waits, who flies and who was answered a moment ago. Never: reads a clock,
+//! Owns: their number, as far as a lane can know: sessions in the batch, in flight, and answered a moment ago. Never: reads a clock,
 //! decides alone; the lane knows what is under way.
 //!
 //! ```text
-//!   clients in a circle, each with one unit:   wait in the batch -> fly -> answered, away -> back with the next one
-//!   two halves of them take turns: one flies, while the other is answered, thinks and comes back.
-//!   A flush costs the server as much as a hundred rows. Would a batch leave with the first who are back, there would soon be
-//!   as many flushes as clients; so it waits until half are here, unless they lately did not come.
+//!   clients in a cycle, each with one unit:   wait in the batch -> fly -> answered, away -> back with the next one
+//!   two halves of them take turns: one flies, while the other is answered, works and comes back.
+//!   A flush costs the server as much as a hundred rows. If a batch left with the first clients that are back, there would soon
+//!   be as many flushes as clients; so it waits until half are here, unless they recently did not come.
 //! ```
 
 /// So few sessions gain less by a COPY of their rows than each loses by its wait for the other.

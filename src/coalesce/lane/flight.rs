@@ -1,7 +1,8 @@
 //! A batch under way.
 //!
-//! Owns: which rows go again and which run singly when a COPY fails, and how a transaction ended whose connection was lost at
-//! its commit. Every ticket is resolved, once; `Inserted` only after the server confirmed the COMMIT. Never: decides when to leave.
+//! Owns: which rows are flushed again and which run singly when a COPY fails, and finding out how a transaction ended whose connection was
+//! lost at its commit. Every ticket is resolved exactly once, as `Inserted` only after the server confirmed the COMMIT. Never: decides
+//! when to leave.
 
 use std::pin::Pin;
 use std::sync::Arc;

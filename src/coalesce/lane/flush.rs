@@ -1,4 +1,4 @@
-//! What is said to the server in one round trip: the rows, and the guard that verifies what they were planned for.
+//! The messages of one round trip to the server: the rows, and the guard that verifies the table that they were planned for.
 //!
 //! Owns: the messages of a flush and of a run inside a client's own block, the guard and its mark. Never: waits for an answer.
 

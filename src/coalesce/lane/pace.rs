@@ -1,37 +1,37 @@
-//! What the time of a lane's flushes goes to, and whether its whole crowd is to leave together.
+//! How long a lane's COMMITs take beside everything else, and so whether all its sessions (its crowd) are to leave together.
 //!
 //! ```text
-//!   Two halves take turns: while one waits for its COMMIT the other comes back, and its COMMIT waits for that of the first.
-//!   So each client is answered once in two COMMITs, and all else is done meanwhile.
-//!   All together: once in a COMMIT and all else, which nobody waits for twice.
+//!   two halves take turns: while one waits for its COMMIT the other comes back, and its COMMIT waits for that of the first.
+//!                          Each client is answered once in two COMMITs; everything else happens meanwhile.
+//!   all together:          each client is answered once in one COMMIT and the time for everything else.
 //! ```
-//! A COMMIT waits for a disk or for a standby; all else (rows that go to the server, clients that are answered and come back)
-//! mostly for a processor. Where the first takes longer than the second it is better to leave together.
+//! A COMMIT waits for a disk or for a standby; everything else (rows that go to the server, clients that are answered and come back)
+//! mostly for a processor. If the COMMIT takes longer than the rest, it is better to leave together.
 //!
-//! Owns: how long either lately took. Never: reads a clock, decides alone; the lane knows who is expected.
+//! Owns: how long either recently took. Never: reads a clock, decides alone; the lane knows which sessions are expected.
 
 use std::time::{Duration, Instant};
 
-/// Quicker COMMITs are not waited for by all: the runtime's timer could not end a wait that is in vain.
+/// With quicker COMMITs the whole crowd is not waited for: the runtime's timer is too coarse to end a wait that is in vain.
 const COMMIT_MIN: Duration = Duration::from_millis(1);
 
-/// While slower COMMITs are under way another flush is worth a connection of its own: the server takes up its rows meanwhile. One
-/// that waits for a processor as much as for its disk is not meant: two flushes at a time make that wait longer.
+/// During slower COMMITs another flush is worth a connection of its own: the server processes its rows meanwhile. A quicker COMMIT waits
+/// for a processor as much as for its disk, and two flushes at a time make that wait longer.
 const COMMIT_SLOW: Duration = Duration::from_micros(500);
 
-/// Nobody waits longer for the others, however slow COMMITs are.
+/// The longest that a session waits for the others, however slow COMMITs are.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 
-/// How a lane's flushes lately went.
+/// The times of a lane's recent flushes.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// From the guard's answer to the end.
     commit: Duration,
     /// From a flush's leaving to the guard's answer.
     rows: Duration,
-    /// From a flush's end until all who were answered are back.
+    /// From a flush's end until all clients that it answered are back.
     turn: Duration,
-    /// Somebody was answered then, and not all are back.
+    /// When clients were last answered, until all of them are back.
     answered: Option<Instant>,
     whole: bool,
 }

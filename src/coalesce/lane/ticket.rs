@@ -1,6 +1,6 @@
-//! A session's end of a batch.
+//! A session's handle on a batch.
 //!
-//! Owns: the outcome, said once, and whom it wakes; what the session's messages are in the counters. Never: knows the batch.
+//! Owns: the outcome, which is set once, and the task that it wakes; what the session's messages count as. Never: knows the batch.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};

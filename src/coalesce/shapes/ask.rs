@@ -1,4 +1,4 @@
-//! What is asked of the server about one statement, and what it is refused for.
+//! The queries to the server about one statement, and the reasons for which it is refused.
 
 use std::borrow::Cow;
 use std::sync::Arc;

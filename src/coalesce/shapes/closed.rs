@@ -1,6 +1,6 @@
-//! Hot path. INSERTs into a table that is not poured into, whatever they store: known by their first bytes.
+//! Hot path. INSERTs into a table that is never poured into, recognised by their first bytes.
 //!
-//! Owns: one such beginning, as one session met it last. Never: why the table is closed ([`Shape`] knows, and whether it still is).
+//! Owns: the first bytes of the last such INSERT of one session. Never: why the table is closed, and whether it still is ([`Shape`] knows).
 
 use std::sync::Arc;
 

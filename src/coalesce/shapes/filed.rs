@@ -1,4 +1,4 @@
-//! All lanes, filed so that a new text looks at those alone that could be its own: there may be ten thousand.
+//! All lanes, indexed so that a new text is compared only with those that could be its own: there may be ten thousand.
 
 use std::collections::HashMap;
 use std::sync::Arc;
