@@ -159,20 +159,20 @@ impl Settings {
         if self.reserve_after().is_some_and(|patience| waited >= patience) { self.reserve_size } else { 0 }
     }
 
-    /// Somebody has to wait so long for the reserve. `None`: there is none.
+    /// How long a client has to wait before it may have an extra connection. `None`: there are none.
     fn reserve_after(&self) -> Option<Duration> {
         let helps = self.reserve_size > 0 && !self.reserve_timeout.is_zero();
         helps.then_some(self.reserve_timeout)
     }
 
-    /// Prepared statements on one connection while pgsluice uses it for itself: a flush and a question to the catalogue
-    /// need a few, whatever clients may keep.
+    /// Prepared statements on one connection while pgsluice uses it for itself: a flush and a query to the catalogue need
+    /// a few, whatever clients may keep.
     pub fn max_prepared_of_ours(&self) -> usize {
         self.max_prepared_statements.max(PREPARED_OF_OURS)
     }
 }
 
-/// Counters of one pool, as SHOW STATS has them. Added to when a server is released, or its client, which keeps it, rests.
+/// Counters of one pool, as SHOW STATS has them. Updated when a server connection is released, or becomes idle with a pinned client.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Transactions.
@@ -189,7 +189,7 @@ pub struct Stats {
     pub query_time: AtomicU64,
     /// Microseconds clients waited for a server.
     pub wait_time: AtomicU64,
-    /// The same for each of those that waited, in microseconds.
+    /// Histogram of these waits (microseconds).
     pub wait: Histogram,
     /// Times a server was given to a client.
     pub server_assignment_count: AtomicU64,
@@ -210,7 +210,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Times that a connection was kept with its client for this.
+    /// Times that a connection was kept with its client for this reason.
     pub fn pinned(&self, by: PinnedBy) -> &AtomicU64 {
         &self.pinned[by as usize]
     }
@@ -229,7 +229,7 @@ pub enum PinnedBy {
     HoldCursor,
     /// SQL's PREPARE.
     Prepare,
-    /// What lasts as long as the server's process.
+    /// State that lasts as long as the server process.
     BackendState,
     /// A setting that the server does not show.
     HiddenSetting,
@@ -271,32 +271,32 @@ struct Inner {
     total: usize,
     /// Everything that is connected, for the console.
     servers: Vec<Arc<ServerShared>>,
-    /// Session mode: what the last client asked for that got a connection; the next one is most likely to ask for the same.
+    /// Session mode: the startup settings of the last client that got a connection; the next one most likely asks for the same.
     ordinary: Option<Arc<VarSet>>,
-    /// As the pool's: for those that hold the lock anyway.
+    /// A copy of the pool's settings, for code that holds the lock anyway.
     settings: Arc<Settings>,
     paused: bool,
-    /// Somebody waits until then for the database to be empty.
+    /// Until when a client waits for the database to be empty.
     vacate_until: Option<Instant>,
-    /// When the addresses of host names are to be looked at; `None`: that is being done.
+    /// When host names are to be resolved again; `None`: that is being done.
     look_at_names: Option<Instant>,
-    /// When all connections were last to be replaced, and why. A login that began before is for what was then.
+    /// When the replacement of all connections was last ordered, and why. A login that began before is outdated.
     renewed: Option<(Instant, &'static str)>,
-    /// The next connection that becomes free closes: a sibling has waited for its place under a common limit.
+    /// The next connection that becomes free is closed: a sibling pool has waited for its place under a common limit.
     owes_one: bool,
-    /// Who opens connections, if it lets others make room for them.
+    /// Whether a task opens connections and makes siblings make room for them.
     making_room: MakingRoom,
 }
 
-/// Two who open connections for the same clients would each have one closed.
+/// Only one task at a time makes room: two that open connections for the same clients would each have a sibling's closed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum MakingRoom {
-    /// Nobody does.
+    /// No task does.
     #[default]
     No,
-    /// Somebody does.
+    /// One task does.
     Once,
-    /// Somebody does, and has to look again behind it: something came meanwhile.
+    /// One task does, and has to check again afterwards, because something changed meanwhile.
     Again,
 }
 
@@ -318,26 +318,26 @@ impl Inner {
         }
     }
 
-    /// The pool has all connections that it may have where somebody has waited so long.
+    /// Has the pool all connections that it may have when a client has waited this long?
     fn is_full(&self, waited: Duration) -> bool {
         let settings = &self.settings;
         self.total + self.queue.logins() >= settings.most(settings.reserve(waited))
     }
 
-    /// Why this login's connection is of no use any more.
+    /// Why the connection of this login cannot be used any more.
     fn outdated(&self, login: &Underway) -> Option<&'static str> {
         self.renewed.filter(|(at, _)| login.began <= *at).map(|(_, why)| why)
     }
 
-    /// A client that asked for this got a connection. One with a role serves nobody else when it has left.
+    /// Notes the startup settings of a client that got a connection; not those with a role, whose connection serves no other client.
     fn note_ordinary(&mut self, startup: Option<&Arc<VarSet>>) {
         if let Some(startup) = startup.filter(|set| !set.names_a_role()) {
             self.ordinary = Some(Arc::clone(startup));
         }
     }
 
-    /// What is missing to `min_pool_size`, of connections that are for this. Idle ones that are for others are of no use to
-    /// the next client; but where each client asks for something else no more than twice as many are kept.
+    /// Number of connections with these startup settings that are missing to `min_pool_size`. Idle ones with other settings are of no use to
+    /// the next client; but if each client asks for something else, no more than twice as many are kept.
     fn missing(&self, startup: Option<&Arc<VarSet>>) -> usize {
         let most = self.settings.most(0);
         let least = self.settings.min_size.min(most);
@@ -350,19 +350,19 @@ impl Inner {
 /// One pool.
 #[derive(Debug)]
 pub struct Pool {
-    /// Which.
+    /// Its key.
     pub key: PoolKey,
-    /// What governs it; changed by [`Pool::govern`] only.
+    /// Its settings; changed by [`Pool::govern`] only.
     pub settings: ArcSwap<Settings>,
-    /// Where and as whom connections log in.
+    /// The server to log in to, and the user and secret to log in with.
     pub target: ArcSwap<Target>,
-    /// Texts that are prepared here mean something to its clients alone ([`own_catalog`](crate::proto::prepared::Statements::own_catalog)).
+    /// Keeps texts prepared here apart from those of other pools ([`own_catalog`](crate::proto::prepared::Statements::own_catalog)).
     pub catalog: u64,
     /// Bytes of text of its clients' named statements.
     pub texts: Arc<AtomicUsize>,
-    /// By what names settings of applications are asked for here.
+    /// Names of custom settings that the probe asks for.
     pub custom_settings: Arc<CustomSettings>,
-    /// The target's.
+    /// The target's hosts, and which of them to begin with.
     hosts: Hosts,
     /// Counters.
     pub stats: Stats,
@@ -386,16 +386,16 @@ pub struct Pool {
 /// Fewest prepared statements that a connection keeps while pgsluice uses it for itself.
 const PREPARED_OF_OURS: usize = 8;
 
-/// Better than what the worker and the settings are worth together.
+/// Score of the connection that holds the client's unnamed statement: more than the same worker and the same settings together.
 const AT_HOME: u8 = 4;
 
 /// Welcomes remembered for one pool.
 const WELCOMES_MAX: usize = 64;
 
-/// So long does a pool wait for what its siblings leave of a common limit, before it is given a place of theirs.
+/// How long a pool waits for a free place under a common limit before a sibling pool has to give one up.
 const SIBLING_WAITS: Duration = Duration::from_secs(1);
 
-/// As long as PostgreSQL waits for others to leave a database.
+/// How long PostgreSQL waits for other sessions to leave a database.
 const VACATE: Duration = Duration::from_secs(5);
 
 /// What SHOW POOLS counts.
@@ -418,8 +418,8 @@ impl Pool {
         lock(&self.inner)
     }
 
-    /// Hot path. An idle connection if there is one and nobody waits for such: that where the unnamed statement of `home` stands, or
-    /// the most recently used one, of this worker and with the wanted settings if possible.
+    /// Hot path. An idle connection, if there is one and no client waits for such: the one that holds the unnamed statement of `home`, or the
+    /// most recently used one, of this worker and with the wanted settings if possible.
     fn take_idle(
         &self,
         want: &Arc<VarSet>,
@@ -456,13 +456,13 @@ impl Pool {
         })
     }
 
-    /// Takes a connection out of the counts; `why` it closed, where nothing better is known.
+    /// Takes a connection out of the counts; `why` is the reason for its end if none is known yet.
     fn forget(&self, shared: &ServerShared, why: &str) {
         self.forget_in(self.lock(), shared, why);
     }
 
-    /// Whoever takes the lock next finds it gone from all counts: of those that come back in one moment no more are closed than are
-    /// too many.
+    /// As [`Pool::forget`], under the lock: the next holder of the lock finds it gone from all counts, so that of connections that come back
+    /// at the same time no more are closed than necessary.
     fn forget_in(&self, mut inner: MutexGuard<'_, Inner>, shared: &ServerShared, why: &str) {
         inner.total -= 1;
         inner.servers.retain(|s| s.id != shared.id);
@@ -477,7 +477,7 @@ impl Pool {
         self.changed.notify_waiters();
     }
 
-    /// Hot path. A connection is free: to the first waiter, or idle.
+    /// Hot path. Gives a free connection to the first waiter, or to the idle ones.
     fn give(self: &Arc<Self>, mut server: Box<ServerConn>, now: Instant) {
         server.fresh = false;
         let inner = self.lock();
@@ -488,7 +488,7 @@ impl Pool {
         self.give_young(inner, server, now);
     }
 
-    /// As [`Pool::give`]; one that has just logged in serves once, however short its life is to be.
+    /// As [`Pool::give`], for a connection that has just logged in: it serves at least once, however short `server_lifetime` is.
     fn give_young(
         self: &Arc<Self>,
         mut inner: MutexGuard<'_, Inner>,
@@ -602,7 +602,7 @@ impl Pool {
         }
     }
 
-    /// Of the idle connections that fit nobody who waits, the one that is idle for the longest time makes room.
+    /// Closes the longest idle one of the connections that suit no waiting client.
     fn evict_unfit(&self, mut inner: MutexGuard<'_, Inner>) -> bool {
         let queue = &inner.queue;
         let unfit = inner.idle.iter().position(|server| !queue.waits_for(server.startup.as_ref()));
@@ -617,7 +617,7 @@ impl Pool {
         max > 0 && count.load(Ordering::Relaxed) >= max
     }
 
-    /// The setting because of which who has waited so long gets no connection of its own.
+    /// The setting that keeps a client that has waited this long from getting a new connection.
     fn full_by(&self, inner: &Inner, waited: Duration) -> Option<&'static str> {
         let settings = &inner.settings;
         match () {
@@ -628,7 +628,7 @@ impl Pool {
         }
     }
 
-    /// More connections than the database or the user may have: a limit was lowered.
+    /// Are there more connections than the database or the user may have, because a limit was lowered?
     fn is_above(&self, settings: &Settings) -> bool {
         let above = |count: &AtomicUsize, max: usize| max > 0 && count.load(Ordering::Relaxed) > max;
         above(&self.db_count, settings.max_db_connections)
@@ -647,20 +647,20 @@ impl Pool {
         true
     }
 
-    /// Pools of several databases and users count at the same time: the limit holds all the same.
+    /// Counts one up unless `max` is reached. Atomic, because pools of several databases and users count at the same time.
     fn count_up(count: &AtomicUsize, max: usize) -> bool {
         let more = |n: usize| (max == 0 || n < max).then_some(n + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// A common limit that is reached is the database's, and not the user's as well: of the database alone no place would
-    /// help then, and others would lose their connections for nothing.
+    /// Is only the database's common limit reached, and not the user's as well? If both are, a place of the database alone would not
+    /// help, and other pools would lose connections for nothing.
     fn is_full_by_database(&self, settings: &Settings) -> bool {
         !Self::full(&self.user_count, settings.max_user_connections)
             && Self::full(&self.db_count, settings.max_db_connections)
     }
 
-    /// An idle connection of a sibling pool makes room under a common limit. No lock of this pool is held here.
+    /// Closes an idle connection of a sibling pool to make room under a common limit. No lock of this pool is held here.
     fn evict_sibling(&self, settings: &Settings) -> bool {
         if self.is_full_by_database(settings) {
             self.shared.evict_idle(|key| key.database == self.key.database, &self.key)
@@ -669,7 +669,7 @@ impl Pool {
         }
     }
 
-    /// No connection of a sibling is idle: that which has most gives up the next one that becomes free, if it has more than this pool.
+    /// If no sibling has an idle connection: the one with the most, if it has more than this pool, gives up the next that becomes free.
     fn ask_sibling(&self, settings: &Settings) {
         let most = self.size() + 1;
         let of_database = self.is_full_by_database(settings);
@@ -682,20 +682,20 @@ impl Pool {
         }
     }
 
-    /// Of the common limits, what it takes.
+    /// Number of its connections under the common limits.
     fn size(&self) -> usize {
         let inner = self.lock();
         inner.total + inner.queue.logins()
     }
 
-    /// A sibling has a connection to spare under a common limit.
+    /// Uses a place under a common limit that a sibling has given up.
     fn take_from_sibling(self: &Arc<Self>) {
         if self.has_waiters() {
             self.launch_if_needed();
         }
     }
 
-    /// Closes the longest idle connection, for a sibling that may have none because of a common limit.
+    /// Closes the longest idle connection, for a sibling that can have none because of a common limit.
     fn evict_one_idle(&self) -> bool {
         self.evict_unfit(self.lock())
     }
@@ -743,7 +743,7 @@ impl Pool {
         }
     }
 
-    /// `server_check_query` failed. One that is no good must not flood the log.
+    /// Counts a failed `server_check_query`, and logs it rarely enough that a broken one does not flood the log.
     fn check_failed(&self, why: &str) {
         let failed = self.checks_failed.fetch_add(1, Ordering::Relaxed) + 1;
         if failed.is_power_of_two() {
@@ -751,7 +751,7 @@ impl Pool {
         }
     }
 
-    /// This server does not answer: whoever needs it logs in anew, and hears soon when that can't be.
+    /// This server does not answer: its connections are given up, so that clients log in again, or soon learn that they cannot.
     pub fn leave_silent(self: &Arc<Self>, address: &Address) {
         let closed = self.retire("the server does not answer", |server| server.address == *address);
         if closed > 0 {
@@ -759,7 +759,7 @@ impl Pool {
         }
     }
 
-    /// These hosts could not be had: others come first for a while.
+    /// These hosts could not be reached: others are tried first for a while.
     fn shun(&self, hosts: &[(String, ConnectError)], pause: Duration) {
         if pause.is_zero() {
             return;
@@ -771,7 +771,7 @@ impl Pool {
         }
     }
 
-    /// These servers are not as `target_session_attrs` wants them (any more): connections to them serve nobody else.
+    /// These servers do not match `target_session_attrs` (any more): connections to them serve no further client.
     fn abandon(self: &Arc<Self>, servers: &[Address]) {
         let closed = self.retire("target_session_attrs", |server| servers.contains(&server.address));
         if closed > 0 {
@@ -781,11 +781,11 @@ impl Pool {
         }
     }
 
-    /// `connect_query` on a connection in which nothing is set. What it sets is where clients begin, and what RESET leads
-    /// back to: it would be lost to all behind the first one that sets something, otherwise.
+    /// Runs `connect_query` on a connection on which nothing is set, and remembers what it sets: clients begin with these values, and RESET
+    /// returns to them. Otherwise they would be lost after the first client that sets something.
     ///
     /// # Errors
-    /// Why the connection is of no use behind it; drop it.
+    /// Why the connection cannot be used afterwards; drop it.
     ///
     /// Cancel safety: none; drop the connection if this is cancelled.
     pub async fn greet(&self, server: &mut ServerConn) -> Result<(), String> {
@@ -822,7 +822,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What `connect_query` set on the last new connection; one is opened if there was none yet.
+    /// The values that `connect_query` set on the last new connection; one is opened if there was none yet.
     ///
     /// # Errors
     /// As [`Pool::checkout`].
@@ -863,7 +863,7 @@ impl Pool {
         self.launch_if_needed();
     }
 
-    /// What the server answers to what was asked for is told to those who asked for it; what may pass by itself (the
+    /// A server's refusal of startup settings goes to the clients that asked for them; a failure that may pass by itself (the
     /// network, a server that starts) is tried again until their `query_wait_timeout`.
     fn login_failed(self: &Arc<Self>, error: ConnectError, login: &Underway) {
         self.stats.server_login_failed_count.fetch_add(1, Ordering::Relaxed);
@@ -913,7 +913,7 @@ impl Pool {
         });
     }
 
-    /// What a server reported right after login (or after the settings were applied), for later clients.
+    /// Remembers what a server reported right after login (or after the settings were applied), for later clients.
     pub fn remember_welcome(&self, vars: &Arc<VarSet>, reported: &Arc<Reported>) {
         let mut known = lock(&self.welcome);
         known.retain(|(k, _)| !Arc::ptr_eq(k, vars));
@@ -929,8 +929,8 @@ impl Pool {
         known.iter().find(|(k, _)| Arc::ptr_eq(k, vars)).map(|(_, r)| Arc::clone(r))
     }
 
-    /// A client has proved who it is with this: servers are told it from here on. Of what a reload changes at the same moment (the
-    /// server's address, say) nothing is undone.
+    /// Uses the credential that a client's own login has proved for logins to servers from now on. Does not undo what a reload changes at
+    /// the same moment (the server's address, say).
     pub fn log_in_with(&self, credential: &Credential) {
         if !self.target.load().credential.proves_the_same(credential) {
             self.target.rcu(|now| Target { credential: credential.clone(), ..Target::clone(now) });

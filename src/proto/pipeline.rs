@@ -52,25 +52,25 @@ pub enum Kind {
     CopyEnd,
 }
 
-/// What becomes of the answer.
+/// What happens to the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// It is the client's.
     Forward,
-    /// The message was ours, inside a client's unit; its answer is dropped, but an error is the client's.
+    /// The message was pgsluice's, inside a client's unit; its answer is dropped, but an error goes to the client.
     Skip,
-    /// The message was ours, in a unit of ours; everything about it is dropped, and an error means that the
-    /// connection is not what we took it for.
+    /// The message was pgsluice's, in a unit of its own; its answer is dropped, and an error means that the connection's state is not
+    /// what it was taken for.
     Own,
-    /// The message never went to the server; we make the answer up when its turn comes.
+    /// The message never went to the server; pgsluice makes the answer up when its turn comes.
     Fake,
     /// As Forward, but NoData is dropped and CommandComplete kept until the Sync was answered: a Query sent on as one
     /// extended unit (see [`super::fold`]).
     Fold,
-    /// As Fold; RowDescription is kept until what follows it is no error.
+    /// As Fold; RowDescription is kept until a message other than an ErrorResponse follows.
     FoldLate,
-    /// The server was made to fail here; the client gets the refusal kept beside the queue instead of the
-    /// server's ErrorResponse.
+    /// pgsluice sent the server something that fails; the client gets the refusal kept beside the queue instead of
+    /// the server's ErrorResponse.
     Refuse,
 }
 
@@ -98,11 +98,11 @@ pub enum Answer {
     Skip,
     /// Put the kept refusal in its place.
     Refuse,
-    /// A unit of ours failed.
+    /// A unit of pgsluice's own failed.
     OwnFailed,
 }
 
-/// A server answered what was not asked.
+/// A server sent an answer that is not owed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation {
     /// The message's type byte.
@@ -130,11 +130,11 @@ pub enum Settled {
     Done,
     /// This many recorded messages at the front were struck and must be undone.
     Struck(usize),
-    /// The same, and the first of them is a Parse that failed: the server had taken it up.
+    /// As `Struck`, and the first of them is a Parse that failed at the server.
     Failed(usize),
 }
 
-/// Messages of ours, whose answers show what a COPY that failed had read. Their Close is of a statement that nobody has.
+/// Messages that pgsluice sends to find out what a failed COPY had read. Their Close names a statement that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
     /// Close and Sync: the ReadyForQuery before CloseComplete are the client's.
@@ -149,36 +149,36 @@ pub enum Fence {
 pub struct Pipeline {
     owed: VecDeque<Owed>,
     copy_in: bool,
-    /// A copy-in opened, and what came behind it was not sent and is nothing that COPY takes.
+    /// A copy-in opened, and the next message was not sent to the server and is not one that COPY takes.
     ended_by_fake: bool,
     /// A copy-in is open on the server; its end may have been sent.
     copying: bool,
     discarding: bool,
     /// Extended messages went by and no Sync yet: portals live until it.
     unsynced: bool,
-    /// Among them was one that is more than a Parse, a Describe or a Close.
+    /// One of these messages was other than a Parse, a Describe or a Close.
     bound: bool,
-    /// A Sync of ours was sent behind such a unit.
+    /// pgsluice's own Sync was sent after a unit that only prepares (see [`Pipeline::has_only_prepared`]).
     ends_prepared: bool,
     /// Recorded messages that were sent since the last Sync or Query.
     names_in_unit: usize,
-    /// Entries pushed behind the last one that ends a unit, ends of COPY not counted.
+    /// Entries pushed after the last one that ends a unit, without ends of COPY.
     behind_unit: usize,
     /// Refusals struck before their turn came.
     refusals_struck: usize,
     /// Syncs that were sent to an open copy-in, or before it opened.
     swallowed: usize,
-    /// ReadyForQuery that may come though none is owed: COPY failed, perhaps before it had read these Syncs.
+    /// Number of ReadyForQuery that may come although none is owed: a COPY failed, perhaps before it had read as many Syncs.
     spare: usize,
-    /// Data or the end of a COPY was sent that may swallow Syncs, and is not answered yet.
+    /// CopyData, CopyDone or CopyFail was sent to a COPY that may swallow Syncs, and is not answered yet.
     behind_copy: bool,
-    /// A [`Fence::Skipped`] was sent, and so many ReadyForQuery came since; it is at the front of the queue.
+    /// The number of ReadyForQuery since a [`Fence::Skipped`], which is at the front of the queue, was sent.
     fenced: Option<usize>,
     /// Something was answered to the Query or FunctionCall at the front.
     answered: bool,
-    /// A Query or FunctionCall was sent behind extended messages, and no Sync since.
+    /// A Query or FunctionCall was sent after extended messages, and no Sync since.
     whole_in_unit: bool,
-    /// A Sync was sent behind one.
+    /// A Sync was sent after such a Query or FunctionCall.
     synced_whole: bool,
     /// No statement was run, nor any message that begins one, since the last ReadyForQuery.
     at_ready: bool,
@@ -198,7 +198,7 @@ impl Pipeline {
         self.owed.is_empty()
     }
 
-    /// Something is owed, and all of it to units of ours.
+    /// Are answers owed, and all of them to units of pgsluice's own?
     pub fn owes_ours_only(&self) -> bool {
         !self.owed.is_empty() && self.owed.iter().all(|o| o.action == Action::Own)
     }
@@ -214,19 +214,19 @@ impl Pipeline {
         self.unsynced
     }
 
-    /// A unit outside a block is open in which statements were prepared and described, and all of that is answered: its Sync would
-    /// end nothing that anybody could miss.
+    /// Is a unit outside a block open in which statements were only prepared and described, all answered? Its Sync would end nothing that
+    /// the client could notice.
     pub fn has_only_prepared(&self) -> bool {
         let idle = self.status == TransactionStatus::Idle && !self.still_started;
         self.unsynced && !self.bound && !self.whole_in_unit && idle && self.is_answered()
     }
 
-    /// Outside a block, and nothing was run, nor has failed, whose Sync has not come: what was keeps its transaction open.
+    /// Outside a block, with no statement since the last Sync that ran or failed, which would keep its transaction open.
     pub fn has_nothing_open(&self) -> bool {
         self.is_quiet() || self.has_only_prepared()
     }
 
-    /// The Sync of ours that was just pushed ends a unit in which statements were only prepared.
+    /// Notes that pgsluice's own Sync, just pushed, ends a unit in which statements were only prepared.
     pub fn end_prepared(&mut self) {
         self.ends_prepared = true;
     }
@@ -236,17 +236,17 @@ impl Pipeline {
         self.ends_prepared
     }
 
-    /// The status of the last ReadyForQuery; behind one that said Failed, what was run since has ended that.
+    /// The status of the last ReadyForQuery; after one that said Failed, whether a statement has ended the failed block since.
     pub fn status(&self) -> TransactionStatus {
         self.status
     }
 
-    /// What is sent now meets a failed block, or an earlier unit that is not answered yet may make it one.
+    /// Does a message sent now meet a failed block, or may an unanswered earlier unit make it one?
     pub fn may_be_failed(&self) -> bool {
         self.status == TransactionStatus::Failed || self.owes_end_of_unit()
     }
 
-    /// The block had failed, and what is not answered yet may have ended that.
+    /// Had the block failed, and may an unanswered message have ended it?
     pub fn may_have_left_failed(&self) -> bool {
         self.status == TransactionStatus::Failed
             && !self.copy_in
@@ -264,7 +264,7 @@ impl Pipeline {
         self.copy_in
     }
 
-    /// It reads them for a Query, whose ReadyForQuery comes without a Sync.
+    /// As [`Pipeline::in_copy_in`], for the COPY of a Query, whose ReadyForQuery comes without a Sync.
     pub fn in_copy_of_query(&self) -> bool {
         let front = self.owed.iter().find(|o| o.kind != Kind::CopyEnd);
         self.copy_in && front.is_some_and(|o| o.kind == Kind::Query)
@@ -280,23 +280,23 @@ impl Pipeline {
         self.is_at_rest() && self.status == TransactionStatus::Idle && !self.still_started
     }
 
-    /// The server says that it is idle, and its transaction is open: behind a Query inside a unit PostgreSQL 18 says that one is,
-    /// ends it at the Sync only by name, and fails what comes next for it (XX000).
+    /// The server says that it is idle although its transaction is open: after a Query inside an extended unit PostgreSQL 18 reports a
+    /// block, ends it at the Sync in name only, and fails the next statement because of it (XX000).
     pub fn is_still_started(&self) -> bool {
         self.still_started
     }
 
-    /// A transaction is open, or still started, that no BEGIN opened: a Parse or a Sync of ours, or one left out, would tell.
+    /// Is a transaction open, or still started, that no BEGIN opened? A Parse or Sync added or left out by pgsluice would then be noticed.
     pub fn is_in_unit_of_query(&self) -> bool {
         self.still_started || (self.whole_in_unit && self.status == TransactionStatus::InTransaction)
     }
 
-    /// Whether [`Pipeline::is_still_started`] will be true of what is sent now is not answered yet.
+    /// May an unanswered message make [`Pipeline::is_still_started`] true?
     pub fn may_become_still_started(&self) -> bool {
         self.synced_whole && !self.copy_in && self.owed.iter().any(|o| o.kind == Kind::Sync)
     }
 
-    /// Everything that was asked is answered, in a block or not.
+    /// Is everything answered, in a block or not?
     pub fn is_at_rest(&self) -> bool {
         self.is_answered() && !self.unsynced
     }
@@ -305,7 +305,7 @@ impl Pipeline {
         self.owed.is_empty() && !self.copy_in && !self.discarding && self.spare == 0
     }
 
-    /// Extended messages went by and no Sync yet, and not all of them were answered, nor does COPY read on.
+    /// Is an extended unit without its Sync partly unanswered, with no COPY reading?
     pub fn is_within_unit(&self) -> bool {
         self.unsynced && !self.copy_in && !self.owed.is_empty()
     }
@@ -315,7 +315,7 @@ impl Pipeline {
         self.owed.front().is_some_and(|o| o.action == Action::FoldLate)
     }
 
-    /// Nothing is owed, but a ReadyForQuery too many may come: what is to be sent, with [`Pipeline::push_fence`], to know.
+    /// If nothing is owed but a spare ReadyForQuery may come: the messages to send, with [`Pipeline::push_fence`], to find out.
     pub fn fence(&self) -> Option<Fence> {
         let doubted = self.spare > 0 && self.owed.is_empty();
         doubted.then_some(if self.discarding { Fence::Skipped } else { Fence::Read })
@@ -336,17 +336,18 @@ impl Pipeline {
         self.behind_copy |= !self.copy_in && !self.owed.is_empty();
     }
 
-    /// What was sent for a COPY may swallow a Sync. If it fails, nobody knows what becomes of a message that is sent now.
+    /// May the messages sent for a COPY swallow a Sync? If the COPY fails, it is unknown whether the server runs a message that is sent now.
     pub fn is_behind_copy(&self) -> bool {
         self.behind_copy && !self.copy_in && !self.owed.is_empty()
     }
 
-    /// A COPY opened, and behind its Execute came what is no data and was never sent: PostgreSQL would have closed the connection.
+    /// Did a COPY open after whose Execute the client sent a message other than COPY's, which pgsluice answered itself? PostgreSQL would
+    /// have closed the connection.
     pub fn is_ended_by_fake(&self) -> bool {
         self.ended_by_fake
     }
 
-    /// The same of a COPY that was not ended: it takes no other message, or it has failed already.
+    /// Is a COPY open, to which Syncs were sent and whose end was not? It takes no other message, or has failed already.
     pub fn is_in_copy_with_syncs(&self) -> bool {
         self.copy_in && self.swallowed > 0
     }
@@ -361,7 +362,7 @@ impl Pipeline {
         self.push_owed(Owed { kind, action, names: false, statement: id as u32 });
     }
 
-    /// The statement that the next answer is about, as it was pushed; 0: none.
+    /// The id of the statement that the next answer is about, as it was pushed; 0: none.
     pub fn front_statement(&self) -> u32 {
         self.owed.iter().find(|o| o.kind != Kind::CopyEnd).map_or(0, |o| o.statement)
     }
@@ -478,8 +479,8 @@ impl Pipeline {
         Ok((answer_of(front.action), settled))
     }
 
-    /// What came first behind a [`Fence::Skipped`], but for `readies` ReadyForQuery: one of them was ours. Were there others,
-    /// the server had read on at a Sync of the client's, else it has read none.
+    /// The first other message after a [`Fence::Skipped`], when `readies` ReadyForQuery have come: one of them is for pgsluice's Sync. If
+    /// there were more, the server had resumed at a Sync of the client; otherwise it has read none.
     fn recv_behind_fence(&mut self, tag: u8, readies: usize) -> Result<(), Violation> {
         if tag != b::CLOSE_COMPLETE || readies == 0 {
             return Err(Violation { tag, owed: Some(Kind::Sync) });
@@ -540,8 +541,8 @@ impl Pipeline {
         }
     }
 
-    /// What the client sent between Execute (or Query) and CopyDone is read by COPY: a Sync there is swallowed, up to
-    /// the first message that COPY does not take.
+    /// COPY reads the messages that the client sent between Execute (or Query) and CopyDone: it swallows Syncs, up to the
+    /// first message that it does not take.
     fn enter_copy_in(&mut self) {
         self.copying = true;
         while self.owed.get(1).is_some_and(|o| o.kind == Kind::Sync) {
@@ -555,7 +556,7 @@ impl Pipeline {
         self.copy_in = self.owed.len() == 1;
     }
 
-    /// `still_started`: see [`Pipeline::is_still_started`]. The server had taken nothing up then, not even a Parse.
+    /// `still_started`: see [`Pipeline::is_still_started`]. The server has then processed nothing, not even a Parse.
     fn recv_error(&mut self, still_started: bool) -> Result<(Answer, Settled), Violation> {
         (self.copy_in, self.copying) = (false, false);
         self.spare = std::mem::take(&mut self.swallowed);
@@ -579,12 +580,12 @@ impl Pipeline {
         }
     }
 
-    /// Refusals that were struck since the last call: they are not told any more.
+    /// Number of refusals struck since the last call: the client does not get them any more.
     pub fn take_struck_refusals(&mut self) -> usize {
         std::mem::take(&mut self.refusals_struck)
     }
 
-    /// The front answers belong to a unit of ours.
+    /// Do the answers at the front belong to a unit of pgsluice's own?
     pub fn front_is_own(&self) -> bool {
         self.owed.front().is_some_and(|o| o.action == Action::Own)
     }
@@ -649,12 +650,12 @@ impl Pipeline {
 }
 
 impl Kind {
-    /// A ReadyForQuery ends its answer.
+    /// Does a ReadyForQuery end its answer?
     fn is_whole(self) -> bool {
         matches!(self, Self::Query | Self::FunctionCall)
     }
 
-    /// Nothing behind it is skipped for an error before it.
+    /// Does it end a unit, so that messages after it are not skipped because of an error before it?
     fn ends_unit(self) -> bool {
         self == Self::Sync || self.is_whole()
     }

@@ -16,7 +16,7 @@ use crate::sql::effects::{Effects, is_read_plainly};
 use crate::sql::insert::{Lifted, NotPourable, Tail, lift, quick_reject};
 use crate::sql::moves;
 
-/// Server-side names begin so; a client that uses such a name itself is told it does not exist.
+/// The prefix of names on servers. A client that uses such a name itself is told that it does not exist.
 pub const SERVER_NAME_PREFIX: &str = "pgsluice_";
 
 /// Stands for NoData where a hash of a RowDescription is kept.
@@ -33,41 +33,41 @@ pub struct Statement {
     pub query: Box<[u8]>,
     /// Declared parameter types in wire form.
     pub types: Box<[u8]>,
-    /// The settings under which it was parsed: a literal's meaning and a table's schema are settled there.
+    /// A hash of the settings under which it was parsed, which fix the meaning of its literals and the schemas of its tables.
     pub class: u64,
-    /// Those of them that are a session's own, of a named statement; see [`Statement::reads_settings`].
+    /// Of a named statement: a hash of those of its settings that are a session's own; see [`Statement::reads_settings`].
     pub settings: OnceLock<u64>,
     /// The catalogue it was parsed against; see [`Statements::catalog_moved`].
     era: u64,
-    /// What it may do to session state.
+    /// Its possible effects on session state.
     pub effects: Effects,
     /// See [`is_read_plainly`].
     pub is_read_plainly: bool,
     insert: OnceLock<Result<Box<PreparedInsert>, NotPourable>>,
     /// See [`Statement::makes_for_all`].
     makes_for_all: OnceLock<bool>,
-    /// It opens or closes a transaction block, plainly; found once.
+    /// Whether it is a plain command that opens or closes a transaction block; found once.
     pub block: OnceLock<Option<Word>>,
-    /// What its rows look like, by hash, as the first client was told that asked; see [`Statement::is_stale`].
+    /// A hash of the RowDescription that the first client was told; see [`Statement::is_stale`].
     pub shape: OnceLock<u64>,
     /// The types of its parameters in wire form, as the server told them first; see [`Statement::has_params`].
     pub params: OnceLock<Box<[u8]>>,
     moved: AtomicBool,
     stale: AtomicBool,
-    /// Where its bytes are counted: in all, and of its pool.
+    /// The counters of its bytes: of all statements, and of its pool's.
     bytes: Option<[Arc<AtomicUsize>; 2]>,
 }
 
-/// What a prepared INSERT is, as far as its text says.
+/// A prepared INSERT, as far as its text shows.
 #[derive(Debug)]
 pub struct PreparedInsert {
-    /// Rows of its VALUES, all alike but for the numbers of their parameters.
+    /// Number of rows of its VALUES, which differ only in the numbers of their parameters.
     pub rows: usize,
-    /// What stands behind them.
+    /// What follows the rows.
     pub tail: Tail,
-    /// Its values are literals, all of them: each time others, mostly, so it is recognised without them.
+    /// All its values are literals. They mostly differ each time, so the statement is recognised without them.
     pub of_literals: bool,
-    /// It says the same in every encoding.
+    /// Its text is ASCII, the same in every encoding.
     pub is_ascii: bool,
     known_as: Option<Arc<Statement>>,
 }
@@ -99,14 +99,14 @@ impl PreparedInsert {
         Ok(Box::new(Self { rows, tail, of_literals, is_ascii, known_as }))
     }
 
-    /// The same INSERT without comments, and with one row if its rows may leave as such, in the place of one that is parsed anew
-    /// each time: neither its tags nor, then, the number of its rows make it another one. `None`: a named statement, which is
-    /// remembered as it is, or one of literals.
+    /// The statement under which an INSERT that is parsed each time is remembered: without comments, and with one row if its rows may leave
+    /// separately, so that comments and the number of rows do not make it another one. `None`: a named statement, which is remembered as it
+    /// is, or one of literals.
     pub fn known_as(&self) -> Option<&Arc<Statement>> {
         self.known_as.as_ref()
     }
 
-    /// So many times over it has the parameters of what it is remembered as.
+    /// How many times it repeats the parameters of the statement that it is remembered as.
     pub fn times(&self) -> usize {
         if self.known_as.is_some() && self.tail.is_plain() { self.rows } else { 1 }
     }
@@ -121,23 +121,23 @@ fn types_of_one_row(types: &[u8], rows: usize, params: usize) -> Option<&[u8]> {
     same.then_some(if rows == 1 { types } else { first })
 }
 
-/// What a text with a name is parsed under, as far as it matters to what the text means.
+/// A hash of the settings under which a named statement is parsed that affect its meaning.
 pub fn settings_of_texts(vars: &VarSet, std_strings: bool) -> u64 {
     vars.answer_class ^ u64::from(std_strings)
 }
 
-/// A statement of our own, made when it is first run, for all connections.
+/// A statement of pgsluice's own, made when it is first run, for all connections.
 pub type OwnStatement = LazyLock<Arc<Statement>>;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Statement {
-    /// A statement of its own, shared with nobody (the unnamed one).
+    /// A statement that is not shared (the unnamed one).
     pub fn new(query: &[u8], types: &[u8], effects: Effects) -> Arc<Self> {
         Self::under(query, types, 0, effects)
     }
 
-    /// One of our own, without parameters whose types would have to be declared.
+    /// A statement of pgsluice's own, without parameters whose types would have to be declared.
     pub fn own(text: &str) -> Arc<Self> {
         Self::new(text.as_bytes(), &[], Effects::NONE)
     }
@@ -147,17 +147,17 @@ impl Statement {
         Arc::new(Self::build(query, types, class, 0, effects, None))
     }
 
-    /// This text with these types under these settings.
+    /// Has it this text, these types and these settings?
     pub fn is(&self, query: &[u8], types: &[u8], class: u64) -> bool {
         *self.query == *query && *self.types == *types && self.class == class
     }
 
-    /// Clients share it by content: a named one. Otherwise each Parse makes it anew.
+    /// Is it a named statement, which clients share by content? Otherwise each Parse makes a new one.
     pub fn is_shared(&self) -> bool {
         self.bytes.is_some()
     }
 
-    /// What it is as an INSERT that could be poured, or why its text rules that out; found once.
+    /// The INSERT that it is, if it could be poured; found once.
     /// `standard_conforming_strings` must be on.
     ///
     /// Errors: why its text rules that out.
@@ -165,19 +165,18 @@ impl Statement {
         self.insert.get_or_init(|| PreparedInsert::of(self)).as_deref().map_err(|&why| why)
     }
 
-    /// It makes what others see, though its tag may not say so ([`moves::makes_for_all`]); found once.
+    /// Does it create objects that others see, although its tag may not say so ([`moves::makes_for_all`])? Found once.
     pub fn makes_for_all(&self) -> bool {
         *self.makes_for_all.get_or_init(|| moves::makes_for_all(&self.query))
     }
 
-    /// A string stands in its text, perhaps, and what that means hangs on the settings under which it is parsed: a date's
-    /// on DateStyle, say.
+    /// May its text hold a string whose meaning depends on the settings at Parse, as a date's on DateStyle?
     pub fn reads_settings(&self) -> bool {
         let mut quotes = memchr::memchr2_iter(b'\'', b'$', &self.query);
         quotes.any(|at| self.query[at] == b'\'' || !self.query.get(at + 1).is_some_and(u8::is_ascii_digit))
     }
 
-    /// A parameter stands in its text, perhaps, whose type was not declared: the table that `search_path` leads to settles it.
+    /// May its text hold a parameter whose type was not declared? The table that `search_path` leads to decides it then.
     pub fn leaves_types_open(&self) -> bool {
         memchr::memchr_iter(b'$', &self.query).any(|at| {
             let digits = self.query[at + 1..].iter().take_while(|byte| byte.is_ascii_digit());
@@ -221,8 +220,8 @@ impl Statement {
         }
     }
 
-    /// Somebody is told these types of its parameters, or a connection has them: are they those that were told of it first? Types
-    /// that were left open are settled by each Parse, and another Parse may settle them otherwise (a column was altered).
+    /// Are these parameter types, which a client is to be told or a connection has, those that were told first? Types that are not declared
+    /// are decided at each Parse, perhaps differently (a column was altered).
     pub fn has_params(&self, types: &[u8]) -> bool {
         let same = **self.params.get_or_init(|| types.into()) == *types;
         if !same {
@@ -231,7 +230,7 @@ impl Statement {
         same
     }
 
-    /// Who was told how `other` looks knows how this one looks, which takes it over where nobody asked yet.
+    /// Does a client that was told the rows and parameters of `other` know those of this statement? This one takes them over if it has none.
     pub fn is_told_as(&self, other: &Self) -> bool {
         fn agree<T: Clone + PartialEq>(own: &OnceLock<T>, other: &OnceLock<T>) -> bool {
             other.get().is_none_or(|other| own.get_or_init(|| other.clone()) == other)
@@ -239,19 +238,19 @@ impl Statement {
         agree(&self.shape, &other.shape) && agree(&self.params, &other.params)
     }
 
-    /// A Parse of it settles its parameters otherwise by now. Nobody prepares it from here on; who has it goes on with what was
-    /// told first, declared.
+    /// A Parse of it now decides its parameters' types differently. No client prepares it any more; those that have it go on with the types
+    /// told first, which are declared from now on.
     pub fn has_moved(&self) -> bool {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Types that were told and are not declared: what a Parse makes of it has to be compared.
+    /// Were types told that are not declared? What a Parse decides has to be compared with them.
     pub fn was_told_open(&self) -> bool {
         self.params.get().is_some_and(|told| *told != self.types)
     }
 
-    /// Somewhere its rows did not look as they were described: a table was changed, or a session has another one by that name. Who
-    /// prepares the same text from here on gets another statement; who has it is told PostgreSQL's error where that is so still.
+    /// Did its rows somewhere differ from their description (a table was changed, or a session has another one by that name)? A client that
+    /// prepares the same text from now on gets a new statement; one that has it gets PostgreSQL's error where the rows still differ.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }
