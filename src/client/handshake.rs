@@ -56,7 +56,7 @@ pub type Step<'a, T> = Pin<Box<dyn Future<Output = Result<T, LoginError>> + Send
 pub enum LoginError {
     /// The client went away, or the network or its TLS failed.
     Gone(io::Error),
-    /// We refused it, and said so if it could be said.
+    /// pgsluice refused it, and told the client so if it could.
     Refused(Error),
 }
 
@@ -101,7 +101,7 @@ pub enum Opened {
     Startup(Box<Unauthenticated>),
 }
 
-/// A client that said who it wants to be.
+/// A client that named its user and has not proved it.
 #[derive(Debug)]
 pub struct Unauthenticated {
     line: Line,
@@ -110,30 +110,30 @@ pub struct Unauthenticated {
     end_point: Option<Box<[u8]>>,
 }
 
-/// A client that proved it. ParameterStatus, BackendKeyData and ReadyForQuery are next.
+/// A client that proved its user. ParameterStatus, BackendKeyData and ReadyForQuery are next.
 #[derive(Debug)]
 pub struct Authenticated {
     /// The connection. AuthenticationOk waits in it to be written with what comes next.
     pub client: Conn,
-    /// Who, where to, with which settings.
+    /// Its user, database and settings.
     pub startup: Startup,
-    /// Where from.
+    /// Its address.
     pub peer: Peer,
-    /// What its own login is good for toward a server.
+    /// The credential toward a server that its own login gives.
     pub credential: Credential,
-    /// How it was proven, after HBA rules.
+    /// The method by which it was proved, after HBA rules.
     pub method: AuthType,
 }
 
 // ===== open =====
 
-/// Reads the PROXY header that a connection from a balancer begins with, and nothing behind it: where the client is.
+/// Reads the PROXY header that a connection from a load balancer begins with, and no byte after it: the client's address.
 /// Within `timeout` (0: no limit).
 ///
 /// Cancel safety: dropping the future closes the connection.
 ///
 /// # Errors
-/// The balancer went, or sent something else. It is told nothing: it would not understand.
+/// The balancer went, or sent something else. It gets no error message, which it would not understand.
 pub fn announced<'a>(stream: Stream, from: Peer, timeout: Duration) -> Step<'a, (Stream, Peer)> {
     let mut line = Line::new(stream, timeout);
     Box::pin(async move {
@@ -202,7 +202,7 @@ async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
                 line.write(b"N").await?;
                 alone?;
             }
-            // Once more, or over TLS: PostgreSQL takes it for another protocol.
+            // A second request, or one over TLS: PostgreSQL refuses it as an unsupported protocol.
             StartupPacket::SslRequest | StartupPacket::GssEncRequest => {
                 return Err(startup::unsupported(&packet).into());
             }
@@ -211,8 +211,8 @@ async fn first_packet(line: &mut Line, tls: &Acceptor) -> Outcome<Vec<u8>> {
     }
 }
 
-/// `sslnegotiation=direct`: the first byte is a ClientHello's. ALPN must name the protocol, so that nobody
-/// can be made to speak another one with us.
+/// `sslnegotiation=direct`: the first byte is a ClientHello's. ALPN must name the protocol, so that a client of another
+/// protocol cannot be redirected to this port.
 async fn direct_tls(line: &mut Line, tls: &Acceptor) -> Outcome<()> {
     let Stream::Tcp(tcp) = line.stream()? else { return Ok(()) };
     match line.in_time(first_byte(tcp)).await? {
@@ -221,7 +221,7 @@ async fn direct_tls(line: &mut Line, tls: &Acceptor) -> Outcome<()> {
         Some(_) => return Ok(()),
     }
     if !tls.offers() {
-        // Who speaks TLS could not read an ErrorResponse.
+        // A client that speaks TLS could not read an ErrorResponse.
         line.stream = None;
         let what = "direct TLS was asked for, and TLS is off (client_tls_sslmode)";
         return Err(Error::new(Kind::ProtocolViolation, what).into());
@@ -256,7 +256,7 @@ struct Line {
     deadline: Option<Instant>,
     /// Read and not yet taken.
     ahead: Ahead,
-    /// Who speaks version 1 or 2 reads errors of another form.
+    /// The client speaks version 1 or 2, whose errors have another format.
     is_old: bool,
 }
 
@@ -353,7 +353,7 @@ impl Line {
         Ok(())
     }
 
-    /// What came in clear behind a request for encryption would pass for encrypted later (CVE-2021-3935).
+    /// Refuses bytes sent in clear after a request for encryption, which would later pass for encrypted (CVE-2021-3935).
     fn nothing_behind(&self, request: &str) -> Outcome<()> {
         if self.ahead.bytes().is_empty() {
             return Ok(());
@@ -372,13 +372,13 @@ impl Line {
         self.read(&mut word).await?;
         let len = match startup::length(word) {
             Ok(len) => len,
-            // PostgreSQL says nothing to who does not speak the protocol.
+            // PostgreSQL says nothing to a client that does not speak the protocol.
             Err(error) => return Err(self.in_silence(error).await),
         };
         Ok(std::mem::take(&mut *self.take(len - word.len()).await?))
     }
 
-    /// The end of a connection that is told nothing.
+    /// Ends a connection without a message to the client.
     async fn in_silence(&mut self, error: DecodeError) -> LoginError {
         if let Some(stream) = self.stream.take() {
             take_what_came(&stream);
@@ -462,7 +462,7 @@ impl Line {
         }
     }
 
-    /// Says why, if the client can still hear it, and closes.
+    /// Sends the error, if the client can still receive it, and closes.
     async fn end(mut self, error: LoginError) -> LoginError {
         if let LoginError::Refused(told) = &error {
             self.tell(told).await;
@@ -529,7 +529,7 @@ async fn by<T>(deadline: Option<Instant>, work: impl Future<Output = io::Result<
 // ===== authenticate =====
 
 impl Unauthenticated {
-    /// Who, where to, with which settings, as claimed.
+    /// Its user, database and settings, as claimed.
     pub fn startup(&self) -> &Startup {
         &self.startup
     }
@@ -539,12 +539,12 @@ impl Unauthenticated {
         self.line.stream.as_ref()
     }
 
-    /// When its login must be over; `None`: it has all the time.
+    /// When its login must be over; `None`: no limit.
     pub fn deadline(&self) -> Option<Instant> {
         self.line.deadline
     }
 
-    /// A client that need not prove who it is.
+    /// Lets in a client that need not prove its user.
     ///
     /// # Errors
     /// The client went.
@@ -554,7 +554,7 @@ impl Unauthenticated {
         self.authenticated(AuthType::Trust, Credential::None, &out)
     }
 
-    /// AuthenticationOk behind what is still `unsent`.
+    /// Appends AuthenticationOk to the messages still `unsent`.
     fn authenticated(
         self,
         method: AuthType,

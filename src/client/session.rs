@@ -70,40 +70,40 @@ pub(super) fn unnamed_statement(query: &[u8], types: &[u8], class: u64) -> Arc<S
 pub struct Session {
     /// Its connection.
     pub(super) client: Conn,
-    /// What it remembers.
+    /// What it remembers between messages.
     pub(super) state: State,
-    /// As others see it.
+    /// The part that others see.
     pub(super) me: Arc<ClientShared>,
     /// Its pool.
     pub(super) pool: Arc<Pool>,
-    /// As long as it lives.
+    /// Counts it in its pool as long as it lives.
     pub(super) _counted: CountedIn,
     /// What it may use.
     pub(super) cx: Arc<Context>,
-    /// Reloads seen, and what governs the pool since the last one.
+    /// The reloads that it has seen, and the pool's settings since the last one.
     pub(super) generation: usize,
     pub(super) settings: Arc<pool::Settings>,
-    /// Since when a server works for it. `None`: it has none, or keeps one and asks nothing of it.
+    /// When its server connection began to work for it. `None`: it has none, or is pinned to one and idle.
     pub(super) works_since: Option<Instant>,
     /// The process drains: it ends when no transaction is open.
     pub(super) draining: bool,
-    /// A reload took its database away, or gave it another login: it ends then, too, unless another one took that back.
+    /// A reload removed its database, or gave it another login: it ends then, too, unless a later reload took that back.
     pub(super) withdrawn: bool,
-    /// `server_fast_close`, if the server connection is its own: that was outdated when this was told.
+    /// `server_fast_close`: the server connection that it is pinned to is outdated.
     pub(super) outdated: bool,
-    /// Made with its first INSERT.
+    /// State for pouring; made with its first INSERT.
     pub(super) pouring: Option<Box<Pouring>>,
-    /// What the name that was noted as unpoured is refused for; `None`: it is no INSERT.
+    /// The shape for which the statement noted as unpoured is refused; `None`: it is no INSERT.
     pub(super) refused: Option<Arc<Shape>>,
-    /// How its last text began that wrote into a table which is not poured into.
+    /// The first bytes of its last text that wrote into a table which is not poured into.
     pub(super) closed: Option<Box<Closed>>,
     /// See [`BusyWait::look_again`].
     pub(super) busy_poll: Duration,
     /// Its waits for the client and for the server.
     pub(super) waits: BusyWait,
-    /// A block of its own that no server knows of yet.
+    /// A deferred block that no server knows of yet.
     pub(super) deferred: Option<Box<Deferred>>,
-    /// When rows were offered to a batch that come back to be run singly: a server is waited for since then.
+    /// When rows were offered to a batch that handed them back to be run singly: the wait for a server counts from then.
     pub(super) offered_at: Option<Instant>,
 }
 
@@ -120,14 +120,14 @@ fn put_wait_notice(client: &mut Conn, message: &str) {
     b::put_notice(&mut client.out, message);
 }
 
-/// Why idling ended.
+/// Why the wait for a message ended.
 enum Woken {
     Input,
     Left,
     Signalled,
 }
 
-/// However its task ends, nobody may wait for who is gone: a drain, `WAIT_FOR_CLIENTS`, the limits of clients.
+/// However its task ends, it must not be counted any more by a drain, `WAIT_FOR_CLIENTS` or the limits on clients.
 impl Drop for Session {
     fn drop(&mut self) {
         self.me.unlink();
@@ -138,7 +138,7 @@ impl Drop for Session {
 impl Session {
     /// Runs until the client leaves or is closed. `server` is given in session mode.
     ///
-    /// Cancel safety: none; run as a task to its end, or what it was amid stays undone and is told to nobody.
+    /// Cancel safety: none; run it as a task to its end, or its unfinished work is neither done nor reported.
     pub async fn run(mut self: Box<Self>, server: Option<Checkout>) {
         self.me.wakes_this_task().await;
         let ended = match server {
@@ -233,7 +233,7 @@ impl Session {
         }
     }
 
-    /// The end of the unit at the front is not here yet. False: it has been waited for, and what is here goes as it was sent.
+    /// Waits for the end of the unit at the front, which is not here yet. False: the wait is over, and what is here goes as it was sent.
     async fn holds_on(&mut self, hold: &mut Option<Hold>) -> Result<bool, Fault> {
         let hold = hold.get_or_insert_with(|| Hold::new(&self.cx.lanes, &self.settings.coalesce));
         if hold.is_over() || self.client.bytes().len() >= HELD_BYTES_MAX {
@@ -243,7 +243,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Hot path. What was held by a block has to leave on [`Poured::No`].
+    /// Hot path. Pours or defers what is at the front. On [`Poured::No`] the messages held by a deferred block have to leave.
     async fn pour_or_defer(&mut self) -> Result<Poured, Fault> {
         if self.defers() {
             let poured = Box::pin(self.defer()).await?;
@@ -254,7 +254,7 @@ impl Session {
         self.pour().await
     }
 
-    /// Waits for the beginning of a message that a server is needed for. Holds no buffer meanwhile.
+    /// Waits for the beginning of a message that needs a server. Holds no buffer meanwhile.
     async fn idle(&mut self) -> Result<Woken, Fault> {
         let (client, me, waits) = (&mut self.client, &self.me, &mut self.waits);
         std::future::poll_fn(|cx| {
@@ -286,7 +286,7 @@ impl Session {
         .await
     }
 
-    /// Deals with what needs no server: Terminate, a lone Sync, a Query that the policy refuses. True: something was.
+    /// Answers a message that needs no server: Terminate, a lone Sync, a Query that the policy refuses. True: there was one.
     fn answer_without_server(&mut self) -> Result<bool, Fault> {
         self.take_new_settings(false);
         let (buf, out) = self.client.split();
@@ -326,7 +326,7 @@ impl Session {
         Ok(true)
     }
 
-    /// A reload may have changed the rules. `is_open`: a transaction may be open.
+    /// Takes the rules and settings of a reload, if there was one. `is_open`: a transaction may be open.
     fn take_new_settings(&mut self, is_open: bool) {
         let generation = self.cx.generation.load(Ordering::Acquire);
         if generation != self.generation {
@@ -341,7 +341,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::link`]. A COMMIT that was taken in is not looked at again: it waits on, whatever else was told.
+    /// As [`Session::link`], for a deferred block. Its COMMIT was taken from the buffer already, so it goes on waiting whatever signals come.
     async fn link_block(&mut self) -> Result<Option<Checkout>, Fault> {
         loop {
             let server = self.link().await?;
@@ -352,7 +352,7 @@ impl Session {
         }
     }
 
-    /// Gets a server and carries the client's settings to it. `None`: an answer was given instead.
+    /// Gets a server and puts the client's settings on it. `None`: the client has an answer instead.
     async fn link(&mut self) -> Result<Option<Checkout>, Fault> {
         let mut since = self.offered_at.take();
         let (mut server, mut now) = loop {
@@ -390,22 +390,22 @@ impl Session {
         Ok(Some(server))
     }
 
-    /// It may run or describe the unnamed statement that it parsed in a transaction before: where that still stands it need not be
-    /// parsed, and compared with what was told of it, again.
+    /// May the next message use the unnamed statement of an earlier transaction? On the connection that still holds it, the statement need
+    /// not be parsed again and compared with what the client was told.
     fn runs_unnamed(&self) -> bool {
         let is_of_one = |tag: &u8| matches!(*tag, f::BIND | f::DESCRIBE);
         self.client.bytes().first().is_some_and(is_of_one) && self.state.names.lookup(b"").is_some()
     }
 
-    /// Idle for long: whether it still answers is found before the client's own statement is at stake. The client waits for a
-    /// server since `began`.
+    /// Checks a connection that was idle for long before the client's own statement is at stake. The client has waited for a server since
+    /// `began`.
     async fn still_answers(&mut self, server: &mut Checkout, began: Instant) -> Result<bool, Fault> {
         self.asks(ClientState::Active, began);
         self.unless_ended(server.still_answers()).await
     }
 
-    /// A round trip of ours, unless something was told that ends the session: a server that went silent keeps nobody from
-    /// that. Its connection is of no use then.
+    /// A round trip of pgsluice's own, unless a signal ends the session: a silent server must not prevent that. The connection
+    /// cannot be used then.
     pub(super) async fn unless_ended<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Fault> {
         let (me, mut work) = (&self.me, std::pin::pin!(work));
         let done = std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -419,15 +419,15 @@ impl Session {
         Err(Fault::Client(Error::killed()))
     }
 
-    /// Whose settings go with it.
+    /// Whose role its settings name.
     fn whose(&self) -> Whose {
         Whose { client: self.me.id, since: self.state.vars.since }
     }
 
-    /// The client's settings are put on the connection in a round trip of their own: where one can't be set (the role
-    /// is gone, or the text search configuration) nothing of the client's may run. Only its name goes out together with
-    /// what the client sends, unless a block is held. False: the client cancelled meanwhile, and has its answer. `asked`: when
-    /// the client did what this is for.
+    /// Puts the client's settings on the connection in a round trip of their own: if one can't be set (the role or the text
+    /// search configuration is gone) nothing of the client's may run. Only application_name goes out together with the
+    /// client's messages, unless a block is held. False: the client cancelled meanwhile, and has its answer. `asked`: when the
+    /// client sent its request.
     async fn carry_settings(&mut self, server: &mut Checkout, asked: Instant) -> Result<bool, Fault> {
         let (want, max) = (Arc::clone(&self.state.vars.want), self.state.bounds.max_prepared);
         if self.deferred.is_none() && server.differs_in_name_only(&want, self.whose()) {
@@ -447,9 +447,9 @@ impl Session {
         }
     }
 
-    /// Hot path. The server is ours from here on, which is `now`, for what the client asked at `asked`.
+    /// Hot path. Links the server to the client, at `now`, for the request that the client sent at `asked`.
     fn linked(&mut self, server: &mut Checkout, now: Instant, asked: Instant) {
-        // Whoever waited for it is judged by the rules of today.
+        // A request that waited is judged by the present rules.
         self.take_new_settings(false);
         self.works_since = Some(now);
         self.pool.stats.server_assignment_count.fetch_add(1, Ordering::Relaxed);
@@ -478,8 +478,8 @@ impl Session {
         }
     }
 
-    /// The queue. Ends also when the client leaves or somebody signals. Who closed only its own half listens still, and is not
-    /// told from one that is gone: it waits a little.
+    /// Waits in the pool's queue. Also ends when the client leaves or gets a signal. A client that closed only its sending half cannot be
+    /// told from one that is gone: it waits for a short time only.
     async fn wait_for_server(&mut self, since: Instant) -> Result<Option<Checkout>, Fault> {
         self.me.set_state(ClientState::Waiting, since);
         let pool = Arc::clone(&self.pool);
@@ -538,14 +538,14 @@ impl Session {
                     }
                 }
                 self.asks_nothing();
-                // Whatever else was told is obeyed before the next message is looked at.
+                // Other signals are obeyed before the next message is read.
                 Ok(None)
             }
         }
     }
 
-    /// A cancel request came before a server did: the request is answered as cancelled. One that opens a block goes on
-    /// waiting, and what stands in the block is; so does one whose end is not here, which is told so when it has a server.
+    /// A cancel request came before a server did: the client's request is answered as cancelled. A request that opens a block goes on
+    /// waiting, and the statement in the block is cancelled; a request whose end is not here goes on, too, and is cancelled on its server.
     fn answer_cancelled(&mut self) {
         if self.cancels_inside_block() {
             return;
@@ -595,7 +595,7 @@ impl Session {
         }
     }
 
-    /// The session ends and its server with it. What a timeout or an administrator ends does not run on there.
+    /// The session ends and its server connection with it, so that a statement ended by a timeout or an administrator does not run on.
     pub(super) fn abandon(&mut self, server: &Checkout, fault: Fault) -> Fault {
         self.me.unlink();
         self.state.part.cut_short = server.streaming > 0 && !self.state.part.dropping_down;
@@ -606,7 +606,7 @@ impl Session {
         fault
     }
 
-    /// A transaction has ended: what the client was told is what it knows.
+    /// A transaction has ended: the values that the client was told are those that it knows.
     pub(super) fn settle(&mut self, server: &Checkout) {
         if self.state.vars.withheld == Withheld::Nothing
             && !Arc::ptr_eq(&self.state.vars.reported, &server.reported)
@@ -615,13 +615,13 @@ impl Session {
         }
     }
 
-    /// As others see it.
+    /// The part that others see.
     pub fn me(&self) -> &ClientShared {
         &self.me
     }
 
-    /// Asks the server what the transaction left in the session: settings go with the client from here on; what is
-    /// bound to the connection keeps the client on it. True: pinned.
+    /// Asks the server for the state that the transaction left: settings go with the client from now on; state that is bound to the
+    /// connection pins the client to it. True: it is pinned.
     async fn probe(&mut self, server: &mut Checkout) -> Result<bool, Fault> {
         let taint = std::mem::replace(&mut self.state.ties.taint, Effects::NONE);
         let had_temp = server.had_temp;
@@ -683,7 +683,7 @@ impl Session {
         }
     }
 
-    /// What is set on the server connection is the client's from here on.
+    /// The settings found on the server connection are the client's from now on.
     fn take_settings(&mut self, found: &Probe, since: u64, server: &mut Checkout) {
         let given_back = std::mem::take(&mut self.state.ties.given_back);
         let base = Arc::clone(&self.state.vars.base);
@@ -703,8 +703,8 @@ impl Session {
         self.state.vars.since = self.state.vars.want.since(since);
     }
 
-    /// It keeps the server to listen there, and has done nothing else: the server is not asked. Who looks into
-    /// `pg_stat_activity` for listeners finds its own statement.
+    /// True if all it did was to LISTEN: it is pinned without asking the server, so that `pg_stat_activity` shows the
+    /// LISTEN as its last statement.
     fn pins_to_listen(&mut self) -> bool {
         let pins = self.state.bounds.session_state == SessionState::Pin
             && self.state.vars.withheld == Withheld::Nothing
@@ -715,8 +715,8 @@ impl Session {
         pins
     }
 
-    /// What its startup packet set is the client's again after RESET and DISCARD ALL, as it is directly: on the connection, and
-    /// by what it is told.
+    /// After RESET and DISCARD ALL puts the values of the startup packet back, as PostgreSQL does: on the connection, and in
+    /// ParameterStatus.
     async fn give_back(&mut self, server: &mut Checkout) -> Result<(), Fault> {
         let (max, whose) = (self.state.bounds.max_prepared, self.whose());
         self.me.begin(ClientState::Active, Instant::now());
@@ -752,7 +752,7 @@ impl Session {
         }
     }
 
-    /// Hot path. The server goes back.
+    /// Hot path. Gives the server back to the pool.
     fn unlink(&mut self, mut server: Checkout) {
         self.me.unlink();
         self.me.statements.store(self.state.names.len() as u64, Ordering::Relaxed);
@@ -775,20 +775,20 @@ impl Session {
         }
     }
 
-    /// A client that keeps its server asks nothing of it: what it did is counted, not only when it leaves. What it waits for from
-    /// here on is nobody's work.
+    /// A client pinned to its server becomes idle: its work so far is counted now, not only when it leaves, and the time from now on is
+    /// not.
     pub(super) fn rest_linked(&mut self) {
         if self.works_since.is_some() {
             self.add_counts(Instant::now());
         }
     }
 
-    /// It asks something again.
+    /// A client pinned to its server becomes active again.
     pub(super) fn work_linked(&mut self) {
         self.works_since.get_or_insert_with(Instant::now);
     }
 
-    /// Its server works for it no longer: what it did is counted, and the name that it gave itself shown.
+    /// Its server connection no longer works for it: adds its counts to the pool's, and shows its new application_name.
     fn add_counts(&mut self, now: Instant) {
         if let Some(name) = self.state.renamed.take() {
             self.me.rename(name);
@@ -813,8 +813,8 @@ impl Session {
         add(&stats.query_time, time);
     }
 
-    /// The client left: what it had sent is still done, as the server itself would; then its server is cleaned and goes
-    /// back, or is closed when a transaction is open. Who closed only its own half is told what ends that, as any other is.
+    /// The client left: the messages that it had sent are still processed, as PostgreSQL does; then its server connection is cleaned and
+    /// given back, or closed if a transaction is open. A client that closed only its sending half still gets its answers and errors.
     async fn leave(&mut self, mut server: Checkout) -> Result<(), Fault> {
         // Its last request may have come together with its leaving.
         self.me.set_state(ClientState::Active, Instant::now());
@@ -846,12 +846,12 @@ impl Session {
         Ok(())
     }
 
-    /// It ends as soon as no transaction is open, as far as it knows.
+    /// Does it end as soon as no transaction is open?
     pub(super) fn is_leaving(&self) -> bool {
         self.draining || self.withdrawn || self.outdated
     }
 
-    /// Does what was signalled. `quiet`: no transaction is open and nothing is owed.
+    /// Obeys its signals. `quiet`: no transaction is open and nothing is owed.
     pub(super) fn obey(&mut self, quiet: bool) -> Result<(), Fault> {
         let signals = self.me.take_signals();
         let told = |signal: Signal| signals & signal as u16 != 0;
@@ -882,7 +882,7 @@ impl Session {
         Ok(())
     }
 
-    /// Between two transactions. Who is not to leave after all stays.
+    /// Between two transactions: ends the session if it is draining or withdrawn and that still holds.
     fn leaves(&mut self) -> Result<(), Fault> {
         let withdrawn = login::withdrawn(&self.cx.settings.load(), &self.me.asked, &self.pool.key);
         let outdated = self.keeps_outdated();
@@ -893,7 +893,7 @@ impl Session {
         }
     }
 
-    /// It keeps a server connection that closes as soon as it is free.
+    /// The error if it is pinned to a server connection that is to close.
     fn keeps_outdated(&self) -> Option<Error> {
         let keeps = !self.state.shares_servers() || self.state.ties.pinned;
         let server = self.me.linked().filter(|_| keeps && self.outdated)?;
@@ -901,7 +901,7 @@ impl Session {
         server.close_needed.load(Ordering::Relaxed).then(|| Error::server_outdated(why))
     }
 
-    /// Tells the client why it is closed, as far as it can still hear it.
+    /// Tells the client why it is closed, if it can still receive that.
     async fn tell(&mut self, fault: Fault) {
         self.log_end(&fault);
         let out = &mut self.client.out;
@@ -944,7 +944,7 @@ fn fault_text(fault: &Fault) -> String {
     }
 }
 
-/// Why a connection is nobody else's.
+/// Why a connection serves no other client.
 const STATE: &str = "its client left state that lasts as long as it does";
 
 /// How much of the first message there is.
@@ -955,8 +955,8 @@ enum There {
     Part(usize),
 }
 
-/// A server is asked for only when it can be given something: one that waits for a slow client serves nobody, and a
-/// message that stays in the buffer would be offered to one again and again.
+/// How much of the first message is here. A server is asked for only when it can be given something: otherwise it would wait for a slow
+/// client, and a message that stays in the buffer would be offered again and again.
 fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
     let buf = client.bytes();
     let Some(head) = next_head(buf, max)? else { return Ok(There::Part(0)) };
@@ -973,7 +973,7 @@ fn what_is_there(client: &Conn, max: usize) -> Result<There, Fault> {
     Ok(if buf.len() >= READ_BUFFER_BYTES / 2 { There::Enough } else { There::Part(0) })
 }
 
-/// Cleans a server connection for the next client, who may wait for it: as long as a login takes, or another one is made.
+/// Cleans a server connection for the next client, within the time that a login may take; otherwise it is closed and another one made.
 async fn reset(mut server: Checkout, query: String) {
     let pool = Arc::clone(server.pool());
     let limit = pool.settings.load().server_connect_timeout;
@@ -987,7 +987,7 @@ async fn reset(mut server: Checkout, query: String) {
     }
 }
 
-/// Everything in the session goes, prepared statements too.
+/// Runs the reset query, after which the session's state is gone, prepared statements included.
 ///
 /// # Errors
 /// Why it could not be cleaned.

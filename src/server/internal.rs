@@ -19,13 +19,13 @@ use crate::wire::{backend as b, frame, frontend as f};
 /// Rows of text values.
 pub type Rows = Vec<Vec<Option<Vec<u8>>>>;
 
-/// Largest answer of a round trip of ours (bytes).
+/// Largest answer of a round trip (bytes).
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Largest answer of the statements of a batch (bytes), and the largest message in it.
 const RAW_BYTES_MAX: usize = 64 << 20;
 
-/// A cancel strikes the probe no more often than this.
+/// How often the probe is sent, at most, when a cancel request hits it.
 const PROBE_TRIES: usize = 3;
 
 /// Pause between looks at a cancel request on its way.
@@ -34,7 +34,7 @@ const CANCEL_POLL: Duration = Duration::from_millis(5);
 /// A NoticeResponse.
 #[derive(Debug)]
 pub struct Notice {
-    /// So many command tags came before it.
+    /// The number of command tags that came before it.
     pub behind: usize,
     /// Its body.
     pub body: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Described {
     pub body: Vec<u8>,
 }
 
-/// What came back.
+/// The answers of one round trip.
 #[derive(Debug, Default)]
 pub struct Reply {
     /// All rows.
@@ -68,22 +68,22 @@ pub struct Reply {
     pub param_description: Option<Vec<u8>>,
     /// RowDescription's body, likewise.
     pub row_description: Option<Vec<u8>>,
-    /// What was told of statements that were described by their ids.
+    /// Descriptions of statements, by their ids.
     pub described: Vec<Described>,
-    /// The answers of so many statements to come are kept in `raw` and nowhere else ...
+    /// The answers of this many further statements are kept in `raw` and nowhere else ...
     pub raw_left: usize,
-    /// ... behind so many command tags of ours.
+    /// ... after this many command tags of pgsluice's own statements.
     pub raw_behind: usize,
     /// DataRow, NoticeResponse and CommandComplete of those statements, whole and in order.
     pub raw: Vec<u8>,
     /// Bytes of all that came.
     pub bytes: usize,
-    /// Something came that cannot come there: nothing that was said before is believed.
+    /// An impossible message came, so that no earlier answer is believed.
     pub contradicted: bool,
 }
 
 impl Reply {
-    /// Keeps a message of a statement whose answer is a client's. True: it was one.
+    /// Keeps a message of a statement whose answer goes to a client. True: it was such a message.
     fn keep_raw(&mut self, tag: u8, frame: &[u8]) -> bool {
         let kept = self.raw_left > 0
             && self.tags.len() >= self.raw_behind
@@ -95,7 +95,7 @@ impl Reply {
         kept
     }
 
-    /// Keeps what an answer to us says; `raw`: it is a client's, and kept. `statement`: what it is about, by its id, or 0.
+    /// Keeps one message of an answer. `raw`: it goes to a client and is kept there. `statement`: the id of its statement, or 0.
     fn keep(&mut self, tag: u8, body: &[u8], raw: bool, statement: u32) -> Result<(), String> {
         if statement != 0 && matches!(tag, b::PARAMETER_DESCRIPTION | b::ROW_DESCRIPTION | b::NO_DATA) {
             self.described.push(Described { statement, tag, body: body.to_vec() });
@@ -131,31 +131,31 @@ impl Reply {
     }
 }
 
-/// Settings that could not be set: nothing of them was.
+/// Settings could not be set; none of them was.
 #[derive(Debug)]
 pub struct Refused {
     /// The body of the ErrorResponse.
     pub error: Vec<u8>,
-    /// The setting that was refused a value; `None`: one was not given back.
+    /// The setting whose value was refused; `None`: a reset was refused.
     pub setting: Option<Box<str>>,
 }
 
 /// The connection can't be used any more.
 #[derive(Debug)]
 pub struct Lost {
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
-    /// The ErrorResponse body by which the server said that it ends it, if it did.
+    /// The body of the ErrorResponse with which the server ended it, if it sent one.
     pub said: Option<Vec<u8>>,
 }
 
 impl Lost {
-    /// The server said nothing.
+    /// Without an ErrorResponse of the server.
     pub fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), said: None }
     }
 
-    /// Behind what the server said.
+    /// With the server's last ErrorResponse, if that ended the connection.
     pub fn behind(reply: &Reply, why: impl Into<String>) -> Self {
         let said = reply.error.as_ref().filter(|body| b::ErrorFields::new(body).ends_connection());
         Self { why: why.into(), said: said.cloned() }
@@ -175,7 +175,7 @@ impl ServerConn {
         self.finish().await
     }
 
-    /// As [`ServerConn::simple`], of what reads: under a client's settings, and it waits for nobody's transaction.
+    /// As [`ServerConn::simple`], for a text that only reads: under a client's settings, but without waiting for other transactions.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
@@ -186,7 +186,7 @@ impl ServerConn {
         self.simple(text).await
     }
 
-    /// Runs a prepared statement of ours, preparing it first where it is missing.
+    /// Runs a prepared statement of pgsluice's own, and prepares it first if it is missing.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].
@@ -211,16 +211,16 @@ impl ServerConn {
         self.finish().await
     }
 
-    /// Appends a Parse of ours, as part of a unit that [`ServerConn::finish`] reads to its end, unless the statement is
-    /// there already.
+    /// Appends a Parse, as part of a unit that [`ServerConn::finish`] reads to its end, unless the statement is there
+    /// already.
     pub fn ensure_own(&mut self, statement: &Statement, max: usize) {
         let mut names = std::mem::take(&mut self.own_names);
         self.ensure(statement, &mut names, max, Action::Own);
         self.own_names = names;
     }
 
-    /// Gives this connection the settings `want`, for `whose`, in a round trip of its own when they are others: nothing
-    /// that follows may run where they could not be set. `Some`: they could not; drop the connection, or give it others.
+    /// Gives this connection the settings `want`, for `whose`, in a round trip of its own if they differ, because nothing may
+    /// run if they cannot be set. `Some`: they could not; drop the connection, or give it others.
     ///
     /// # Errors
     /// As [`ServerConn::simple`].

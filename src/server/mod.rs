@@ -27,11 +27,11 @@ use crate::settings::TargetSessionAttrs;
 use crate::sql::effects::Effects;
 use crate::wire::{CancelKey, backend as b, frame, frontend as f};
 
-/// Why a connection ended that was found dead.
+/// The reason shown for a connection that was found dead.
 pub const BY_SERVER: &str = "closed by the server";
 
-/// Why there is nothing more to read, for people. Of an end without TLS' own word of farewell, which a server that dies does not send,
-/// rustls tells where its manual speaks of it.
+/// Why there is nothing more to read, for people. For an end without TLS' close_notify, which a server that crashes does not send, rustls'
+/// own message only refers to its manual.
 pub(crate) fn why_ended(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::from(error.kind()).to_string(),
@@ -39,12 +39,12 @@ pub(crate) fn why_ended(error: &io::Error) -> String {
     }
 }
 
-/// Are two logins, or a connection and who wants one, for the same? See [`ServerConn::is_for`].
+/// Are two logins, or a connection and a client, for the same startup settings? See [`ServerConn::is_for`].
 pub fn same_startup(one: Option<&Arc<VarSet>>, other: Option<&Arc<VarSet>>) -> bool {
     one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
 }
 
-/// What others may see of a server connection: the console, a cancel request.
+/// The part of a server connection that the console and cancel requests may see.
 #[derive(Debug)]
 pub struct ServerShared {
     /// Never reused within a process.
@@ -53,11 +53,11 @@ pub struct ServerShared {
     pub pid: i32,
     /// Its secret.
     pub key: CancelKey,
-    /// How a cancel request gets to it.
+    /// The server and its TLS, for cancel requests.
     pub target: Arc<connect::Target>,
     /// Where it is.
     pub address: connect::Address,
-    /// Our end and theirs, for the console.
+    /// Our address and the server's, for the console.
     pub addr: Option<(SocketAddr, SocketAddr)>,
     /// TLS on this connection: its version and cipher suite.
     pub tls: Option<&'static str>,
@@ -69,16 +69,16 @@ pub struct ServerShared {
     pub client: AtomicU64,
     /// Close it as soon as it is free (RECONNECT, changed settings).
     pub close_needed: AtomicBool,
-    /// Why it is to be closed, or was, once that is known.
+    /// Why it is to be closed, or was.
     end: OnceLock<Cow<'static, str>>,
-    /// The server may not be any more what it was at the login: it is asked before another client gets the connection.
+    /// The server may have changed its role since the login: it is asked before another client gets the connection.
     pub role_doubted: AtomicBool,
     /// Prepared statements on it, for the console.
     pub statements: AtomicUsize,
 }
 
-/// Connections that were opened together, at a start or after an outage, would end together each time, and their clients wait for
-/// as many logins at once. So each ends by up to a fifth earlier, by its number.
+/// `server_lifetime` less up to a fifth, by the connection's number. Connections that were opened together, at a start or after an
+/// outage, would otherwise end together, and clients wait for as many logins at once.
 fn lifetime_of(id: u64, lifetime: Duration) -> Duration {
     // Numbers that follow each other are far apart behind this.
     let share = (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u32;
@@ -86,20 +86,20 @@ fn lifetime_of(id: u64, lifetime: Duration) -> Duration {
 }
 
 impl ServerShared {
-    /// It is closed as soon as it is free. False: that was known.
+    /// Marks it to be closed as soon as it is free. False: it was marked already.
     pub fn close_when_free(&self, why: &'static str) -> bool {
         self.note_end(why);
         !self.close_needed.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether it has lived for `server_lifetime`, or for as much less as is its own.
+    /// Whether its age exceeds its share of `server_lifetime` ([`lifetime_of`]).
     pub fn has_lived_for(&self, lifetime: Duration, now: Instant) -> bool {
         let age = now.duration_since(self.connected);
-        // Of most that is told with less arithmetic.
+        // Cheap for most connections: asked each time one comes back.
         age.as_secs() >= lifetime.as_secs() / 5 * 4 && age > lifetime_of(self.id, lifetime)
     }
 
-    /// What is known first of why it closes is what the log says.
+    /// Notes why it closes, for the log; the first reason counts.
     pub fn note_end(&self, why: impl Into<Cow<'static, str>>) {
         let _ = self.end.set(why.into());
     }
@@ -131,10 +131,10 @@ impl ServerShared {
         }
     }
 
-    /// The server said an error with this SQLSTATE to a client's message.
+    /// The server answered a client's message with an error of this SQLSTATE.
     pub fn heard_error(&self, sqlstate: &[u8]) {
         match sqlstate {
-            // The server is not what it should be: nobody else is given this connection.
+            // The server's state is in doubt: no other client gets this connection.
             b"XX000" => drop(self.close_when_free("the server had an internal error")),
             // It does not write, because it may not or because the transaction is read-only.
             b"25006"
@@ -150,8 +150,8 @@ impl ServerShared {
     }
 }
 
-/// A cancel request. One that was sent, and of which the server did not say that it has dealt with it, may strike any time from then on:
-/// nobody else gets the connection that it is for.
+/// A cancel request under way. If it was sent and the server has not confirmed that it dealt with it, it may take effect at any later
+/// time: no other client gets the connection that it is for.
 struct Request<'a> {
     server: &'a ServerShared,
     in_doubt: bool,
@@ -165,7 +165,7 @@ impl Drop for Request<'_> {
     }
 }
 
-/// A number that no other connection has, of a client or to a server.
+/// A number that no other client or server connection of this process has.
 pub fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -180,48 +180,48 @@ pub struct ServerConn {
     pub pipeline: Pipeline,
     /// Prepared statements on it.
     pub names: ServerNames,
-    /// What units of our own that are under way change in `names`.
+    /// Changes to `names` by units of pgsluice's own that are under way.
     pub own_names: ClientNames,
-    /// Which life of which server it is connected to, once that was asked; empty: the server does not say.
+    /// Identifies the server and the start of it that it is connected to, once that was asked; empty: the server does not say.
     pub incarnation: Option<Box<[u8]>>,
     /// Settings on it that differ from its login's.
     pub vars: Arc<VarSet>,
-    /// Whoever its settings name was called so at this moment, or later.
+    /// The roles in its settings had these names at this moment or later.
     pub since: u64,
-    /// Settings it logged in with for one client, in session mode; `None`: clients share it.
+    /// In session mode, the startup settings that it logged in with for one client; `None`: clients share it.
     pub startup: Option<Arc<VarSet>>,
     /// What it reported last.
     pub reported: Arc<Reported>,
-    /// Visible to others.
+    /// The part that others see.
     pub shared: Arc<ServerShared>,
-    /// Of statements on it that guard a table: the mark that they answered last, by the statement's id.
+    /// The last answer (mark) of each guard statement on it, by the statement's id.
     pub marks: Vec<(u64, Box<str>)>,
     /// The worker whose reactor its socket is registered with.
     pub worker: usize,
     /// When it was last given back.
     pub idle_since: Instant,
-    /// It came from its login without having been idle.
+    /// It comes directly from its login.
     pub fresh: bool,
-    /// What ran on it for this client may have made settings that no catalogue shows (those of no module, set inside
-    /// a function): another client gets it with all settings reset.
+    /// The id of a client whose statements may have made settings that no catalogue lists (custom ones, set inside a function): another
+    /// client gets the connection with all settings reset.
     pub unvouched: Option<u64>,
-    /// NotificationResponse messages that came in round trips of ours, whole. They are those of the client that is
-    /// linked, which takes them before it goes on ([`Session::relay`](crate::client)); who comes next never sees them.
+    /// NotificationResponse messages that came during round trips of pgsluice's own, whole. They belong to the linked client, which takes
+    /// them before it goes on ([`Session::relay`](crate::client)); the next client never sees them.
     pub heard: Vec<u8>,
-    /// Names of statements passed to it as they are (`max_prepared_statements = 0`): there may be anybody's behind any name.
+    /// Statement names were passed to it unchanged (`max_prepared_statements = 0`): any name may be some client's statement.
     pub names_passed: bool,
-    /// Somebody made a temporary object on it, or may have: the search path knows their schema, and the next one changes nothing there.
+    /// A temporary object was, or may have been, made on it: the temporary schema is in the search path, which the next one does not change.
     pub had_temp: bool,
-    /// Nothing more may be done with it.
+    /// It must not be used any more.
     pub broken: bool,
     /// Bytes of a message of the server still to come, when it is passed on in pieces.
     pub streaming: usize,
-    /// Why it does not hear any more; it may still have something to say.
+    /// The error of a write; messages that the server sent before may still be read.
     unheard: Option<io::Error>,
 }
 
 impl ServerConn {
-    /// From a login on this thread.
+    /// A new one from a login on this thread.
     pub fn new(
         login: connect::Login,
         target: Arc<connect::Target>,
@@ -270,14 +270,14 @@ impl ServerConn {
             streaming: 0,
             unheard: None,
         };
-        // What it may not say stays unread: nobody gets such a connection.
+        // Messages that are not allowed here stay unread, and no client gets such a connection.
         let _ = new.take_unasked();
         new
     }
 
-    /// Did it log in for this, the settings of one client or (`None`) for who shares it? What a connection was for is what
-    /// it stays for when a reload changes `pool_mode`: those who share one know nothing of what another logged in with, and
-    /// who has one alone expects that nothing is set on it.
+    /// Did it log in for these settings of one client, or (`None`) to be shared? That does not change when a reload changes
+    /// `pool_mode`: clients that share a connection do not know what another one logged in with, and a client in session
+    /// mode expects that nothing else is set on it.
     pub fn is_for(&self, startup: Option<&Arc<VarSet>>) -> bool {
         same_startup(self.startup.as_ref(), startup)
     }
@@ -317,7 +317,7 @@ impl ServerConn {
             && self.hears()
     }
 
-    /// What an idle one was closed with by the server, if it said so: what it said last is still to be read.
+    /// Reads the server's last message on an idle connection that it closed, and notes it as the reason.
     pub fn note_last_words(&self) {
         let first = frame::whole(self.conn.bytes(), SMALL_MESSAGE_BYTES_MAX).ok().flatten();
         let said = first.filter(|(head, _)| head.tag == b::ERROR_RESPONSE);
@@ -327,18 +327,18 @@ impl ServerConn {
         });
     }
 
-    /// Nothing that was written to it failed to be.
+    /// Has no write to it failed?
     pub fn hears(&self) -> bool {
         self.unheard.is_none()
     }
 
-    /// Hot path. Looks whether an idle connection is still good, without a system call when nothing came.
-    /// What a server may send unasked is taken in; an error or the end means it is not.
+    /// Hot path. Is an idle connection still good? Without a system call if nothing came. Messages that a server may send unasked
+    /// are taken in; an error or the end of the stream means that it is not.
     pub fn check_idle(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         loop {
             match self.conn.poll_fill(&mut cx) {
-                // Half a message: what it will be, nobody who comes next shall find out.
+                // Part of a message: the next client must not get its rest.
                 Poll::Pending => return self.conn.bytes().is_empty(),
                 Poll::Ready(Ok(n)) if n > 0 && self.take_unasked().is_ok() => {}
                 Poll::Ready(_) => return false,
@@ -366,8 +366,8 @@ impl ServerConn {
         Ok(())
     }
 
-    /// Appends a Parse of ours unless the statement is there already; closes the oldest ones when there are more
-    /// than `max`. `action` is [`Action::Skip`] inside a client's unit, [`Action::Own`] inside one of ours.
+    /// Appends a Parse unless the statement is there already; closes the oldest ones when there are more than `max`. `action` is
+    /// [`Action::Skip`] inside a client's unit, [`Action::Own`] inside one of pgsluice's own.
     pub fn ensure(&mut self, statement: &Statement, names: &mut ClientNames, max: usize, action: Action) {
         if self.names.holds(statement.id) {
             return;
@@ -383,7 +383,7 @@ impl ServerConn {
         names.parse_on_server(statement.id);
     }
 
-    /// Counts `id` as held from here on; sends a Close for each statement that has to go.
+    /// Counts `id` as held from now on; appends a Close for each statement that has to go.
     pub fn make_room(&mut self, id: u64, names: &mut ClientNames, max: usize, action: Action) {
         for oldest in self.names.add(id, max.max(1)) {
             self.put_close(oldest, names, action);
@@ -391,14 +391,14 @@ impl ServerConn {
         self.shared.statements.store(self.names.len(), Ordering::Relaxed);
     }
 
-    /// Appends a Sync of ours; its answer is nobody's.
+    /// Appends a Sync whose answer goes to no client.
     pub fn put_sync(&mut self) {
         self.conn.prepare_out();
         f::put_empty(&mut self.conn.out, f::SYNC);
         self.pipeline.push(Kind::Sync, Action::Own, false);
     }
 
-    /// Appends a Close of ours for a statement that the names do not count any more.
+    /// Appends a Close for a statement that the names do not count any more.
     pub fn put_close(&mut self, id: u64, names: &mut ClientNames, action: Action) {
         let name = format!("{}{id}", crate::proto::prepared::SERVER_NAME_PREFIX);
         f::put_target(&mut self.conn.out, f::CLOSE, b'S', name.as_bytes());
@@ -406,23 +406,23 @@ impl ServerConn {
         names.close_on_server(id);
     }
 
-    /// Hot path. The settings `want` are known to be set here, for `whose`.
+    /// Hot path. Are the settings `want` known to be set here, for `whose`?
     pub fn has_vars(&self, want: &Arc<VarSet>, whose: Whose) -> bool {
         Arc::ptr_eq(&self.vars, want) && self.since >= whose.since && !self.is_unvouched(whose.client)
     }
 
-    /// Of the settings `want` none but application_name may differ from those here.
+    /// Do the settings `want` differ from those here in application_name at most?
     pub fn differs_in_name_only(&self, want: &VarSet, whose: Whose) -> bool {
         self.since >= whose.since && !self.is_unvouched(whose.client) && self.vars.equals_but_for_name(want)
     }
 
-    /// What a client itself made here needs no reset.
+    /// Does it need a reset for `client`? Not if that client itself made the settings.
     fn is_unvouched(&self, client: u64) -> bool {
         self.unvouched.is_some_and(|made_by| made_by != client)
     }
 
-    /// Appends one unit of ours that turns this connection's settings into `want`, for `whose`.
-    /// Nothing is sent when they are known to be equal. Returns true when something was appended.
+    /// Appends one unit that changes this connection's settings into `want`, for `whose`, unless they are known to be equal.
+    /// Returns true if something was appended.
     pub fn apply_vars(
         &mut self,
         want: &Arc<VarSet>,
@@ -454,7 +454,7 @@ impl ServerConn {
         true
     }
 
-    /// The steps from the settings `have`, which are those here, to `want`, for `whose`.
+    /// The changes from the settings `have`, which are those here, to `want`, for `whose`.
     fn steps<'a>(&self, have: &'a VarSet, want: &'a VarSet, whose: Whose) -> Vec<Change<'a>> {
         if self.is_unvouched(whose.client) {
             changes_from_anything(have, want)
@@ -463,7 +463,7 @@ impl ServerConn {
         }
     }
 
-    /// A transaction of ours may wait until those of others have ended, by what is set here, unless it says that it does not.
+    /// Would a transaction of pgsluice's own wait for other transactions to end, by the settings here (deferrable), unless it says otherwise?
     pub fn may_wait_for_others(&self) -> bool {
         self.unvouched.is_some() || self.vars.get(DEFERRABLE).is_some()
     }
@@ -482,7 +482,7 @@ impl ServerConn {
         }
     }
 
-    /// Appends Bind and Execute of ours.
+    /// Appends Bind and Execute of a statement of pgsluice's own.
     pub(crate) fn put_own(
         &mut self,
         statement: &Statement,
@@ -497,8 +497,8 @@ impl ServerConn {
         self.pipeline.push(Kind::Execute, Action::Own, false);
     }
 
-    /// Hot path. Writes what waits. What can't be written any more is dropped: what the server said before that stands
-    /// in front of the error, which [`ServerConn::poll_read`] tells when nothing more comes.
+    /// Hot path. Writes the output buffer. If writing fails the rest is dropped: messages that the server sent before come first, and
+    /// [`ServerConn::poll_read`] returns the error when there are no more.
     ///
     /// Cancel safety: as [`Conn::poll_flush`].
     pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -530,8 +530,8 @@ impl ServerConn {
 static SET_CONFIG: OwnStatement =
     OwnStatement::new(|| setting_of_texts("SELECT pg_catalog.set_config($1,$2,false)"));
 
-/// The same with the value as hexadecimal digits of its UTF-8 form. The answer does not hold it: the client encoding
-/// may have no such characters.
+/// As [`SET_CONFIG`], with the value as hexadecimal digits of its UTF-8 form. The answer does not hold the value: the client
+/// encoding may lack its characters.
 static SET_CONFIG_HEX: OwnStatement = OwnStatement::new(|| {
     setting_of_texts(
         "SELECT pg_catalog.set_config($1,pg_catalog.convert_from(pg_catalog.decode($2,'hex'),'UTF8'),false) IS NULL",
@@ -542,12 +542,12 @@ fn setting_of_texts(sql: &str) -> Arc<Statement> {
     Statement::new(sql.as_bytes(), &[0, 0, 0, 25, 0, 0, 0, 25], Effects::NONE)
 }
 
-/// Says that a transaction waits for no others, in front of all that it does. Its tag is nothing else's of ours.
+/// Run first in a transaction, so that it does not wait for others. No other statement of pgsluice's own has its tag.
 pub const AT_ONCE_SQL: &str = "SET transaction_deferrable = off";
 
 static AT_ONCE: OwnStatement = OwnStatement::new(|| Statement::own(AT_ONCE_SQL));
 
-/// All settings but role and session_authorization, also those that no catalogue shows.
+/// Resets all settings but role and session_authorization, also those that no catalogue lists.
 static RESET_ALL: OwnStatement = OwnStatement::new(|| Statement::own("RESET ALL"));
 
 #[cfg(test)]
