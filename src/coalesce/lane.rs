@@ -44,20 +44,20 @@ pub use flush::{Flown, Opening};
 use pace::Pace;
 pub use ticket::{Outcome, RowNotice, Ticket, Work};
 
-/// After this many failures in a row the lane passes offers on for a while.
+/// After this many failures in a row the lane refuses offers for a while, so that rows run as they were sent.
 const FAILURES_BORNE: u32 = 3;
 
-/// So many batches of COPYs alone follow an INSERT of many VALUES that failed.
+/// After an INSERT of many VALUES failed, this many batches leave as COPYs only.
 const COPIES_ONLY: u32 = 64;
 
-/// Offers passed on after that; doubled with each further failure, up to [`PASSED_ON_MAX`].
+/// Offers refused after [`FAILURES_BORNE`]; doubled with each further failure, up to [`PASSED_ON_MAX`].
 const PASSED_ON: u64 = 64;
 
 /// See [`PASSED_ON`].
 const PASSED_ON_MAX: u64 = 1 << 16;
 
-/// Most rows of the statements in a transaction that is no COPY. Each may wait for a lock for its share of what a flush may live: what
-/// is held meanwhile is held far below the server's `deadlock_timeout`, so no stranger is made a victim of it.
+/// Most rows of the statements in a transaction that is no COPY. Each statement may wait for a lock for its share of a flush's life, so
+/// that locks are held far shorter than the server's `deadlock_timeout` and no other transaction becomes a deadlock's victim.
 pub const STATEMENT_ROWS_MAX: usize = 64;
 
 fn caps(form: Form, settings: &Coalesce) -> Caps {
@@ -79,22 +79,22 @@ fn lock_timeout(form: Form, settings: &Coalesce) -> Duration {
     }
 }
 
-/// The longest a row waits if nothing is under way when this is over; the runtime's timer has steps of 1 ms.
+/// The longest that a row waits while nothing is under way; the runtime's timer has steps of 1 ms.
 const HELD_MAX: Duration = Duration::from_millis(1);
 
 /// Flushes that take longer wait for a disk or another server rather than for a processor: then a second one goes beside the
-/// first as soon as nobody else can come. Of quicker ones two at a time take longer than one behind the other.
+/// first as soon as no other session can come. Two quicker ones at a time would take longer than one behind the other.
 const SLOW: Duration = Duration::from_micros(1500);
 
-/// The same for so few sessions that no batch of theirs goes behind another: it is no work for a processor.
+/// As [`SLOW`], for so few sessions that no batch of theirs goes behind another: these cost a processor little.
 const SLOW_FEW: Duration = Duration::from_micros(250);
 
-/// What a lane says to rows.
+/// A lane's answer to an offer of rows.
 #[derive(Debug)]
 pub enum Offer {
     /// They wait in the batch; the ticket will be resolved.
     Queued,
-    /// Run them as they were sent, and keep this until their answer is there: the next batch waits for it.
+    /// Run them as they were sent, and drop this when their answer is there: the next batch waits for that.
     Single(Single),
     /// Run them as they were sent.
     PassOn,
@@ -120,7 +120,7 @@ impl Drop for Single {
 pub struct Leg {
     /// The plan of the statement that opened it.
     pub plan: Arc<InsertPlan>,
-    /// What it is made of.
+    /// The form of its rows.
     pub form: Form,
     /// `schema.table`, as the configuration names it.
     pub table: String,
@@ -128,12 +128,12 @@ pub struct Leg {
     pub statement: Arc<Statement>,
     /// Rows of each INSERT that is run as it is.
     each: usize,
-    /// The INSERTs of one row, of two and so on, made when they are asked for; empty: its rows do not go so.
+    /// The INSERTs of one row, of two and so on, made when first needed; empty: its rows never leave as one INSERT.
     values: Box<[OnceLock<Arc<Statement>>]>,
 }
 
 impl Leg {
-    /// For the rows of `plan` in this form, if it has one.
+    /// A COPY for the rows of `plan` in this format, if it has one.
     pub(super) fn new(plan: &Arc<InsertPlan>, format: CopyFormat) -> Option<Self> {
         let sql = match format {
             CopyFormat::Text => Some(&plan.copy_text_sql),
@@ -143,7 +143,7 @@ impl Leg {
         Some(Self::of(plan, Form::Copy(format), copy, 1))
     }
 
-    /// For INSERTs that are no COPY, of so many rows, each run as it is.
+    /// INSERTs of this many rows that are no COPY, each run as it is.
     pub(super) fn pipelined(plan: &Arc<InsertPlan>, statement: Arc<Statement>, rows: usize) -> Self {
         Self::of(plan, Form::Pipelined, statement, rows.max(1))
     }
@@ -154,7 +154,7 @@ impl Leg {
         Self { table: plan.configured_name(), plan: Arc::clone(plan), form, statement, each, values }
     }
 
-    /// The INSERT of so many rows, if they may go as one.
+    /// The INSERT of this many rows, if they may leave as one.
     fn values(&self, rows: usize) -> Option<&Arc<Statement>> {
         let (cell, values) = self.values.get(rows.checked_sub(1)?).zip(self.plan.values.as_ref())?;
         Some(cell.get_or_init(|| {
@@ -168,12 +168,12 @@ impl Leg {
         Self::of(&self.plan, self.form, Arc::clone(&self.statement), self.each)
     }
 
-    /// The same for legs of the same text.
+    /// A hash that is equal for legs of the same text.
     pub(super) fn likeness(&self, hasher: &ahash::RandomState) -> u64 {
         hasher.hash_one((self.form, &self.statement.query, &self.statement.types))
     }
 
-    /// Of the same text.
+    /// Has it the same text?
     fn is_like(&self, other: &Self) -> bool {
         self.form == other.form
             && (&self.statement.query, &self.statement.types)
@@ -185,30 +185,30 @@ impl Leg {
 struct Inner {
     batch: Cargo,
     tickets: Vec<Arc<Ticket>>,
-    /// Empty ones that have flown, for their buffers.
+    /// Emptied batches, kept for their buffers.
     flown: Vec<Cargo>,
     /// COPYs in flight, and the units in them.
     flights: usize,
     flying: usize,
-    /// Those of them that wait for nothing but their COMMIT.
+    /// The flights that only wait for their COMMIT.
     committing: usize,
-    /// The numbers of those COPYs.
+    /// The numbers of the batches in flight.
     aloft: Vec<u64>,
     /// Rows under way as they were sent.
     singles: usize,
     crowd: Crowd,
     pace: Pace,
-    /// The batch would have left, if there had been a place for its flush.
+    /// The batch is due, but there is no place for its flush ([`berths`]).
     overdue: bool,
-    /// Since when the batch waits for more while nothing is under way.
+    /// Since when the batch has waited for more sessions while nothing is under way.
     held: Option<Instant>,
-    /// How long flushes lately took.
+    /// How long recent flushes took.
     took: Duration,
     failures: u32,
     pass_on: u64,
-    /// So many batches are COPYs only: an INSERT of many VALUES failed, and it does not say by which row.
+    /// The number of further batches that are COPYs only, after an INSERT of many VALUES failed, whose error names no row.
     copies_only: u32,
-    /// Batches that left; the one that waits now has this number.
+    /// Number of batches that left, which is also the number of the batch that waits now.
     batches: u64,
     /// When the first row of the batch came.
     since: Instant,
@@ -241,7 +241,7 @@ impl Inner {
         }
     }
 
-    /// Sessions whose units wait or are under way.
+    /// Number of sessions whose units wait or are under way.
     fn here(&self) -> usize {
         self.tickets.len() + self.flying + self.singles
     }
@@ -251,20 +251,20 @@ impl Inner {
         self.pace.is_whole() && !self.crowd.is_hurried()
     }
 
-    /// Is it worth it that so many wait for those who were answered a moment ago?
+    /// Is it worth it that this many wait for the sessions that were answered a moment ago?
     fn is_coming(&self, waiting: usize) -> bool {
         self.crowd.is_coming(waiting, self.is_whole())
     }
 
-    /// Somebody is back, or new.
+    /// A session is back, or new.
     fn came(&mut self) {
         if self.crowd.came() {
             self.pace.all_are_back(Instant::now);
         }
     }
 
-    /// Nothing is under way. Does the batch wait for those who were answered a moment ago? No longer than a flush takes: that is
-    /// what it would have waited if one were under way. Where all leave together they have waited for that already.
+    /// With nothing under way, does the batch wait for the sessions that were answered a moment ago? No longer than a flush takes, as it
+    /// would if one were under way. Where all sessions leave together they have waited that long already.
     fn is_held(&mut self) -> bool {
         if !self.is_coming(self.tickets.len()) {
             if self.held.is_some() {
@@ -288,12 +288,12 @@ impl Inner {
         }
     }
 
-    /// All batches before this number are gone, and none of them is under way.
+    /// Have all batches before this number left, and is none of them under way?
     fn has_landed(&self, before: u64) -> bool {
         self.batches >= before && self.aloft.iter().all(|number| *number >= before)
     }
 
-    /// No COPY of a flight succeeded.
+    /// Notes that no COPY of a flight succeeded.
     fn failed(&mut self) {
         self.failures += 1;
         if self.failures >= FAILURES_BORNE {
@@ -302,15 +302,14 @@ impl Inner {
         }
     }
 
-    /// An offer comes: is it one of those that are passed on, because too many flights failed?
+    /// Is this offer refused because too many flights failed?
     fn passes_on(&mut self) -> bool {
         let passes = self.pass_on > 0;
         self.pass_on = self.pass_on.saturating_sub(1);
         passes
     }
 
-    /// An empty one of a flight under way that has flown, for its buffers. A flight that failed comes in parts, and only one of them is
-    /// for the next one.
+    /// Keeps the emptied batch of a flight for its buffers: one for each flight, because a failed flight returns its batch in parts.
     fn keep(&mut self, flown: Cargo) {
         if self.flown.len() < self.flights {
             self.flown.push(flown);
@@ -335,41 +334,41 @@ pub struct Lane {
     pub pool: Arc<Pool>,
     /// on or shadow.
     pub mode: CoalesceMode,
-    /// Counters, shared with lanes before and after it.
+    /// Counters, shared with the lanes that it replaces and that replace it.
     pub stats: Arc<LaneStats>,
     class: u64,
     vars: Arc<VarSet>,
-    /// The lanes of single tables that it stands for; empty: it is such a lane.
+    /// The lanes of single tables that it combines; empty: it is for a single table.
     parts: Vec<Arc<Self>>,
-    /// Foreign keys between its tables: one client's unit at a time.
+    /// There are foreign keys between its tables, so that it holds one client's unit at a time.
     tied: bool,
     sentinel: Option<Arc<Statement>>,
-    /// Each of them once.
+    /// The tables, each once.
     tables: Box<[Table]>,
     settings: Coalesce,
     lanes: Weak<Lanes>,
     shapes: Mutex<Vec<Weak<Shape>>>,
     inner: Mutex<Inner>,
     landed: Notify,
-    /// A session ended whose rows may be under way.
+    /// Notified when a session ends whose rows may be under way.
     given_up: Notify,
 }
 
-/// Whose a row of a COPY is.
+/// The unit that a row of a COPY belongs to.
 struct Owner<'a> {
     unit: usize,
-    /// Which of the unit's rows, from 0.
+    /// The number of the row in its unit, from 0.
     row: usize,
-    /// The COPY's table, as its errors call it.
+    /// The COPY's table, as errors name it.
     relname: &'a str,
 }
 
-/// What a lane does; the busier the later.
+/// What a lane does, in order of how busy it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaneState {
     /// Nothing waits, nothing is under way.
     Idle,
-    /// It failed too often: offers are passed on for a while.
+    /// It failed too often: it refuses offers for a while.
     PassingOn,
     /// Rows wait.
     Filling,
@@ -402,7 +401,7 @@ pub struct Load {
     pub flights: usize,
 }
 
-/// The settings of a flush: what its clients' mean for their rows, and our own.
+/// The settings of a flush: those of its clients that matter to their rows, and pgsluice's own.
 fn vars_for(form: Form, vars: &VarSet, settings: &Coalesce, pool: &Pool) -> Arc<VarSet> {
     let millis = |d: Duration| d.as_millis().to_string();
     let (lock_timeout, flush_timeout) =
@@ -423,7 +422,7 @@ fn vars_for(form: Form, vars: &VarSet, settings: &Coalesce, pool: &Pool) -> Arc<
     }
 }
 
-/// The cheap form of the guard, where it may stand in for the full one.
+/// The cheap guard, if it may replace the full one.
 fn sentinel_for(legs: &[Leg]) -> Option<Arc<Statement>> {
     legs.iter().all(|leg| leg.plan.has_sentinel).then(|| {
         let sql = catalog::sentinel_sql(legs.iter().map(|leg| leg.plan.target.as_str()));
@@ -475,8 +474,8 @@ impl Lane {
         })
     }
 
-    /// For units with rows for each of these lanes, in this order. They are of one pool and of the same settings; `None`: they
-    /// are not.
+    /// A lane for units with rows for each of these lanes, in this order; `None` if they are not of one pool and the same
+    /// settings.
     pub(super) fn together(lanes: &Arc<Lanes>, parts: &[Arc<Self>]) -> Option<Arc<Self>> {
         let first = parts.first()?;
         let agree = parts.iter().all(|part| {
@@ -490,7 +489,7 @@ impl Lane {
         agree.then(|| Self::new(lanes, &first.pool, &first.vars, parts.to_vec(), legs, first.mode))
     }
 
-    /// It stands for these.
+    /// Does it combine these lanes?
     pub(super) fn is_of(&self, parts: &[Arc<Self>]) -> bool {
         self.parts.len() == parts.len()
             && self.parts.iter().zip(parts).all(|(own, part)| Arc::ptr_eq(own, part))
@@ -510,7 +509,7 @@ impl Lane {
             && self.settings == pool.settings.load().coalesce
     }
 
-    /// A lane for the same COPY was made anew, because its table is another one now. Lanes for several tables go as well.
+    /// Is it idle, and `new` a lane for the same COPY, made because the table is another one now? Also true of one that combines such a lane.
     pub(super) fn is_replaced_by(&self, new: &Self) -> bool {
         Arc::ptr_eq(&self.pool, &new.pool)
             && self.class == new.class
@@ -518,7 +517,7 @@ impl Lane {
             && !self.is_busy()
     }
 
-    /// Its batches are no COPY.
+    /// Are its batches statements that run as they are, and no COPY?
     fn is_pipelined(&self) -> bool {
         self.legs.iter().any(|leg| leg.form == Form::Pipelined)
     }
@@ -527,7 +526,7 @@ impl Lane {
         caps(self.legs.first().map_or(Form::Pipelined, |leg| leg.form), &self.settings)
     }
 
-    /// Rows of each statement that is run as it is; 1 where rows leave as such.
+    /// Rows of each statement that is run as it is; 1 where rows leave separately.
     fn each(&self) -> usize {
         self.legs.first().map_or(1, |leg| leg.each)
     }
@@ -548,7 +547,7 @@ impl Lane {
         shapes.push(Arc::downgrade(shape));
     }
 
-    /// Some statement's rows may come here.
+    /// Can any statement's rows be offered to it?
     pub(super) fn is_led_to(&self) -> bool {
         match &*self.parts {
             [] => lock(&self.shapes).iter().any(|shape| shape.strong_count() > 0),
@@ -556,7 +555,7 @@ impl Lane {
         }
     }
 
-    /// Rows wait or are under way.
+    /// Do rows wait, or are any under way?
     pub fn is_busy(&self) -> bool {
         let inner = lock(&self.inner);
         !inner.batch.is_empty() || inner.flights > 0 || inner.singles > 0
@@ -578,8 +577,8 @@ impl Lane {
         }
     }
 
-    /// Hot path. Offers one unit: encoded rows of `statements` statements, that stand or fall together, cut where the next
-    /// COPY's begin. A statement alone leaves an idle lane as it was sent, however many rows it has.
+    /// Hot path. Offers one unit: encoded rows of `statements` statements that succeed or fail together, with cuts where the rows of the
+    /// next COPY begin. A single statement leaves an idle lane as it was sent, however many rows it has.
     pub fn offer(
         self: &Arc<Self>,
         encoded: &[u8],
@@ -633,9 +632,9 @@ impl Lane {
         Offer::Queued
     }
 
-    /// The timer of a batch; it is none of those that batches leave by, unless there is a `linger`. Ends a wait for sessions that
-    /// do not come; and a row that left as it was sent may wait for somebody's lock: a batch does not wait for it longer than
-    /// it would wait for a lock itself, nor for other flushes longer than one of them may take.
+    /// The timer of a batch. Batches do not normally leave by it, unless there is a `linger`: it ends waits in vain, for sessions that do not
+    /// come, for a row sent alone that waits for a lock (no longer than a batch would wait for a lock itself), and for other flushes (no
+    /// longer than one of them may take).
     fn watch(self: &Arc<Self>, batch: u64) {
         if lock(&self.inner).batches != batch {
             return;
@@ -660,7 +659,7 @@ impl Lane {
         });
     }
 
-    /// A batch that waits for half of its sessions leaves without them, or waits for a place from here on. False: it is gone.
+    /// Ends a batch's wait for half of its sessions: it leaves, or waits for a place. False: it has left already.
     fn waits_no_more(self: &Arc<Self>, batch: u64) -> bool {
         let inner = lock(&self.inner);
         if inner.batches != batch {
@@ -690,7 +689,7 @@ impl Lane {
         });
     }
 
-    /// A batch leaves as soon as there is a place for it. False: it is gone.
+    /// Lets a batch leave as soon as there is a place for it. False: it has left already.
     fn is_overdue(self: &Arc<Self>, batch: u64) -> bool {
         let inner = lock(&self.inner);
         if inner.batches != batch {
@@ -700,7 +699,7 @@ impl Lane {
         lock(&self.inner).batches == batch
     }
 
-    /// There was no place for it: its rows run as they were sent.
+    /// Gives a batch up for which there was no place: its rows run as they were sent.
     fn gives_up(self: &Arc<Self>, batch: u64) {
         let mut inner = lock(&self.inner);
         if inner.batches != batch {
@@ -721,8 +720,8 @@ impl Lane {
         }
     }
 
-    /// Takes a unit back that has not left yet, or waits for a connection. True: it is out, and will not be stored; whoever had
-    /// the ticket needs another one.
+    /// Takes a unit back that has not left yet, or waits for a connection. True: it is out of the batch and will not be stored; its session
+    /// needs another ticket for a new offer.
     pub fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
         let mut inner = lock(&self.inner);
         let Some(unit) = inner.tickets.iter().position(|t| Arc::ptr_eq(t, ticket)) else {
@@ -743,8 +742,8 @@ impl Lane {
         true
     }
 
-    /// The unit's session ends. What is under way is stored or not, as where a session ends in the middle of a COMMIT; with the last
-    /// session that waited for it its connection goes, too.
+    /// The unit's session ends. Rows under way are stored or not, as when a session ends in the middle of a COMMIT; the connection of a flight
+    /// is closed with the last session that waited for it.
     pub fn give_up(&self, ticket: &Arc<Ticket>) {
         if !self.withdraw(ticket) {
             ticket.give_up();
@@ -752,9 +751,9 @@ impl Lane {
         self.given_up.notify_waiters();
     }
 
-    /// FLUSH: what waits leaves now. Ready when it and all that left before has ended.
+    /// FLUSH: the batch leaves now. Ready when it and all batches before it have ended.
     ///
-    /// Cancel safety: what left goes on.
+    /// Cancel safety: flights go on.
     pub async fn flush_now(self: &Arc<Self>) {
         let before = {
             let inner = lock(&self.inner);
@@ -773,7 +772,7 @@ impl Lane {
         }
     }
 
-    /// The rule of when a batch leaves; see the room's drawing.
+    /// The rule for when a batch leaves; see the drawing in [`crate::coalesce`].
     fn flush_if_due(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         if inner.batch.is_empty() || inner.flights >= self.settings.max_flushes_per_table {
             return;
@@ -823,7 +822,7 @@ impl Lane {
         Cargo::new(self.legs.iter().map(|leg| leg.form), self.caps())
     }
 
-    /// Waits for nobody any more, but for a place.
+    /// The batch waits for no more sessions: it leaves, or waits for a place.
     fn leave(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
         inner.overdue = true;
         self.flush_if_due(inner);
@@ -871,7 +870,7 @@ impl Lane {
         Next { flight, batch }
     }
 
-    /// A table is not what was planned for.
+    /// Forgets the plans of its statements, because a table is not the one that was planned for.
     pub fn forget_shapes(&self) {
         self.parts.iter().for_each(|part| part.forget_shapes());
         for shape in lock(&self.shapes).drain(..) {
@@ -881,7 +880,7 @@ impl Lane {
         }
     }
 
-    /// Does the server say that it stored all rows of each? So many tags of others stand before what [`Lane::put_rows`] put.
+    /// Do the command tags say that all rows of each COPY were stored? `before`: the number of tags before those of [`Lane::put_rows`].
     fn copied(&self, batch: &Cargo, reply: &Reply, before: usize) -> bool {
         let tags = reply.tags.get(before + self.names_first()..).unwrap_or_default();
         self.is_pipelined()
@@ -889,7 +888,7 @@ impl Lane {
                 && batch.copies().zip(tags).all(|(copy, tag)| stored_rows(tag) == Some(copy.rows)))
     }
 
-    /// Whose row failed, if that can be told; `before` as in [`Lane::copied`].
+    /// The unit whose row failed, if that can be told; `before` as in [`Lane::copied`].
     fn guilty(&self, batch: &Cargo, error: &ErrorFields<'_>, reply: &Reply, before: usize) -> Option<usize> {
         if self.is_pipelined() {
             // The INSERT behind those that were answered; the guard's tag is behind all, that of the look by name before them.
@@ -903,7 +902,7 @@ impl Lane {
         self.owner_in(batch, answered, error).map(|owner| owner.unit)
     }
 
-    /// Whose row an error or notice speaks of that came behind so many tags of what [`Lane::put_rows`] put.
+    /// The row that an error or notice names, which came after `answered` tags of the messages of [`Lane::put_rows`].
     fn owner_in(&self, batch: &Cargo, answered: usize, fields: &ErrorFields<'_>) -> Option<Owner<'_>> {
         let copy = batch.copies().nth(answered.checked_sub(self.names_first())?)?;
         let (leg, part) = self.legs.get(copy.part).zip(batch.parts().get(copy.part))?;
@@ -916,7 +915,7 @@ impl Lane {
 
     // ----- inside a client's own block
 
-    /// Are so many rows better copied than inserted?
+    /// Are this many rows better copied than inserted?
     pub fn is_worth_it(&self, rows: usize) -> bool {
         rows >= self.copy_min_rows().max(2)
     }
@@ -971,14 +970,14 @@ impl Lane {
     }
 }
 
-/// What a lane's COPYs have, in their order; told once where it is the same.
+/// A text of each leg, in their order, joined; once if all are equal.
 fn of_each<'a>(legs: &'a [Leg], what: impl Fn(&'a Leg) -> &'a str) -> String {
     let mut all: Vec<&str> = legs.iter().map(what).collect();
     all.dedup();
     all.join("; ")
 }
 
-/// What sessions have to agree on to share a lane of this form: more where rows are answered.
+/// A hash of the settings that sessions must have in common to share a lane of this form; more settings count if rows are returned.
 fn class_for(form: Form, vars: &VarSet) -> u64 {
     match form {
         Form::Copy(_) => vars.pour_class,

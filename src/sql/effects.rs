@@ -25,7 +25,7 @@ use words::{INDEX, Known, key, word};
 pub struct Effects(u32);
 
 impl Effects {
-    /// Nothing that outlives the transaction.
+    /// No effect that outlives the transaction.
     pub const NONE: Self = Self(0);
     /// Changes settings: SET, RESET, `set_config`, SET ROLE, SET SESSION AUTHORIZATION. Not SET LOCAL.
     pub const SETTINGS: Self = Self(1 << 0);
@@ -57,13 +57,13 @@ impl Effects {
     pub const TRANSACTION: Self = Self(1 << 13);
     /// May have changed anything: DO, CALL, EXECUTE, a function that is not a known built-in, odd text.
     pub const UNKNOWN: Self = Self(1 << 14);
-    /// Changes settings until its transaction ends: SET LOCAL, `set_config(..., true)`. Nothing of it outlives that, but what is
-    /// read or made meanwhile may be another thing.
+    /// Changes settings until its transaction ends: SET LOCAL, `set_config(..., true)`. Names and literals may have another meaning
+    /// meanwhile.
     pub const LOCAL: Self = Self(1 << 15);
-    /// Does what only the end of the server's process ends: not the transaction's, and not DISCARD ALL.
+    /// Makes state that lasts as long as the server process, beyond the transaction and DISCARD ALL.
     pub const BACKEND: Self = Self(1 << 16);
 
-    /// Of a text of which it is not known how the server reads it: anything may be hidden in it.
+    /// The effects of a text of which it is unknown how the server reads it: it may hide anything.
     pub const UNREAD: Self = Self::SETTINGS.union(Self::EXECUTE).union(Self::UNKNOWN).union(Self::LOCAL);
 
     const NAMES: [(Self, &'static str); 17] = [
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Effects {
     }
 }
 
-/// Every setting lets the server read this text as the others do: no byte of it is anything but ASCII, and none a backslash.
+/// Does the server read this text the same way under all settings? It is ASCII, without a backslash.
 pub fn is_read_plainly(text: &[u8]) -> bool {
     text.is_ascii() && memchr::memchr(b'\\', text).is_none()
 }
@@ -213,12 +213,12 @@ pub fn effects(text: &[u8], std_strings: bool) -> Effects {
     walk.found
 }
 
-/// What a text may do of which it is not known how the server reads it.
+/// The effects of a text of which it is unknown how the server reads it.
 pub fn unread(text: &[u8]) -> Effects {
     if backend::may_be_named(text) { Effects::UNREAD | Effects::BACKEND } else { Effects::UNREAD }
 }
 
-/// A value may be a text that is run, and then does what only the end of the server's process ends.
+/// May this value be a text that is run and makes state that lasts as long as the server process?
 pub fn names_backend_state(value: &[u8]) -> bool {
     backend::is_mentioned(value)
 }
@@ -259,7 +259,7 @@ pub enum NameMove {
     Gone(Vec<u8>),
 }
 
-/// What each PREPARE and each DEALLOCATE of a text moves, in their order. `None`: a name whose folding is the server's affair.
+/// The name that each PREPARE and each DEALLOCATE of a text makes or removes, in order. `None`: a name whose folding depends on the server.
 pub fn name_moves(text: &[u8], std_strings: bool) -> Vec<Option<NameMove>> {
     let mut moves = Vec::new();
     let mut tokens =
@@ -291,7 +291,7 @@ pub fn name_moves(text: &[u8], std_strings: bool) -> Vec<Option<NameMove>> {
     moves
 }
 
-/// The names that follow EXECUTE, PREPARE and DEALLOCATE in a text, as PostgreSQL reads them; and what else stands there.
+/// The names that follow EXECUTE, PREPARE and DEALLOCATE in a text, as PostgreSQL reads them; may include words that are not names.
 pub fn statement_names(text: &[u8], std_strings: bool) -> Vec<Vec<u8>> {
     let mut named = false;
     let mut names = Vec::new();
@@ -305,7 +305,7 @@ pub fn statement_names(text: &[u8], std_strings: bool) -> Vec<Vec<u8>> {
     names
 }
 
-/// An identifier's name. `None`: it is none, or its case is not folded by a rule that is known here.
+/// An identifier's name. `None`: it is no identifier, or its case folding depends on the server.
 fn identifier(kind: Kind, bytes: &[u8]) -> Option<Vec<u8>> {
     match kind {
         Kind::Word if bytes.is_ascii() => Some(bytes.to_ascii_lowercase()),
@@ -314,7 +314,7 @@ fn identifier(kind: Kind, bytes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What begins a byte.
+/// What a byte may begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Space,
@@ -399,7 +399,7 @@ impl Mark {
     }
 }
 
-/// What the first word of a statement makes of the rest.
+/// How the first word of a statement determines what matters in the rest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lead {
     /// No word yet.
@@ -426,7 +426,7 @@ enum Lead {
     Prepare,
     /// DECLARE.
     Declare,
-    /// All has been said by the first word.
+    /// The first word says all.
     Said,
 }
 
@@ -663,8 +663,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Names that do something where they are not called, too: `f(x)` can be written `(x).f`, and an UPDATE of `pg_settings`
-    /// is a call of `set_config`. And what is temporary.
+    /// Names that have an effect without a call's parentheses: `f(x)` can be written `(x).f`, and an UPDATE of `pg_settings`
+    /// calls `set_config`. Also temporary schemas.
     fn name_of_catalog(&mut self, name: &[u8]) {
         if !matches!(name, [b'p' | b'P', b'g' | b'G', b'_', ..]) {
             return;
@@ -678,7 +678,7 @@ impl<'a> Walk<'a> {
         let updated =
             || self.only_opened || matches!(self.key_before(), word::UPDATE | word::ONLY | word::INTO);
         if name.eq_ignore_ascii_case(b"pg_settings") && updated() {
-            // Which ones, its condition says.
+            // Its condition decides which settings.
             self.found |= Effects::SETTINGS | Effects::UNKNOWN;
         }
     }
@@ -936,7 +936,7 @@ fn is_session_lock(name: &[u8]) -> bool {
         .any(|prefix| starts(prefix))
 }
 
-/// Who looks for names of settings in a text finds this one.
+/// Is the name found by a search for names of settings in a text?
 fn is_plain_setting(name: &[u8]) -> bool {
     name.iter().all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.'))
 }

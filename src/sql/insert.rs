@@ -28,11 +28,11 @@ pub const ITEMS_MAX: usize = 1664;
 /// Most items of all rows of one statement; one with more is not looked at to its end.
 pub const ALL_ITEMS_MAX: usize = 1 << 14;
 
-/// Most rows of a statement that has to leave as it is and shares a transaction. Two such are as many as one transaction holds: each
-/// row may wait for somebody's lock.
+/// Most rows of a statement that runs as it is and shares a transaction. One transaction holds two such statements, because each row
+/// may wait for a lock.
 pub const ROWS_SHARED_MAX: usize = 32;
 
-/// What stands in one place of VALUES.
+/// The kind of one item of VALUES.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// NULL.
@@ -84,8 +84,8 @@ impl Class {
         }
     }
 
-    /// What stands for it in a shape; no statement text can contain such bytes outside a literal, so shapes
-    /// of different classes never meet.
+    /// The byte for it in a shape; no statement text can contain such bytes outside a literal, so shapes of different classes
+    /// are never equal.
     fn marker(self) -> u8 {
         match self {
             Self::Null => 0x01,
@@ -107,7 +107,7 @@ impl Class {
     }
 }
 
-/// One item: its class and where it stands in the text, quotes included and parentheses round it left out.
+/// One item: its class and its place in the text, with its quotes and without parentheses around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
     /// What it is.
@@ -125,7 +125,7 @@ impl Item {
     }
 }
 
-/// What keeps the rows from being a COPY's: what stands behind them, or is computed in them.
+/// What keeps the rows from leaving as a COPY: clauses after them, or expressions in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tail {
     /// A value is an expression.

@@ -30,7 +30,7 @@ use crate::server::internal::{Notice, Reply};
 use crate::wire::TransactionStatus;
 use crate::wire::backend::{self, ErrorFields};
 
-/// How long the server is asked about a transaction whose connection was lost at its commit; its clients wait.
+/// How long the server is asked for the outcome of a transaction whose connection was lost at its commit; its clients wait.
 const IN_DOUBT_MAX: Duration = Duration::from_secs(10);
 
 /// Between two such questions.
@@ -42,11 +42,11 @@ const TRIES: usize = 3;
 /// A lane keeps the buffers of its batches, one for each flight and one that fills, unless they grew beyond this.
 const BUFFER_KEPT: usize = 64 << 10;
 
-/// What a server said beside its answers to one COPY.
+/// Notices of one COPY, and where its COMMIT's answers begin.
 #[derive(Default)]
 struct Said {
     notices: Vec<Notice>,
-    /// So many command tags come before what is said of the COMMIT.
+    /// The number of command tags before the COMMIT's answers.
     tags_before_commit: usize,
 }
 
@@ -57,7 +57,7 @@ impl Lane {
         self.fit(server).await
     }
 
-    /// As [`Lane::a_server`], and a place with it. Where a connection has to be waited for, the place is others' meanwhile.
+    /// As [`Lane::a_server`], and a place with it, which is given up while the connection has to be waited for.
     async fn a_berth(self: &Arc<Self>, berth: &mut Option<Berth>) -> Option<Checkout> {
         let server = match self.pool.checkout_now(&self.vars, None, None) {
             Some(server) => self.fit(server).await?,
@@ -76,9 +76,9 @@ impl Lane {
         Some(server)
     }
 
-    /// `None`: nothing can be sent on it, and it is closed.
+    /// Checks a connection. `None`: nothing can be sent on it, and it is closed.
     async fn fit(&self, mut server: Checkout) -> Option<Checkout> {
-        // Whether rows that were sent to a server that is gone are stored, nobody could tell.
+        // It could not be told whether rows that were sent to a server that is gone are stored.
         let delay = self.pool.settings.load().server_check_delay;
         if server.is_doubtful(Instant::now(), delay) && !server.still_answers().await {
             return None;
@@ -86,7 +86,7 @@ impl Lane {
         self.make_ready(&mut server).await.then_some(server)
     }
 
-    /// Is this over before it is done, because all of its sessions have ended? Registers the task while it is not.
+    /// Have all sessions of these tickets ended? Registers the task to be woken as long as not.
     pub(super) fn is_given_up<'a>(
         &'a self,
         mut told: Pin<&mut Notified<'a>>,
@@ -99,7 +99,7 @@ impl Lane {
         ended()
     }
 
-    /// A notice as clients are given it, and whose unit's row it names, if it does; `before` as in [`Lane::copied`].
+    /// A notice as clients get it, and the unit whose row it names, if it names one; `before` as in [`Lane::copied`].
     pub(super) fn row_notice(
         &self,
         batch: &Cargo,
@@ -118,8 +118,8 @@ impl Lane {
         (unit, RowNotice { row, message })
     }
 
-    /// Before the first row is sent the connection must have the lane's settings, and it must be known which life of
-    /// which server it is connected to. False: it can't be used, and is closed.
+    /// Before the first row is sent the connection must have the lane's settings, and its server and the start of that must
+    /// be identified. False: it can't be used, and is closed.
     async fn make_ready(&self, server: &mut Checkout) -> bool {
         let max = self.max_prepared();
         if !matches!(server.settle_vars(&self.vars, max, Whose::nobody(&self.vars)).await, Ok(None)) {
@@ -134,8 +134,8 @@ impl Lane {
 
     /// A connection was lost at the commit of transaction `xid`: asks the server how that ended, for a while.
     ///
-    /// Believed is only the same life of the same server: after a crash it hands out ids again, and a stranger's
-    /// commit would be taken for ours.
+    /// Only an answer of the same server since the same start is believed: after a crash it hands out ids again, and another
+    /// transaction's commit would be taken for this one's.
     async fn in_doubt(&self, xid: u64, incarnation: &[u8]) -> Landed {
         let asked = async {
             loop {
@@ -168,8 +168,8 @@ impl Lane {
     }
 }
 
-/// A batch under way and the tickets it answers for, one for each unit. Dropped with tickets left (the process ends), they
-/// are unknown.
+/// A batch under way and its tickets, one for each unit. If it is dropped with tickets left (the process ends), their outcome is
+/// unknown.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) lane: Arc<Lane>,
@@ -181,12 +181,13 @@ pub(super) struct Flight {
     pub(super) waited: Duration,
     /// When the COPY under way began.
     pub(super) left: Instant,
-    /// How long the last of its COPYs took that committed, if one did; one failed.
+    /// How long the last committed one of its COPYs took; `None`: none was committed.
     pub(super) took: Option<Duration>,
     /// How long its COMMIT alone took.
     pub(super) commit: Duration,
+    /// One of its COPYs failed.
     pub(super) failed: bool,
-    /// What the server answered to statements that are no COPY.
+    /// The server's answers to statements that are no COPY.
     pub(super) answers: Vec<u8>,
     pub(super) way: Way,
     /// Rows of the last one that went as INSERTs of many VALUES.
@@ -196,12 +197,12 @@ pub(super) struct Flight {
 /// A flight on its way.
 pub(super) type Flying = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What came of one COPY.
+/// The outcome of one COPY.
 enum Landed {
     Committed,
-    /// Rolled back, and perhaps by whose row.
+    /// Rolled back, and the unit whose row failed, if it is known.
     Failed(Option<usize>),
-    /// Not stored, for a reason that is nobody's row.
+    /// Not stored, for a reason that is not a row's fault.
     NotStored,
     Unknown,
 }
@@ -225,9 +226,9 @@ static INCARNATION: OwnStatement = OwnStatement::new(|| Statement::own(catalog::
 static STATUS: OwnStatement = OwnStatement::new(|| Statement::own(catalog::STATUS_SQL));
 
 impl Flight {
-    /// A COPY that fails by a row that the error names goes again without it, once; by one that the error does not name, in
-    /// halves and quarters. What fails then runs singly. An INSERT of many VALUES goes again as a COPY first. So a batch costs at most
-    /// three, or eight of them more than its rows do.
+    /// A COPY that fails because of a row that the error names is sent again without that row, once; if the error names none, in halves and
+    /// quarters. Rows that fail then run singly. An INSERT of many VALUES is sent again as a COPY first. So a batch costs at most three, or
+    /// eight, COPYs in addition to running its rows singly.
     pub(super) fn fly(self, batch: Cargo, aboard: Option<Aboard>) -> Flying {
         // One may start the next.
         Box::pin(self.fly_on(batch, aboard))
@@ -269,7 +270,7 @@ impl Flight {
         }
     }
 
-    /// One COPY: sent, and what came of it; remembered for the console. And why its rows fall back, if they have to.
+    /// Sends one COPY and reads its outcome, which is also kept for the console. Returns it, and why the rows fall back, if they have to.
     async fn land(&mut self, batch: &mut Cargo, aboard: Option<Aboard>) -> (Landed, Fallback) {
         let mut seen = Seen::default();
         let mut said = Said::default();
@@ -302,7 +303,7 @@ impl Flight {
         (landed, why)
     }
 
-    /// What was committed counts in the pool as if each client had had a server.
+    /// Counts committed units in the pool's statistics as if each client had had a server.
     fn count(&self, units: usize, took: Duration) {
         let mut sums = [0; 6];
         for ticket in &self.tickets[..units] {
@@ -320,9 +321,9 @@ impl Flight {
         }
     }
 
-    /// A notice that names a row is its client's. Of the others a warning of the COMMIT is everybody's; what is said of the guard
-    /// or of a statement of ours is nobody's: it may show the rows of them all. Their portals end with the COMMIT, too, so what a
-    /// library says of them then is told from it by being no warning.
+    /// Passes notices on. One that names a row goes to its client; a warning of the COMMIT goes to all clients; one about the guard or about a
+    /// statement of pgsluice's own goes to none, because it may show rows of all. The portals of these end with the COMMIT, too: a
+    /// library's messages about that are told from the COMMIT's by not being warnings.
     fn pass_on(&self, batch: &Cargo, said: &Said) {
         self.lane.stats.notices.fetch_add(said.notices.len() as u64, Ordering::Relaxed);
         for notice in &said.notices {
@@ -343,13 +344,13 @@ impl Flight {
         }
     }
 
-    /// Its turn comes later than it left.
+    /// Its turn on the connection begins now, later than it left.
     pub(super) fn begins(&mut self, now: Instant) {
         self.waited += now.duration_since(self.left);
         self.left = now;
     }
 
-    /// Its connection was lost before its turn came.
+    /// Resolves its tickets when its connection was lost before its turn came.
     pub(super) fn never_heard_of(mut self, batch: &Cargo) {
         let seen = Seen { outcome: FlushOutcome::Unknown, ..Seen::default() };
         self.failed = true;
@@ -395,7 +396,7 @@ impl Flight {
         Aboard { server, sent, prepares, behind: 0, committing: None }
     }
 
-    /// The batch goes without the units that were taken back. False: no other ones were in it.
+    /// Removes the units that were taken back. False: no others were in the batch.
     pub(super) fn leave_behind(&mut self, batch: &mut Cargo) -> bool {
         let mut unit = 0;
         while unit < batch.units() {
