@@ -1,17 +1,17 @@
-//! Hard bounds, each with its reason: those of the protocol, and those that several files know. A length from the wire is
-//! compared with one of these before it is used. What an operator may choose stands in [`crate::settings`] instead.
+//! Hard bounds, each with its reason: those of the protocol, and those that several files use. A length from the wire is
+//! compared with one of these before it is used. Bounds that an operator may choose are in [`crate::settings`].
 
 /// Longest startup packet: PostgreSQL's own `MAX_STARTUP_PACKET_LENGTH`, and the length word (bytes).
 pub const STARTUP_BYTES_MAX: usize = 10_004;
 
-/// From here on, up to twice that, are the process ids that pgsluice tells clients where they are not a server's: far above those
-/// that systems give (Linux has 2²² at most), and no negative ones.
+/// The first of the process ids that pgsluice makes up for clients; they are below twice this number. Far above those that systems give
+/// (Linux: 2²² at most), and not negative.
 pub const PROCESS_IDS_OURS: u32 = 1 << 30;
 
 /// Longest message PostgreSQL itself takes or sends (bytes, length word included): just below 1 GiB.
 pub const MESSAGE_BYTES_MAX: usize = 0x3fff_ffff;
 
-/// Longest header of the PROXY protocol (bytes): the addresses, and what balancers of clouds write behind them.
+/// Longest header of the PROXY protocol (bytes): the addresses, and the fields that cloud providers' load balancers add.
 pub const PROXY_HEADER_BYTES_MAX: usize = 2048;
 
 /// Longest message accepted from a client before it has logged in (bytes): PostgreSQL's `PG_MAX_AUTH_TOKEN_LENGTH`.
@@ -31,7 +31,7 @@ pub const LDAP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30)
 /// ParameterStatus, names in Bind, Describe, Close ...), in bytes.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Of an ErrorResponse that is longer than that: as much as severity and SQLSTATE, its first fields, may take (bytes).
+/// Bytes read of an ErrorResponse longer than [`SMALL_MESSAGE_BYTES_MAX`]: as many as severity and SQLSTATE, its first fields, may take.
 pub const ERROR_HEAD_BYTES: usize = 512;
 
 /// Longest Describe, Close, Execute, Flush, Sync, CopyDone, CopyFail that PostgreSQL takes: its
@@ -41,8 +41,8 @@ pub const SHORT_MESSAGE_BYTES_MAX: usize = 10_000;
 /// One read buffer (bytes). Larger messages stream through it in pieces.
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// Most that one TLS record tells a client (bytes): as much as libpq always has room for, and as PostgreSQL's output buffer holds. A program that
-/// waits for the socket itself, as those with an event loop do, would not see what of a longer one OpenSSL still has.
+/// Most data in one TLS record to a client (bytes): as much as libpq always has room for, and as PostgreSQL's output buffer holds. A program
+/// that waits for the socket itself, as those with an event loop do, would miss the rest of a longer record, which OpenSSL keeps.
 pub const TLS_RECORD_BYTES_MAX: usize = 8 << 10;
 
 /// A side is not read while this much waits to be written to the other (bytes).
@@ -52,31 +52,31 @@ pub const WRITE_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// through; it counts as "may have changed anything", and strict policy levels refuse it.
 pub const STATEMENT_BYTES_MAX: usize = 1 << 20;
 
-/// Tokens of a text of which a parse tree is made for the policy: less than 1 kB of memory each.
+/// Most tokens of a text that is parsed into a tree for the policy: less than 1 kB of memory each.
 pub const TREE_TOKENS_MAX: usize = 1 << 17;
 
-/// As many tokens a name, a keyword or a byte of an operator counts for: it takes up to five times as much.
+/// The number of tokens that a name, a keyword or a byte of an operator counts as: it takes up to five times the memory.
 pub const TREE_NAME_TOKENS: usize = 5;
 
-/// As far as PostgreSQL reads a name, be it an identifier, an operator, or that of a statement, a portal, a user or a database: its
-/// `NAMEDATALEN` without the zero (bytes). What is longer is cut, with a notice to the client.
+/// Longest name in PostgreSQL (bytes), be it an identifier, an operator, a statement, a portal, a user or a database: its `NAMEDATALEN`
+/// without the zero. Longer names are cut, with a notice to the client.
 pub const NAME_BYTES_MAX: usize = 63;
 
 /// Longest Parse that is kept for replay on other server connections (bytes).
 pub const PREPARED_TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Texts of statements that go to a server in front of one text that speaks of them (`EXECUTE name`), in bytes: one of any
-/// length that is kept, or several that come to no more.
+/// Bytes of statements that are prepared on a server for one text that names them (`EXECUTE name`): one of any length
+/// that is kept, or several that together are no longer.
 pub const LENT_BYTES_MAX: usize = PREPARED_TEXT_BYTES_MAX;
 
-/// Texts that are kept are looked through at each Bind: behind so many bytes of them others have their turn first.
+/// Bytes of kept texts that a session searches (at each Bind) before other sessions have their turn.
 pub const TURN_TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// How long a closing session waits for its last ErrorResponse to be taken.
+/// How long a closing session waits for its client to read the last ErrorResponse.
 pub const LAST_WORDS: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// How much of an answer is read for a client that takes nothing any more: as much as small ones come to. A server with a longer one
-/// ends with its connection, as it does directly where nobody takes what it writes.
+/// How much of an answer is read for a client that reads nothing any more (bytes): small answers are read to their end; for a longer one
+/// the server connection is closed, as the server itself would end it if its client did not read.
 pub const UNTAKEN_BYTES_MAX: usize = 256 * 1024;
 
 /// How long a client that closed its sending half behind a request still waits for a server connection. It may be gone.
@@ -86,12 +86,12 @@ pub const CLOSED_HALF_WAIT: std::time::Duration = std::time::Duration::from_secs
 /// round trips around the world.
 pub const LOGIN_GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// A message of the login is held as it comes, beginning with this much (bytes): what is announced and not sent costs
-/// nothing. In all a connection that has not logged in holds [`STARTUP_BYTES_MAX`] or [`AUTH_MESSAGE_BYTES_MAX`] twice
-/// over at most, and what its TLS handshake needs.
+/// First size of the buffer for a login message (bytes), which grows as bytes come: an announced length costs nothing. In all a
+/// connection that has not logged in holds twice [`STARTUP_BYTES_MAX`] or twice [`AUTH_MESSAGE_BYTES_MAX`] at most, and what its TLS
+/// handshake needs.
 pub const LOGIN_PIECE_BYTES: usize = 1024;
 
-/// As far as `hosts_file` is read (bytes).
+/// How much of `hosts_file` is read (bytes).
 pub const HOSTS_BYTES_MAX: u64 = 1 << 20;
 
 /// Longest file of certificates or of a key (bytes): all public authorities together are some 300 kB.
@@ -100,7 +100,7 @@ pub const PEM_BYTES_MAX: u64 = 16 << 20;
 /// Longest path of a Unix socket (bytes): `sockaddr_un` less its closing zero.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Cancel requests on their way to one server connection; more would say nothing new, and are dropped.
+/// Cancel requests on their way to one server connection; further ones would add nothing, and are dropped.
 pub const CANCELS_PER_SERVER_MAX: usize = 4;
 
 /// Cancel requests on their way to servers in all; the next one waits, within `cancel_wait_timeout`.
@@ -118,12 +118,12 @@ pub const HELD_BYTES_MAX: usize = 1 << 20;
 /// Answers owed to one client at a time; when reached, the client is not read.
 pub const PIPELINE_MAX: usize = 16_384;
 
-/// Notifications kept for a client while round trips of ours go over its server connection (bytes); where more come, the
+/// Notifications kept for a client during pgsluice's own round trips on its server connection (bytes); if more come, the
 /// connection is closed.
 pub const HEARD_BYTES_MAX: usize = 4 << 20;
 
-/// Names of prepared statements of one client, where names are followed. Their texts are held once for all clients, within
-/// `prepared_statement_bytes_max`; a name costs some hundred bytes.
+/// Names of prepared statements of one client, unless `max_prepared_statements = 0`. Their texts are held once for all clients, within
+/// `prepared_statement_bytes_max`; a name costs about a hundred bytes.
 pub const PREPARED_NAMES_MAX: usize = 65_536;
 
 /// Names and values of the settings that one client carries from one server connection to the next (bytes).
@@ -139,34 +139,34 @@ pub const CANCEL_KEY_BYTES_MAX: usize = 256;
 /// a name longer than this is cut in logs (bytes).
 pub const LOG_NAME_BYTES_MAX: usize = 128;
 
-/// Audit events that wait for a slow disk (some 500 bytes each); what comes on top is counted as lost.
+/// Audit events that wait for a slow disk (some 500 bytes each); further ones are lost and counted.
 pub const AUDIT_QUEUE_EVENTS: usize = 4096;
 
 /// How long the end of the process waits for the audit's last lines.
 pub const AUDIT_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Lines of the log that wait for a journal that hangs (some 150 bytes each); what comes on top is counted as lost.
+/// Bytes of log lines that wait for a journal that hangs (some 150 bytes each); further lines are lost and counted.
 pub const LOG_QUEUE_BYTES: usize = 1024 * 1024;
 
 /// How long the end of the process waits for the log's last lines.
 pub const LOG_LAST_LINES: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Connections over HTTP at a time; for one more the oldest is closed.
+/// HTTP connections at a time; a further one closes the oldest.
 pub const HTTP_CONNECTIONS_MAX: usize = 16;
 
 /// Longest request over HTTP (bytes), headers included.
 pub const HTTP_REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// Most that is read behind a request over HTTP, and thrown away (bytes).
+/// Most bytes that are read after an HTTP request, and ignored.
 pub const HTTP_REST_BYTES_MAX: usize = 64 << 10;
 
 /// Longest time that one request over HTTP may take, its answer included.
 pub const HTTP_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Rows of one table of the status page.
+/// Most rows of one table of the status page.
 pub const STATUS_ROWS_MAX: usize = 100;
 
-/// Tables that `/metrics` names, the first ones that rows were poured into; all others are one.
+/// Tables that `/metrics` names: the first ones that rows were poured into. All others share one label.
 pub const METRICS_TABLES_MAX: usize = 256;
 
 /// Most SCRAM iterations a server may ask of us; a hostile one would otherwise hold a core.
