@@ -7,19 +7,19 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For a process that was sent `STOP`, or is to end: a server that is killed leaves what the next start takes for its own.
+/// For a process that was sent `STOP`, or is to end. Long, because a server that is killed leaves files that confuse the next start.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server process. Ends on drop, and when the test binary goes away without dropping it.
 pub struct Guarded {
     child: Child,
-    // Kept apart: `Child::wait` would close it, and that means "the test died" to the watcher.
+    // Kept apart: `Child::wait` would close it, which tells the watcher that the test died.
     watcher: ChildStdin,
 }
 
 impl Guarded {
-    /// Starts `argv`. With `user`, and when run as root, as that user. `signal` is what the watcher
-    /// sends if the test dies; `litter` is removed by it then.
+    /// Starts `argv`, as `user` if that is given and the test runs as root. If the test dies the watcher sends `signal`
+    /// and removes `litter`.
     pub fn start(
         argv: &[String],
         user: Option<&str>,
@@ -27,7 +27,7 @@ impl Guarded {
         litter: &str,
         prepare: impl FnOnce(&mut Command),
     ) -> Self {
-        // The watcher is orphaned at once (two forks), so that the server has no child it does not know.
+        // The watcher is orphaned at once (two forks), so that it is no child of the server.
         let script = r#"
             signal=$1 litter=$2; shift 2; exec 3<&0 </dev/null
             ( ( trap '' INT TERM HUP; ! read -r _ <&3 || exit; kill -"$signal" $$ 2>/dev/null
@@ -53,7 +53,7 @@ impl Guarded {
         &mut self.child
     }
 
-    /// Sends a signal by name (`TERM`, `HUP`, `KILL` ...). Whom `STOP` was sent has stopped.
+    /// Sends a signal by name (`TERM`, `HUP`, `KILL` ...). After `STOP` it returns when the process has stopped.
     pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         let _ = Command::new("/bin/sh").args(["-c", r#"kill -"$1" "$2""#, "kill", name, &pid]).status();
@@ -63,7 +63,7 @@ impl Guarded {
         }
     }
 
-    /// No thread of it runs.
+    /// Has every thread of it stopped?
     fn has_stopped(&self) -> bool {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return true };
         threads.flatten().all(|thread| {
@@ -88,7 +88,7 @@ impl Guarded {
         })
     }
 
-    /// Asks with `signal`, then insists. Never panics.
+    /// Sends `signal`, and kills if that does not end the process. Never panics.
     pub fn stop(&mut self, signal: &str) {
         if self.ended().is_none() {
             self.signal(signal);
@@ -104,7 +104,7 @@ impl Drop for Guarded {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // A line instead of the pipe's end: nothing is left to do for the watcher.
+        // A line instead of the pipe's end tells the watcher that nothing is left to do.
         let _ = self.watcher.write_all(b"over\n");
     }
 }
@@ -141,7 +141,7 @@ pub fn is_root() -> bool {
     status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
 }
 
-/// What libpq and the server's programs would take from the shell is nothing to a test.
+/// Removes the environment variables that libpq and the server's programs would take from the shell.
 pub fn without_pg_settings(command: &mut Command) -> &mut Command {
     let is_one = |name: &[u8]| name.starts_with(b"PG") && !name.starts_with(b"PGSLUICE_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_one(name.as_encoded_bytes())) {

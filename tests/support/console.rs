@@ -38,13 +38,13 @@ pub fn find(console: &mut Raw, sql: &str, by: &[(&str, &str)]) -> Option<Row> {
     show(console, sql).into_iter().find(|row| by.iter().all(|(key, value)| row[*key] == *value))
 }
 
-/// Waits until SHOW says so.
+/// Waits until SHOW has such a row.
 pub fn until(console: &mut Raw, sql: &str, by: &[(&str, &str)]) {
     let seen = poll(PATIENCE, || find(console, sql, by));
     assert!(seen.is_some(), "{sql} never had {by:?}: {:?}", show(console, sql));
 }
 
-/// Sets a limit that is to pass only now: what the test needs before has no need to be as fast.
+/// Sets a limit on the running proxy, which the earlier steps of the test need not keep.
 pub fn set(port: u16, setting: &str) {
     tell(&mut Raw::login(port, "pgsluice"), &format!("SET {setting}"));
 }

@@ -6,7 +6,7 @@ use pgsluice::wire::{backend, frontend};
 
 use super::{Message, Raw};
 
-/// What a client sends in one go, and how many ReadyForQuery answer it.
+/// Messages that a client sends at once, and the number of ReadyForQuery that end the answers.
 #[derive(Debug, Clone)]
 pub struct Step {
     /// The messages.
@@ -100,7 +100,7 @@ pub fn put_bind_binary(out: &mut Vec<u8>, statement: &[u8], params: &[Option<&[u
     });
 }
 
-/// A Bind to the unnamed portal, as one to `portal`.
+/// Changes a Bind to the unnamed portal into one to `portal`.
 pub fn to_portal(bind: &[u8], portal: &[u8]) -> Vec<u8> {
     let mut bytes = bind.to_vec();
     bytes.splice(5..5, portal.iter().copied());
@@ -109,8 +109,8 @@ pub fn to_portal(bind: &[u8], portal: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Runs each client's script; all begin at the same moment, and again at each step when `in_step`. What each was
-/// answered; it ends early where a connection closed.
+/// Runs each client's script; all begin at the same moment, and each step, too, if `in_step`. Returns each client's
+/// answers, which end early if its connection closed.
 pub fn run(clients: &mut [Raw], scripts: &[Vec<Step>], in_step: bool) -> Vec<Vec<Message>> {
     assert_eq!(clients.len(), scripts.len());
     let longest = scripts.iter().map(Vec::len).max().unwrap_or_default();
@@ -152,7 +152,7 @@ fn answer(client: &mut Raw, ready: usize, seen: &mut Vec<Message>) -> bool {
     true
 }
 
-/// The outline of a conversation without places in the text, and lines of the server's source.
+/// The outline of a conversation without positions in the text and source lines of the server.
 pub fn comparable(messages: &[Message]) -> String {
     use std::fmt::Write as _;
     let mut all = String::new();
@@ -174,8 +174,8 @@ pub fn comparable(messages: &[Message]) -> String {
     all
 }
 
-/// The body, without object ids that differ between twin databases: tables' in a RowDescription, types' that are not
-/// built in.
+/// The body without object ids that differ between twin databases: those of tables in a RowDescription and of types that
+/// are not built in.
 fn without_oids(message: &Message) -> Vec<u8> {
     let mut body = message.body.clone();
     match message.tag {

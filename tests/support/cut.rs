@@ -1,6 +1,6 @@
 //! A relay between pgsluice and PostgreSQL that cuts a connection at a chosen byte of a flush.
 //!
-//! A flush is told by its end ([`super::relay::FLUSH_END`]).
+//! A flush is recognised by its end ([`super::relay::FLUSH_END`]).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,12 +12,12 @@ use super::relay::{has_flush, listen};
 /// Where a flush is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// After this many bytes of the flush have gone to the server (of a shorter one: as many as are left over).
+    /// After this many bytes of the flush have gone to the server (if it is shorter: modulo its length).
     Up(usize),
-    /// After this many bytes of its answer have come back, or all but one: behind a whole answer the connection would
-    /// be somebody else's already.
+    /// After this many bytes of its answer have come back, or all but one: after a whole answer the connection may
+    /// already be another client's.
     Down(usize),
-    /// The same of the answer behind the next one.
+    /// As `Down`, for the answer to the flush behind the next one.
     DownBehind(usize),
     /// The whole answer but its ReadyForQuery has come back.
     BeforeReady,
@@ -75,7 +75,7 @@ impl Cutter {
 }
 
 fn relay(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
-    // What the answer's side is to do, said by the question's side before the flush goes up.
+    // The cut that the answers' side is to make, set by the other side before the flush goes to the server.
     let down: Arc<Mutex<Option<Cut>>> = Arc::default();
     let (up_shared, down_shared) = (Arc::clone(shared), Arc::clone(shared));
     let up_says = Arc::clone(&down);

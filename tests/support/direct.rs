@@ -1,5 +1,5 @@
-//! A superuser's own session over the Unix socket, where everybody is trusted. What a psql would print, without the process:
-//! the tests ask thousands of times.
+//! A superuser's own session over the Unix socket, with `trust`. It prints what psql would, without a process for each query: the tests
+//! make thousands of them.
 
 use std::io::{Error, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,8 +1,8 @@
-//! Prometheus' text format, version 0.0.4, read as strictly as it is written down: panics on anything else.
+//! A strict reader of Prometheus' text format, version 0.0.4: panics on anything else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What stands behind one `# TYPE`.
+/// One `# TYPE` and its samples.
 #[derive(Debug)]
 pub struct Family {
     pub name: String,

@@ -11,7 +11,7 @@ use super::relay::{has_flush, listen};
 
 pub type Frames = Vec<(u8, Vec<u8>)>;
 
-/// What is made of the frames of an honest answer.
+/// Changes the frames of an honest answer.
 pub type Lie = fn(&mut Frames);
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Liar {
         self.port
     }
 
-    /// The answer to the next flush is changed so; the next one on its connection, if another is under way there.
+    /// Changes the answer to the next flush, which is the next one on its connection if another is under way there.
     pub fn arm(&self, lie: Lie) {
         *self.shared.armed.lock().expect("armed") = Some(lie);
     }
@@ -51,7 +51,7 @@ impl Liar {
         self.shared.told.load(Ordering::Acquire)
     }
 
-    /// Flushes seen so far; what was armed before is told of what comes then.
+    /// Flushes seen so far. A lie that was armed before this call changes the answer to a later one.
     pub fn flushes(&self) -> usize {
         self.shared.flushes.load(Ordering::Acquire)
     }
@@ -132,7 +132,7 @@ fn error() -> (u8, Vec<u8>) {
     (b::ERROR_RESPONSE, b"SERROR\0C23505\0Ma lie\0WCOPY t, line 1\0\0".to_vec())
 }
 
-/// What a server may say, and how it is called.
+/// Lies that a server may tell, by name.
 pub const LIES: &[(&str, Lie)] = &[
     ("more rows than were sent", |f| each(f, b::COMMAND_COMPLETE, |body| *body = b"COPY 4711\0".to_vec())),
     ("a count that is none", |f| {

@@ -1,4 +1,4 @@
-//! What the integration tests stand on: a private PostgreSQL, a running pgsluice, a raw client, certificates.
+//! The fixtures of the integration tests: a private PostgreSQL, a running pgsluice, a raw client, certificates.
 //!
 //! Use it with `mod support;`. Nothing here outlives the test binary, however that ends: each child has a
 //! watcher that ends it when the test's end of a pipe closes.
@@ -39,7 +39,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Where `tests/drivers/prepare.sh` puts `what` (`python`, `postgres-18` ...); builds it when it is missing, and fails
 /// with what to do.
 pub fn prepared(what: &str) -> PathBuf {
-    // Two that build the same would write into each other's files.
+    // Two tests that build the same would write into each other's files.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");

@@ -21,7 +21,7 @@ const OS_USER: &str = "postgres";
 pub struct PgOptions {
     /// Directory of `initdb` and `postgres`; `None`: `PGSLUICE_TEST_PG_BIN`, or the newest of Debian's.
     pub bin: Option<PathBuf>,
-    /// The whole of `pg_hba.conf`; `None`: trust.
+    /// The contents of `pg_hba.conf`; `None`: trust.
     pub hba: Option<String>,
     /// Lines appended to `postgresql.conf`; the last one of a name wins.
     pub conf: String,
@@ -30,7 +30,7 @@ pub struct PgOptions {
 }
 
 impl PgOptions {
-    /// What the server's JIT would compile fails, at the first time.
+    /// A server whose JIT compilation fails at its first use.
     pub fn without_compiler() -> Self {
         Self { conf: "jit = on\njit_provider = 'plpgsql'\n".into(), ..Self::default() }
     }
