@@ -245,7 +245,9 @@ fn threads_for_what_blocks_are_there_from_the_start() {
         let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         names.filter(|name| name.trim() == "pgsluice-blocks").count()
     };
-    assert_eq!(threads(), 3, "one of each worker, one of the main thread");
+    // A thread names itself once it runs.
+    let all = poll(PATIENCE, || (threads() == 3).then_some(()));
+    assert!(all.is_some(), "{}: one of each worker, one of the main thread", threads());
     proxy.reload(&config);
     proxy.wait_for_log("configuration reloaded");
     assert_eq!(threads(), 3);
