@@ -104,23 +104,35 @@ fn read_switches<'a>(
             settings.push((name.to_owned(), value.to_owned()));
             continue;
         }
-        if !matches!(switch, 'c' | '-' | 'S' | 'f' | 't' | 'W') {
+        if IGNORED_FLAGS.contains(&switch) {
+            continue;
+        }
+        if !WITH_VALUE.contains(&switch) {
             return Err(invalid_option(&format!("-{switch}")));
         }
         let value = match rest.as_str() {
             "" => words.next().ok_or_else(|| invalid_option(&format!("-{switch}")))?,
             value => value,
         };
-        settings.push(with_value(switch, value)?);
-        return Ok(());
+        return put_with_value(switch, value, settings);
     }
     Ok(())
 }
 
-/// Switches without a value.
+/// Switches with a value.
+const WITH_VALUE: [char; 16] =
+    ['c', '-', 'S', 'W', 'f', 't', 'd', 'B', 'h', 'k', 'N', 'p', 'C', 'D', 'r', 'v'];
+
+/// Switches without one that PostgreSQL reads and passes over in a session: they are for its start.
+const IGNORED_FLAGS: [char; 4] = ['b', 'E', 'j', 'T'];
+
+/// Switches without a value that stand for a setting. Some a session may not set, which the server says.
 fn flag(switch: char) -> Option<(&'static str, &'static str)> {
     Some(match switch {
         'e' => ("datestyle", "euro"),
+        'F' => ("fsync", "false"),
+        'i' => ("listen_addresses", "*"),
+        'l' => ("ssl", "true"),
         'O' => ("allow_system_table_mods", "true"),
         'P' => ("ignore_system_indexes", "true"),
         's' => ("log_statement_stats", "true"),
@@ -128,19 +140,45 @@ fn flag(switch: char) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Switches with a value.
-fn with_value(switch: char, value: &str) -> Result<(String, String), Error> {
-    let named = |name: &str, value: &str| Ok((name.to_owned(), value.to_owned()));
+fn put_with_value(switch: char, value: &str, settings: &mut Vec<(String, String)>) -> Result<(), Error> {
+    let mut put = |name: &str, value: &str| settings.push((name.to_owned(), value.to_owned()));
     match (switch, value) {
-        ('S', kilobytes) => named("work_mem", kilobytes),
-        ('W', seconds) => named("post_auth_delay", seconds),
-        ('t', "pa" | "parser") => named("log_parser_stats", "true"),
-        ('t', "pl" | "planner") => named("log_planner_stats", "true"),
-        ('t', "e" | "ex" | "executor") => named("log_executor_stats", "true"),
-        ('f', method) => named(planner_method(method)?, "false"),
-        ('c' | '-', setting) => name_and_value(switch, setting),
-        _ => Err(invalid_option(&format!("-{switch} {value}"))),
+        ('S', kilobytes) => put("work_mem", kilobytes),
+        ('W', seconds) => put("post_auth_delay", seconds),
+        ('B', buffers) => put("shared_buffers", buffers),
+        ('h', addresses) => put("listen_addresses", addresses),
+        ('k', directories) => put("unix_socket_directories", directories),
+        ('N', connections) => put("max_connections", connections),
+        ('p', port) => put("port", port),
+        ('d', level) => debug_settings(level).into_iter().for_each(|(name, value)| put(name, &value)),
+        ('t', "pa" | "parser") => put("log_parser_stats", "true"),
+        ('t', "pl" | "planner") => put("log_planner_stats", "true"),
+        ('t', "e" | "ex" | "executor") => put("log_executor_stats", "true"),
+        ('f', method) => put(planner_method(method)?, "false"),
+        ('c' | '-', setting) => settings.push(name_and_value(switch, setting)?),
+        // For the server's start.
+        ('C' | 'D' | 'r' | 'v', _) => {}
+        _ => return Err(invalid_option(&format!("-{switch} {value}"))),
     }
+    Ok(())
+}
+
+/// What `-d` sets: more with each level. Like C's `atoi` it takes what is no number for 0.
+fn debug_settings(level: &str) -> Vec<(&'static str, String)> {
+    let digits = level.trim_start_matches(is_space);
+    let digits = digits.strip_prefix('+').unwrap_or(digits);
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let level: u32 = digits[..end].parse().unwrap_or(0);
+    let messages = if level > 0 { format!("debug{level}") } else { "notice".to_owned() };
+    let more = [
+        (2, "log_statement", "all"),
+        (3, "debug_print_parse", "true"),
+        (4, "debug_print_plan", "true"),
+        (5, "debug_print_rewritten", "true"),
+    ];
+    let more = more.into_iter().filter(|(from, ..)| level >= *from);
+    let more = more.map(|(_, name, value)| (name, value.to_owned()));
+    [("log_min_messages", messages)].into_iter().chain(more).collect()
 }
 
 fn planner_method(method: &str) -> Result<&'static str, Error> {
@@ -189,7 +227,10 @@ mod tests {
         let invalid =
             |word: &str| Err(format!("42601 invalid command-line argument for server process: {word}"));
         let unnamed = || Err("42704 unrecognized configuration parameter \"\"".to_owned());
-        let one = |name: &str, value: &str| Ok(vec![(name.to_owned(), value.to_owned())]);
+        let several = |all: &[(&str, &str)]| {
+            Ok(all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        };
+        let one = |name: &str, value: &str| several(&[(name, value)]);
         for (text, want) in [
             ("", Ok(vec![])),
             ("  \t\n ", Ok(vec![])),
@@ -217,8 +258,22 @@ mod tests {
             ("-fs", one("enable_seqscan", "false")),
             ("-f q", invalid("-f q")),
             ("-tpl", one("log_planner_stats", "true")),
-            ("-sca=b", Ok(vec![("log_statement_stats".into(), "true".into()), ("a".into(), "b".into())])),
-            ("-D /x", invalid("-D")),
+            ("-sca=b", several(&[("log_statement_stats", "true"), ("a", "b")])),
+            ("-D /x -C x -r y -v 3 -bEjT", Ok(vec![])),
+            ("-D", invalid("-D")),
+            ("-B 16", one("shared_buffers", "16")),
+            ("-Fli", several(&[("fsync", "false"), ("ssl", "true"), ("listen_addresses", "*")])),
+            ("-d x", one("log_min_messages", "notice")),
+            ("-d1", one("log_min_messages", "debug1")),
+            (
+                "-d 3x",
+                several(&[
+                    ("log_min_messages", "debug3"),
+                    ("log_statement", "all"),
+                    ("debug_print_parse", "true"),
+                ]),
+            ),
+            ("-n", invalid("-n")),
             ("-\u{e9}", invalid("-\u{e9}")),
         ] {
             assert_eq!(settings(text), want, "{text:?}");
