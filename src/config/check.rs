@@ -110,7 +110,7 @@ fn listening(draft: &mut Draft) {
     }
 }
 
-/// Whether a file could be opened to write, which nothing is left of. What is not there is made in its directory, about which
+/// Whether a file could be opened for writing, without leaving a trace. A file that does not exist would be made in its directory, about which
 /// [`directory`] has spoken.
 fn writable(file: &Path) -> nix::Result<()> {
     let (at, how) = match file.parent() {
@@ -129,7 +129,7 @@ fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok()
 }
 
-/// Whether `listen_addr` leaves the port no room on `http`, which takes both families where it is `::`.
+/// Whether `listen_addr` already takes the address and port of `http`, which takes both families if it is `::`.
 fn meets(listen_addr: &str, http: IpAddr) -> bool {
     let both = http.is_unspecified() && http.is_ipv6();
     listen_addr == "*"
@@ -213,7 +213,7 @@ fn pool_sizes(draft: &mut Draft, key: &str, min: usize, size: usize, size_key: &
     }
 }
 
-/// A query that leaves something costs a login for each client, which nobody expects who has read that it resets a connection.
+/// A query that leaves something costs a login for each client, which is not what one expects of a query that resets a connection.
 fn reset_query(draft: &mut Draft) {
     let general = &draft.settings.general;
     let users = draft.settings.users.values().map(|user| user.pool_mode);
@@ -411,7 +411,7 @@ fn server_tls(draft: &mut Draft) {
     usable(draft, |draft| Connector::new(&draft.settings.general.server_tls).err());
 }
 
-/// What can be opened may hold no certificate, or another's key: it is put to use, where nothing else is wrong.
+/// A file that opens may hold no certificate, or another one's key: if nothing else is wrong, the files are put to use.
 fn usable(draft: &mut Draft, built: impl Fn(&Draft) -> Option<TlsError>) {
     if !draft.problems.is_empty() {
         return;
@@ -426,7 +426,7 @@ fn usable(draft: &mut Draft, built: impl Fn(&Draft) -> Option<TlsError>) {
     draft.object(&setting, message);
 }
 
-/// One's own certificate is for others to judge, but whoever does refuses such a one.
+/// One's own certificate is for others to judge, but all of them refuse such a one.
 fn is_in_date(draft: &mut Draft, key: &str, tls: &Tls) {
     let Some(file) = tls.cert_file.as_deref().filter(|_| tls.sslmode != SslMode::Disable) else { return };
     if let Some(valid) = out_of_date(file) {
@@ -494,7 +494,7 @@ fn check_auth_dbname(draft: &mut Draft, key: &str, name: Option<&str>) {
     }
 }
 
-/// Nobody is found under a longer one, and what the section says would hold for nobody.
+/// No user has a longer name, so the section would hold for nobody.
 fn name_is_read(draft: &mut Draft, path: &str, name: &str) {
     if name.len() > NAME_BYTES_MAX {
         draft.object(path, format!("PostgreSQL reads {NAME_BYTES_MAX} bytes of a name; write no more"));
@@ -511,7 +511,7 @@ fn operators(draft: &mut Draft) {
     can_log_in(draft, "auth_user", general.auth_user.as_deref());
 }
 
-/// A verifier proves a client's password. No client proves one for these logins, so they fail where the server asks for one.
+/// A verifier can only check a password that a client proves. For these logins no client does, so they fail if the server asks for one.
 fn can_log_in(draft: &mut Draft, key: &str, name: Option<&str>) {
     let Some(Secret::Scram(_)) = name.and_then(|name| draft.settings.userlist.get(name)) else { return };
     let at = draft.place(key);
@@ -611,7 +611,7 @@ fn leads_back(draft: &Draft, database: &Database) -> bool {
     false
 }
 
-/// That of its hosts where pgsluice itself listens, as far as that can be told without looking names up.
+/// The one of its hosts at which pgsluice itself listens, as far as that can be told without looking names up.
 fn own_host<'d>(draft: &Draft, database: &'d Database) -> Option<&'d str> {
     let general = &draft.settings.general;
     let is_own = |host: &&String| {
@@ -622,7 +622,7 @@ fn own_host<'d>(draft: &Draft, database: &'d Database) -> Option<&'d str> {
     (database.port == general.listen_port).then_some(found.as_str())
 }
 
-/// Whether who connects to `host` comes to who listens on `listen_addr`.
+/// Whether a connection to `host` reaches a listener on `listen_addr`.
 fn reaches(listen_addr: &str, host: &str) -> bool {
     let Some(host_ip) = address(host) else { return listen_addr.eq_ignore_ascii_case(host) };
     let this_machine = host_ip.is_loopback() || host_ip.is_unspecified();
@@ -673,7 +673,7 @@ fn port_hint(text: &str, key: &str) -> String {
     }
 }
 
-/// Deferral that is asked for and cannot take place, whoever comes.
+/// Deferral that is asked for and cannot take place, for any client.
 fn check_deferred(draft: &mut Draft, database: &Database, path: &str) {
     let transaction = |mode: Option<PoolMode>| mode == Some(PoolMode::Transaction);
     let mode = database.pool_mode.unwrap_or(draft.settings.general.pool_mode);

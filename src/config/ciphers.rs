@@ -32,7 +32,7 @@ pub(super) const TLS13_CIPHERS: Ciphers = Ciphers(&[
 const EVERY_CIPHER: [&str; 8] =
     ["default", "secure", "fast", "normal", "all", "compat", "legacy", "insecure"];
 
-/// OpenSSL's words for sets that hold every suite of TLS 1.2 that there is here.
+/// OpenSSL's words for sets that hold every suite of TLS 1.2 that rustls has.
 const ALL_OF_OURS: [&str; 9] =
     ["HIGH", "DEFAULT", "ALL", "ECDH", "ECDHE", "EECDH", "KECDHE", "KEECDH", "TLSV1.2"];
 
@@ -173,7 +173,7 @@ fn is_openssls(name: &str) -> bool {
 /// How far a list is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// It forbids nothing that nobody knows.
+    /// It forbids nothing that is unknown.
     Strict,
     /// OpenSSL passes over names of suites that it does not know, so a list for it may have some.
     Lenient,
@@ -196,7 +196,7 @@ impl Ciphers {
         }
         let name = word.trim_start_matches(['!', '-', '+']);
         let named = self.named(name)?;
-        // Misspelt it would forbid nothing, and nobody would hear of it.
+        // If it is misspelt it would forbid nothing, in silence.
         if trust == Trust::Strict && word.starts_with(['!', '-']) && is_like_a_suite(name) {
             (!named.is_empty() || is_openssls(name)).then_some(())?;
         }

@@ -152,7 +152,7 @@ fn rule(draft: &mut Draft, line: usize, at: &At, tokens: &[Token]) -> Result<Hba
     Ok(HbaRule { line, transport, databases, users, address, method, map, ldap })
 }
 
-/// What stands behind the method: a map's name, or nothing.
+/// What follows the method: a map's name, or nothing.
 fn options(rest: &[Token], method: Option<AuthType>) -> Result<Option<String>, String> {
     let mut map = None;
     for option in rest {
@@ -333,7 +333,7 @@ fn address(rest: &mut &[Token]) -> Result<Option<(IpAddr, u8)>, String> {
     as_clients_have_it(network(ip, length), length)
 }
 
-/// A rule in which no client is ever found must not be taken for one that refuses somebody.
+/// A rule that no client ever matches must not be taken for one that refuses somebody.
 fn as_clients_have_it(ip: IpAddr, length: u8) -> Result<Option<(IpAddr, u8)>, String> {
     match ip {
         IpAddr::V6(v6)
@@ -369,7 +369,7 @@ fn mask_length(ip: IpAddr, mask: IpAddr) -> Option<u8> {
     u8::try_from(ones).ok().filter(|_| whole)
 }
 
-/// `ip` with everything behind the first `length` bits zero.
+/// `ip` with everything after the first `length` bits zero.
 pub(super) fn network(ip: IpAddr, length: u8) -> IpAddr {
     let length = u32::from(length);
     match ip {

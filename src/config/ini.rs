@@ -235,7 +235,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The pairs of one line, set in `to`; false: they are none. Nothing of an earlier line of the same name is left.
+    /// The pairs of one line, set in `to`; false: these are no pairs. Nothing of an earlier line of the same name is left.
     fn entry<T>(
         &mut self,
         at: &At,

@@ -49,7 +49,7 @@ impl Section {
         }
     }
 
-    /// As [`Self::heading`], for who wrote a key into `from`: what a database's section has of its own stands there, because in
+    /// As [`Self::heading`], for a key that stands in `from`: a policy of a database's own stands in the database's section, because in
     /// `[policy]` it would hold for all.
     fn heading_seen_from(self, from: Self, ini: bool) -> String {
         let heading = self.heading(ini);
@@ -185,7 +185,7 @@ static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     all
 });
 
-/// What holds where no `[policy]` says anything; `function_call` follows `simple_query` then.
+/// The policy if no `[policy]` says anything; `function_call` follows `simple_query` then.
 pub(super) fn default_policy() -> Policy {
     use crate::settings::{AllowListMode, Enforce, SimpleQuery, Statements, Switch};
     Policy {
@@ -406,7 +406,7 @@ fn of_others(section: Section, name: &str) -> Option<&'static str> {
     ELSEWHERE.iter().find(same).map(|(_, _, ours)| *ours)
 }
 
-/// The keys of `section` that `name` may have been meant for: what others call so, the one that it is a slip of, those that have
+/// The keys of `section` that `name` may have been meant for: what others call by that name, the one that it is a slip of, those that have
 /// all of its words, or else the one that is spelt most like it.
 fn meant(section: Section, name: &str) -> Vec<&'static str> {
     if let Some(ours) = of_others(section, name) {

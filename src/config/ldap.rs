@@ -1,4 +1,4 @@
-//! A directory's options: PostgreSQL's, behind the method `ldap` in `auth_hba_file` and in `auth_ldap_options`.
+//! A directory's options: PostgreSQL's, after the method `ldap` in `auth_hba_file` and in `auth_ldap_options`.
 //!
 //! Owns: which there are, which exclude each other, the parts of `ldapurl`. Never: a directory.
 
@@ -75,7 +75,7 @@ pub(super) fn without_password(text: &str) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// Without its value, which may be a password; nor is what follows a password shown, which may be more of it.
+/// The text without its value, which may be a password, and without what follows a password, which may be more of it.
 fn not_understood(name: &str, after_password: bool) -> String {
     if after_password {
         return format!(
@@ -247,7 +247,7 @@ fn port(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| format!("found LDAP port \"{}\"; expected a number from 1 to 65535", shorten(text)))
 }
 
-/// `text` without its `%XX`; `None`: one that is none, or what is not UTF-8.
+/// `text` with its `%XX` decoded; `None`: one is malformed, or the result is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     String::from_utf8(unescaped(text, b'%')?).ok().filter(|text| !text.contains('\0'))
 }

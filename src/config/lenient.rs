@@ -37,7 +37,7 @@ pub(super) fn general(name: &str, value: &str) -> Option<(String, String)> {
     }
 }
 
-/// PgBouncer looks for a name between commas, blanks or both, so that a list with blanks alone is one of several names.
+/// PgBouncer looks for a name between commas, blanks or both, so a list with blanks alone holds several names, too.
 fn names(value: &str) -> Option<(String, String)> {
     let names = split_list(&value.replace(|c: char| c.is_ascii_whitespace(), ","));
     let blanks = names.len() > split_list(value).len();
@@ -45,7 +45,7 @@ fn names(value: &str) -> Option<(String, String)> {
     blanks.then(|| (names.clone(), format!("means {names}: a blank separates names, as in PgBouncer")))
 }
 
-/// Old versions are left out as long as one that is spoken is left.
+/// Old versions are left out as long as one remains that pgsluice speaks.
 fn protocols(value: &str) -> Option<(String, String)> {
     let words = words_of(&Raw::Text(value.to_owned()))?;
     let is_old = |word: &String| OLD_TLS.contains(&word.to_ascii_lowercase().as_str());

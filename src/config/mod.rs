@@ -54,7 +54,7 @@ pub struct Problem {
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: Option<usize>,
-    /// The key with its section (`databases.app.port`); empty if it is no matter of one key.
+    /// The key with its section (`databases.app.port`); empty if it is not about one key.
     pub key: String,
     /// What is wrong and what would be right.
     pub message: String,
@@ -284,7 +284,7 @@ impl Draft {
         }
     }
 
-    /// Keeps where `key` was set. In an ini file it may have been before.
+    /// Remembers where `key` was set. In an ini file it may have been set before.
     fn was_set(&mut self, at: &At, key: &str) {
         let before = self.set.insert(key.to_owned(), at.clone());
         if let Some(before) = before.filter(|_| self.ini) {
@@ -430,7 +430,7 @@ impl Draft {
         global.chain(own).collect()
     }
 
-    /// A list that is not there yet is an empty one where it is to be learned.
+    /// A list that does not exist yet counts as empty if it is to be learned.
     fn read_allow_lists(&mut self) {
         let policies = self.policies();
         let learned = policies.iter().any(|(_, policy)| policy.allow_list == Some(AllowListMode::Learn));

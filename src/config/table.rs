@@ -46,7 +46,7 @@ const CONNECTIONS: Count<usize> = Count(0, CONNECTIONS_MAX);
 const ROWS_MAX: usize = 1_000_000;
 /// Largest memory budget that a setting may give (bytes): 64 GiB.
 const BUDGET_MAX: usize = 64 << 30;
-/// A wait of which the wake-up behind it is no noticeable part (microseconds).
+/// A wait so long that the wake-up after it is no noticeable part of it (microseconds).
 const BUSY_POLL_MICROS_MAX: u64 = 10_000;
 
 /// A flush must be over before another session would start looking for deadlocks: below PostgreSQL's default
@@ -87,8 +87,8 @@ table! {
         "balancers whose TCP connections begin with a header of the PROXY protocol (version 1 or 2), and that are \
          believed about the client's address";
     LISTEN, RELOAD, peer_id = peer_id: Count(0u16, PEER_ID_MAX),
-        "number of this process among those that share its address, where each has its own; it leads cancel requests \
-         to the right one of [peers]; 0 is none";
+        "number of this process among those that share its address, by which cancel requests find the right one of \
+         [peers]; 0 is none";
     LISTEN, RESTART, http_addr = http_addr: Maybe(Socket),
         "address and port for HTTP: a status page, /metrics, /healthz and /readyz; without it there is none";
     LISTEN, RESTART, workers = workers: Count(0usize, 1024),
@@ -110,8 +110,8 @@ table! {
     POOL, RELOAD, max_client_conn = max_client_conn: Count(1usize, CONNECTIONS_MAX),
         "clients that are logged in; those of the console are not counted";
     POOL, RELOAD, max_login_conn = max_login_conn: Count(1usize, CONNECTIONS_MAX),
-        "connections that have not logged in yet; one too many closes another: the oldest, if it had two seconds, of \
-         the address that has most";
+        "connections that have not logged in yet; beyond it the address that has most loses its oldest one, unless \
+         that is younger than two seconds";
     POOL, RELOAD, default_pool_size = default_pool_size: CONNECTIONS,
         "server connections for one pair of database and user; 0 is no limit";
     POOL, RELOAD, min_pool_size = min_pool_size: CONNECTIONS,
@@ -134,7 +134,7 @@ table! {
         "prepared statements kept on one server connection in transaction and statement mode; 0 passes \
          names through untouched";
     POOL, RELOAD, prepared_statement_bytes_max = prepared_statement_bytes_max: Bytes(1 << 20, BUDGET_MAX),
-        "bytes of statement text remembered in all, over all clients; a 64th of it is each pool's own, whatever others hold";
+        "bytes of statement text remembered for all clients together; a 64th of it is reserved for each pool";
     POOL, RELOAD, session_state = session_state: one_of::<SessionState>(),
         "what happens with session state that cannot be carried to another server connection: the client \
          keeps its connection, the statement is refused, or it is let through";
@@ -154,7 +154,7 @@ table! {
     AUTH, RELOAD, auth_ldap_options = auth_ldap_options: Maybe(LdapOptions),
         "the directory for auth_type = \"ldap\"; a rule of auth_hba_file has its own";
     AUTH, RELOAD, auth_user = auth_user: Maybe(Text),
-        "who asks the server for the secrets of users that are not in auth_file; without it nobody does";
+        "role that asks the server for the secrets of users that are not in auth_file; not set: nobody asks";
     AUTH, RELOAD, auth_query = auth_query: Statement,
         "what auth_user asks: one row, a user's name and secret, for the name $1";
     AUTH, RELOAD, auth_dbname = auth_dbname: Maybe(Text),
@@ -397,7 +397,7 @@ table! {
     "", RELOAD, mode = mode: one_of::<CoalesceMode>(),
         "whether INSERTs are poured into COPY; shadow says what would have been poured and pours nothing";
     "", RELOAD, copy_min_rows = copy_min_rows: Count(2usize, ROWS_MAX),
-        "from this many rows on they leave together";
+        "fewest rows that leave together";
     "", RELOAD, values_max_rows = values_max_rows: Count(0usize, limits::VALUES_ROWS_MAX),
         "up to this many rows of a table leave as one INSERT of many VALUES where that is exact; 0: all as a COPY";
     "", RELOAD, max_rows = max_rows: Count(2usize, ROWS_MAX),

@@ -38,7 +38,7 @@ pub(super) fn parse(draft: &mut Draft, file: &Path, text: &str) -> HashMap<Strin
                 }
                 users.insert(name, (secret, line_number));
             }
-            // PgBouncer logs it and reads no further: whoever stands below is kept out and nobody knows why.
+            // PgBouncer logs it and reads no further: users below are kept out and nobody knows why.
             Err(message) => draft.problem(&at, "auth_file", message),
         }
     }

@@ -53,7 +53,7 @@ impl std::fmt::Display for Raw {
     }
 }
 
-/// What stands behind a user and a password, where a host is asked for and a URL was given.
+/// What follows user and password in a URL that was given where a host is expected.
 pub(super) fn without_user(host: &str) -> &str {
     host.rsplit_once('@').map_or(host, |(_, behind)| behind)
 }
@@ -150,7 +150,7 @@ fn text_of(raw: &Raw) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The number; `None` also where a zero leads: PgBouncer reads that one as octal, and would listen on another port.
+/// The number; `None` also with a leading zero: PgBouncer reads that as octal, and would listen on another port.
 fn decimal(text: &str) -> Option<i64> {
     let octal = text.len() > 1 && text.trim_start_matches(['+', '-']).starts_with('0');
     text.parse().ok().filter(|_| !octal)
@@ -556,7 +556,7 @@ impl Kind for Password {
     }
 }
 
-/// What stands behind `ldap` in a rule of `auth_hba_file`. A password in it is never shown.
+/// What follows `ldap` in a rule of `auth_hba_file`. A password in it is never shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LdapOptions;
 
@@ -579,7 +579,7 @@ impl Kind for LdapOptions {
     }
 }
 
-/// Versions of TLS, in PgBouncer's words: each adds its versions, or takes them away behind a `!`.
+/// Versions of TLS, in PgBouncer's words: each adds its versions, or with a `!` before it removes them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Protocols;
 
