@@ -90,7 +90,7 @@ macro_rules! shows {
             /// All of them, in the order of SHOW HELP.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The word behind SHOW, in lower case.
+/// The word after SHOW, in lower case.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
@@ -159,7 +159,7 @@ const NOT_SHOWN: &[&str] = &["fds"];
 /// Parameters that drivers set on any connection without asking who is there. Also those of [`PARAMETERS`].
 const SET_IGNORED: &[&str] = &["application_name", "extra_float_digits", "statement_timeout", "search_path"];
 
-/// Who asks, from least to most.
+/// The rights of the client that asks, from least to most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Neither of the lists: no business here.

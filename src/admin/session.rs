@@ -71,7 +71,7 @@ pub enum Step {
     Close,
 }
 
-/// One client of the console, behind its login.
+/// One client of the console, after its login.
 #[derive(Debug)]
 pub struct Session {
     role: Role,
@@ -805,7 +805,7 @@ mod tests {
             ([parse("s", "show lists"), parse("s", "show lists")].concat(), "42P05"),
             ([good(), bind("p"), bind("p")].concat(), "42P03"),
             ([good(), bind(""), bind(""), query("show lists"), bind("")].concat(), "26000"),
-            // One that fails leaves none.
+            // A Parse that fails leaves no statement.
             ([good(), parse("", "show me"), sync.clone(), bind("")].concat(), "26000"),
             (parse(&long, "show lists"), "42622"),
         ] {
@@ -830,7 +830,7 @@ mod tests {
             let expected = if i < STATEMENTS_MAX { "1Z" } else { "EZ" };
             assert_eq!(say(&mut session, &stream).0, expected, "{i}");
         }
-        // What is there already takes no more room.
+        // A name that exists already takes no more room.
         for i in 0..STATEMENTS_MAX {
             let mut stream = Vec::new();
             put(&mut stream, frontend::BIND, |out| {

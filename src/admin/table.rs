@@ -266,7 +266,7 @@ mod tests {
         columns.iter().map(letter).collect()
     }
 
-    /// What is behind them are names that exporters read.
+    /// What follows them are names that exporters read.
     #[test]
     fn columns_are_pgbouncers_in_its_order() {
         let sockets = "type, user, database, replication, state, addr, port, local_addr, local_port, connect_time, request_time, wait, wait_us, close_needed, ptr, link, remote_pid, tls, application_name, prepared_statements, id";

@@ -216,7 +216,7 @@ thread_local! {
     static PIPELINES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A flush of pipelines is under way. As long as it is, the worker gives way to whoever waits for its core before it goes to sleep: a client
+/// A flush of pipelines is under way. Meanwhile the worker yields its core to whatever waits for it before it goes to sleep: a client
 /// that is still writing, the server that is still answering. What they have to say is then taken in at once, not bit by bit.
 #[derive(Debug)]
 pub struct PipelinesFlush(());
@@ -249,7 +249,7 @@ pub fn before_sleep() {
 fn after_the_others(cx: &Context<'_>) {
     let mut cx = Context::from_waker(cx.waker());
     let mut turn = std::pin::pin!(tokio::task::yield_now());
-    // What it leaves behind is the request; the future itself has done its work.
+    // The request remains; the future itself has done its work.
     let _: Poll<()> = turn.as_mut().poll(&mut cx);
 }
 

@@ -67,7 +67,7 @@ impl Input {
         &self.data[self.start..self.end]
     }
 
-    /// Makes room behind `end`: moves what is left to the front, grows when a message of `want` bytes needs it.
+    /// Makes room after `end`: moves what is left to the front, grows when a message of `want` bytes needs it.
     fn make_room(&mut self, want: usize) {
         if self.start > 0 && (self.end == self.data.len() || self.start + want > self.data.len()) {
             self.data.copy_within(self.start..self.end, 0);

@@ -157,7 +157,7 @@ impl Stream {
     pub fn is_of_our_user(&self) -> bool {
         let Self::Unix(unix) = self else { return false };
         let user = |stream: &UnixStream| stream.peer_cred().map(|credentials| credentials.uid());
-        // Of a pair both ends are ours.
+        // Both ends of a pair are ours.
         let ours = UnixStream::pair().and_then(|(end, _other)| user(&end));
         matches!((user(unix), ours), (Ok(theirs), Ok(ours)) if theirs == ours)
     }

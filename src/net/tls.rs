@@ -140,7 +140,7 @@ fn in_words(error: &pem::Error) -> String {
     }
 }
 
-/// Is it a key that nobody can use without its passphrase? Both of OpenSSL's forms.
+/// Is it a key with a passphrase, in either of OpenSSL's forms?
 fn is_encrypted(pem: &[u8]) -> bool {
     let holds = |text: &[u8]| pem.windows(text.len()).any(|part| part == text);
     holds(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || holds(b"Proc-Type: 4,ENCRYPTED")
@@ -161,7 +161,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// Our own certificate is for others to judge. rustls reads its key from it before, and can't where it is of X.509 version 1.
+    /// Our own certificate is for others to judge. rustls would first read the key from it, and can't if it is of X.509 version 1.
     fn certified(self) -> Result<SingleCertAndKey, rustls::Error> {
         let key = provider().key_provider.load_private_key(self.key)?;
         let certified = CertifiedKey::new(self.chain, key);
@@ -237,7 +237,7 @@ impl Acceptor {
             return Ok(Self::default());
         }
         let side = TOWARD_CLIENTS;
-        // Before they are read for use: who writes them meanwhile is heard at the next look.
+        // Before they are read for use: what is written meanwhile is noticed at the next look.
         let digest = digest(tls);
         let identity = side.identity(tls)?.ok_or_else(|| {
             side.error(
@@ -258,7 +258,7 @@ impl Acceptor {
             identity.certified().map_err(|e| side.error("key_file", tls.key_file.as_deref(), unfit(&e)))?;
         let mut config = builder.with_cert_resolver(Arc::new(certified));
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // A session that is resumed shows its certificate again and nobody checks it: it may have expired since. As in PostgreSQL.
+        // A resumed session would bring its certificate with it, unchecked: it may have expired since. As in PostgreSQL.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_fragment_size = Some(TLS_RECORD_BYTES_MAX + RECORD_HEAD_BYTES);
@@ -409,7 +409,7 @@ impl Connector {
             return Ok(Self::default());
         }
         let side = TOWARD_SERVERS;
-        // Before they are read for use: who writes them meanwhile is heard at the next reload.
+        // Before they are read for use: what is written meanwhile is noticed at the next reload.
         let digest = digest(tls);
         let builder = ClientConfig::builder_with_provider(chosen(tls))
             .with_protocol_versions(&versions(tls))

@@ -159,7 +159,7 @@ pub fn judge_text(
     }
 }
 
-/// The verdict on a text, or a message, of so many bytes, which is too long to be read.
+/// The verdict on a text, or a message, of this many bytes, which is too long to be read.
 pub fn judge_long_text(rules: &Rules, bytes: usize) -> Verdict {
     if !rules.reads_texts() {
         return Verdict::Pass;
@@ -232,7 +232,7 @@ fn unseen_statement(rules: &Rules) -> Rejection {
     )
 }
 
-/// The first statement that a rule refuses; the first that one reports, where none does.
+/// The first statement that a rule refuses; if there is none, the first that a rule reports.
 fn refuse(rules: &Rules, statements: &[Found]) -> Option<Rejection> {
     let broken = |enforce| {
         statements.iter().enumerate().find_map(|(at, found)| {
@@ -244,7 +244,7 @@ fn refuse(rules: &Rules, statements: &[Found]) -> Option<Rejection> {
     broken(Enforce::Reject).or_else(|| broken(Enforce::Report))
 }
 
-/// Which statement of so many it is about.
+/// Which statement it is about, and of how many.
 fn told_of(at: usize, count: usize, rejection: Rejection) -> Rejection {
     if count == 1 {
         return rejection;
@@ -254,7 +254,7 @@ fn told_of(at: usize, count: usize, rejection: Rejection) -> Rejection {
     rejection.detail(detail)
 }
 
-/// EXECUTE of what nobody judged: what a name stands for is not known, or it is one of those that pgsluice gives to
+/// EXECUTE of a statement that was not judged: what a name stands for is not known, or it is one of those that pgsluice gives to
 /// the statements of all clients.
 fn runs_unseen(found: &Found, unseen: Unseen) -> bool {
     (found.fetches && unseen.portals)

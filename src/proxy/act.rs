@@ -78,7 +78,7 @@ impl Proxy {
         self.cx.pools.resume(database)
     }
 
-    /// Also of what is paused: who stopped waiting may wait again.
+    /// Also of what is paused: a client that stopped waiting may wait again.
     async fn pause(&self, database: Option<&str>) -> Done {
         self.known(database)?;
         self.hold(database);
@@ -182,7 +182,7 @@ impl Proxy {
         }
     }
 
-    /// `Now` is left to who sends the answer first.
+    /// `Now` is left to the caller, which sends the answer first.
     fn shut_down(&self, how: Shutdown) {
         match how {
             Shutdown::Now => {}

@@ -1,4 +1,4 @@
-//! One client of the console: who may come in, frames through [`Session`], actions performed.
+//! One client of the console: which clients may log in, frames through [`Session`], actions performed.
 //!
 //! Owns: the roles (`admin_users`, `stats_users`), the greeting, waiting for an action while its client may leave or
 //! cancel. Never: the grammar or the answers (`admin` does), a policy (an operator is never locked out).
@@ -26,7 +26,7 @@ use crate::telemetry::events::{self, Who};
 use crate::wire::startup::Startup;
 use crate::wire::{TransactionStatus, backend, frame};
 
-/// A console client behind its login.
+/// A console client after its login.
 #[derive(Debug)]
 pub(super) struct Console {
     client: Conn,
@@ -76,7 +76,7 @@ impl Said {
     }
 }
 
-/// Greets a client that proved who it is, or refuses it. `None`: it was refused.
+/// Greets a client that proved its user, or refuses it. `None`: it was refused.
 pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Console> {
     let Authenticated { mut client, startup, peer, .. } = proven;
     let (tls, local) = (client.stream().tls_name(), client.stream().local_addr());
@@ -114,7 +114,7 @@ pub(super) async fn admit(cx: &Arc<Context>, proven: Authenticated) -> Option<Co
     Some(console)
 }
 
-/// Who runs the process may say everything on the console, as in PgBouncer: over the Unix socket, by the console's name.
+/// The user that runs the process may do everything on the console, as in PgBouncer: over the Unix socket, as a user of the console's name.
 pub(super) fn is_our_own(startup: &Startup, stream: &Stream) -> bool {
     let named = [&startup.database, &startup.user].iter().all(|name| CONSOLES.contains(&name.as_str()));
     named && stream.is_of_our_user()
@@ -238,11 +238,11 @@ impl Console {
         }
         self.session.finish(result, &mut self.client.out);
         if ends_now {
-            // The answer goes out first; the process does not wait for who does not read it.
+            // The answer goes out first; the process does not wait for a client that does not read it.
             let _ = tokio::time::timeout(LAST_WORDS, self.client.say_goodbye()).await;
             proxy.stop_now();
         } else if is_shutdown {
-            // Nor does it end before the answer, where there is nobody to wait for.
+            // Nor does it end before the answer if there is nobody to wait for.
             let _ = tokio::time::timeout(LAST_WORDS, self.client.flush()).await;
         }
         Ok(())

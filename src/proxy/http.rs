@@ -1,4 +1,4 @@
-//! HTTP for whoever watches: the status page, `/metrics`, `/healthz`, `/readyz`. Never: changes anything, reads a body.
+//! HTTP for monitoring: the status page, `/metrics`, `/healthz`, `/readyz`. Never: changes anything, reads a body.
 //!
 //! Some fixed answers to GET, one for each connection, on a port of its own that is closed unless `http_addr` opens it.
 //! It goes on while the process drains, so that a load balancer hears of that.
@@ -59,13 +59,13 @@ impl Answer {
     }
 }
 
-/// Opens `http_addr`, on which nobody is answered yet.
+/// Opens `http_addr`; nothing is answered there yet.
 pub(super) async fn open(addr: SocketAddr) -> Result<TcpListener, ServeError> {
     let opened = TcpListener::bind(addr).await;
     opened.map_err(|e| ServeError(format!("cannot listen on {addr} (http_addr): {e}")))
 }
 
-/// Answers, until the process ends, who comes there.
+/// Answers what comes there, until the process ends.
 pub(super) fn serve(proxy: &Arc<Proxy>, addr: SocketAddr, listener: TcpListener) {
     events::listening(&format!("http://{addr}"));
     tokio::spawn(Arc::clone(proxy).accept_http(listener));
@@ -83,7 +83,7 @@ impl Proxy {
             if open.len() >= HTTP_CONNECTIONS_MAX
                 && let Some(oldest) = open.pop_front()
             {
-                // Who asks at once is answered at once: those that are still here are slow or silent, and keep nobody out.
+                // A client that asks at once is answered at once: those that are still here are slow or silent, and must keep nobody out.
                 oldest.abort();
             }
             let proxy = Arc::clone(&self);
@@ -128,7 +128,7 @@ impl Proxy {
     }
 }
 
-/// What comes behind a request. A connection that is closed before it was read is reset, and the answer may be lost with it.
+/// Reads what comes after a request. A connection that is closed before that was read is reset, and the answer may be lost with it.
 async fn read_rest(mut stream: TcpStream) -> std::io::Result<()> {
     let mut rest = [0; PIECE_BYTES];
     let mut bytes = 0;

@@ -18,13 +18,13 @@ use crate::net::{Keepalive, Peer, Stream};
 use crate::settings::General;
 use crate::telemetry::events;
 
-/// Who has a listener, too, and gets what is not accepted here any more.
+/// Who else has the listener, and gets the connections that are not accepted here any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heir {
     Nobody,
     /// Other processes (`so_reuseport`): each has a queue of its own.
     Peers,
-    /// The service manager, who opened it: its queue is the next process's.
+    /// The service manager, which opened it: its queue goes to the next process.
     Manager,
 }
 
@@ -75,7 +75,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What was opened, of which nobody is taken yet.
+/// Listeners that were opened, and from which no connection is accepted yet.
 #[derive(Default)]
 pub(super) struct Listeners {
     /// With the name that the log says.
@@ -202,7 +202,7 @@ fn backlog(general: &General) -> i32 {
     general.listen_backlog.min(i32::MAX as u32) as i32
 }
 
-/// Takes away the socket that a process left behind which is gone. Whatever else is there is somebody's, and stays.
+/// Removes the socket that a process which is gone left behind. Anything else there belongs to somebody, and stays.
 fn clear_the_way(path: &Path) -> std::io::Result<()> {
     use std::io::{Error, ErrorKind};
     let found = match std::fs::symlink_metadata(path) {
@@ -212,7 +212,7 @@ fn clear_the_way(path: &Path) -> std::io::Result<()> {
     if !found.file_type().is_socket() {
         return Err(Error::new(ErrorKind::AlreadyExists, "what is there is no socket; move it away"));
     }
-    // Who listens may not accept just now, or may not let us in: only a refusal says that nobody is there.
+    // A listener may not accept just now, or may not let us in: only a refusal says that nobody is there.
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&socket2::SockAddr::unix(path)?) {
@@ -238,7 +238,7 @@ fn bind_unix(path: &Path, general: &General) -> std::io::Result<(UnixListener, S
 }
 
 impl Proxy {
-    /// A port that others have, too, is left to them once nobody is let in here.
+    /// A port that other processes have, too, is left to them once nobody is let in here.
     async fn accept(self: Arc<Self>, socket: Socket, name: String, heir: Heir) {
         let _queue = (heir == Heir::Peers).then(|| Awaited::arriving(&self));
         let mut failed = 0;
@@ -257,7 +257,7 @@ impl Proxy {
         events::left_to_others(&name);
     }
 
-    /// Who is in a queue of our own has been given to this process.
+    /// Connections in a queue of our own have been given to this process.
     async fn empty_queue(self: &Arc<Self>, listener: TcpListener) {
         let Ok(listener) = listener.into_std() else { return };
         while let Ok((tcp, from)) = listener.accept() {

@@ -57,7 +57,7 @@ enum Room {
 }
 
 impl Logins {
-    /// At most `ceiling` at a time: a share of the files that may be open, the others are for those who are in.
+    /// At most `ceiling` at a time: a share of the files that may be open; the others are for clients that have logged in.
     pub(super) fn new(ceiling: usize) -> Self {
         Self {
             ceiling: ceiling.max(1),
@@ -174,7 +174,7 @@ fn next_to_go(open: &BTreeMap<u64, Login>) -> Option<(u64, Instant)> {
         .map(|(id, login)| (*id, login.since))
 }
 
-/// Who has one IPv6 address has its network of 64 bits.
+/// A client with one IPv6 address has the 64-bit network around it.
 fn network(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,

@@ -52,7 +52,7 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    /// Who asks there waits for its turn, in order of arrival.
+    /// Lookups there wait for their turn, in order of arrival.
     fn turns(&self, target: &Target) -> Arc<Semaphore> {
         let mut turns = lock(&self.turns);
         let of_server = turns.entry((target.hosts.clone(), target.port));
@@ -71,7 +71,7 @@ impl Lookups {
     /// The server, its users or `auth_query` may be others now: the settings that say so are in effect already.
     pub(super) fn forget(&self) {
         self.of_console.renew();
-        // Locked first: who looks for them behind the others finds them.
+        // Locked first, so that a search for them after the others finds them.
         let mut past = self.past();
         for pool in self.pools.renew() {
             pool.reconnect("a reload");
@@ -124,7 +124,7 @@ struct Lookup {
 }
 
 impl Lookup {
-    /// `None`: nobody is to ask for this client.
+    /// `None`: there is no lookup for this client.
     fn of(settings: &Settings, tls: &Connector, startup: &Startup) -> Option<Self> {
         let general = &settings.general;
         let console = is_console(startup);
@@ -149,7 +149,7 @@ fn governed(
     key: &PoolKey,
     console: bool,
 ) -> Option<(pool::Settings, Target)> {
-    // As auth_user, whoever all clients of that entry are to the server.
+    // As auth_user, whatever user all clients of that entry are to the server.
     let mut entry = (**settings.database(&key.database)?).clone();
     (entry.user, entry.password, entry.connect_query) = (None, None, None);
     let credential = settings.userlist.get(&key.user).map_or(Credential::None, Credential::from_secret);
@@ -260,7 +260,7 @@ impl Proxy {
     }
 }
 
-/// A connection, and the turn at its server, which nobody keeps who is held by PAUSE: others ask there for other databases.
+/// A connection, and the turn at its server. A lookup that PAUSE holds gives up its turn: others ask there for other databases.
 ///
 /// Cancel safety: as [`Pool::checkout`].
 async fn connection<'a>(

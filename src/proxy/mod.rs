@@ -91,7 +91,7 @@ pub struct Proxy {
     /// One reload at a time.
     reloading: Mutex<()>,
     averages: Averages,
-    /// What pools that are no more had counted, of databases that have an entry of their own.
+    /// What pools that are gone had counted, for databases that have an entry of their own.
     past: Mutex<ByDatabase>,
 }
 
@@ -195,7 +195,7 @@ async fn start(settings: Settings, path: PathBuf, handed: ListenFd) -> Result<Ru
         files::write(pidfile, &format!("{}\n", std::process::id()))
             .map_err(|e| ServeError(format!("pidfile {}: {e}", pidfile.display())))?;
     }
-    // Last: who is let in finds everything there.
+    // Last: a client that is let in finds everything in place.
     let sockets = listeners.accept(&proxy);
     Ok(Running { proxy, sockets })
 }
@@ -238,7 +238,7 @@ impl Drop for LetIn {
     }
 }
 
-/// All of a connection that comes before its session: large, and gone when the session idles. `None`: it has none.
+/// Everything in a connection that comes before its session: large, and gone when the session idles. `None`: it gets no session.
 type Login = Pin<Box<dyn Future<Output = Option<(LetIn, Client)>> + Send>>;
 
 /// One connection from its first byte to its end.
@@ -284,13 +284,13 @@ impl Proxy {
         None
     }
 
-    /// [`Proxy::prove`] in its place among those who log in.
+    /// [`Proxy::prove`], counted among the connections that log in.
     async fn held(&self, place: Place, stream: Stream, peer: Peer) -> Option<Option<Proven>> {
         let tag = place.tag();
         place.hold(self.prove(stream, peer, tag)).await
     }
 
-    /// As far as who it is. `None`: it ended.
+    /// Up to the proof of who the client is. `None`: the connection ended.
     async fn prove(&self, mut stream: Stream, mut peer: Peer, place: Tag) -> Option<Proven> {
         let settings = self.cx.settings.load_full();
         let general = &settings.general;
@@ -315,7 +315,7 @@ impl Proxy {
             Err(error) => return self.refused(peer, None, &error),
         };
         let asked = PoolKey::of(client.startup());
-        // A connection may have waited long before it said who it is.
+        // A connection may have waited long before it named its user.
         let settings = self.cx.settings.load_full();
         if let Some(error) = self.refuses(&settings, &client) {
             self.cx.log_refused(&peer, Some(&asked), &error);
@@ -393,7 +393,7 @@ impl Proxy {
         None
     }
 
-    /// Before it is asked who it is: what can't be whoever it is.
+    /// Checks what is impossible for any user, before the client is asked to prove its own.
     fn refuses(&self, settings: &Settings, client: &Unauthenticated) -> Option<Error> {
         if is_console(client.startup()) {
             return None;
@@ -413,7 +413,7 @@ impl Proxy {
         (!good).then(|| Error::new(Kind::InvalidAuthorization, what).with_hint("Connect again."))
     }
 
-    /// Clients that have proved who they are, but those of the console.
+    /// Clients that have proved their user, except those of the console.
     pub fn let_in(&self) -> usize {
         self.let_in.load(Ordering::Relaxed)
     }
@@ -445,7 +445,7 @@ impl Proxy {
         }
     }
 
-    /// Who keeps a server without a transaction is to look whether others wait for it.
+    /// Clients that keep a server connection without a transaction are to look whether others wait for it.
     fn recall_servers(&self) {
         if !self.cx.pools.all().iter().any(|pool| pool.has_waiters() || pool.is_paused()) {
             return;

@@ -60,7 +60,7 @@ impl Proxy {
         outcome
     }
 
-    /// Who rotates files must not have to correct the configuration first.
+    /// To rotate files it must not be necessary to correct the configuration first.
     fn reopen_audit(&self) {
         match Sink::open(self.cx.settings.load().general.audit_file.as_deref()) {
             Ok(sink) => self.cx.audit.switch(sink),
@@ -148,7 +148,7 @@ impl Proxy {
         Ok(toward_clients || toward_servers)
     }
 
-    /// What the file is now. It is read when it is as it was `last` time: who writes it may not have ended.
+    /// What the file is now. It is read once it is as it was `last` time: its writer may not have finished.
     fn look_at_userlist(&self, last: Look) -> Look {
         let settings = self.cx.settings.load_full();
         let Some(file) = settings.general.auth_file.as_deref() else { return Look::default() };

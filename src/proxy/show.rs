@@ -39,7 +39,7 @@ impl Engine for Proxy {
         pools.sort_by(|a, b| a.key.cmp(&b.key));
         let mut rows: Vec<PoolRow> = Vec::new();
         for row in pools.iter().map(row) {
-            // That of replication connections is shown with the one for SQL: who reads this has a row for each database and user.
+            // That of replication connections is shown with the one for SQL: readers expect one row for each database and user.
             match rows.last_mut().filter(|last| (&last.database, &last.user) == (&row.database, &row.user)) {
                 Some(last) => add_up(last, &row),
                 None => rows.push(row),

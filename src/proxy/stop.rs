@@ -22,7 +22,7 @@ use crate::telemetry::events;
 pub(super) enum Stage {
     /// Not at all.
     Running,
-    /// Clients are let in as ever; who watches `/readyz` hears that they should be sent elsewhere (`shutdown_grace`).
+    /// Clients are let in as ever; `/readyz` says that they should be sent elsewhere (`shutdown_grace`).
     Leaving,
     /// No one is let in; it ends with its last client (SHUTDOWN WAIT_FOR_CLIENTS).
     LastClients,
@@ -32,7 +32,7 @@ pub(super) enum Stage {
     Now,
 }
 
-/// The stage, and who waits for the next one. Stages only go forward.
+/// The stage, and what waits for the next one. Stages only go forward.
 #[derive(Debug, Default)]
 pub(super) struct Stopping {
     stage: AtomicU8,
@@ -130,7 +130,7 @@ impl Proxy {
         self.remind_drained();
     }
 
-    /// The drain took too long: whoever is left is closed and told so.
+    /// The drain took too long: clients that are left are closed and told so.
     fn close_clients(&self) {
         events::drain_cut_short(self.cx.clients.len());
         self.cx.clients.all().iter().for_each(|client| client.signal(Signal::Kill));
@@ -179,12 +179,12 @@ impl Proxy {
     fn has_ended(&self) -> bool {
         let none = |awaited: &AtomicUsize| awaited.load(Ordering::Acquire) == 0;
         let Stopping { arriving, answering, .. } = &self.stopping;
-        // First: who has arrived is let in by then.
+        // First: clients that have arrived are let in by then.
         let arrived = !self.lets_in(true) || none(arriving);
         match self.stopping.stage() {
             Stage::Running | Stage::Leaving => false,
             Stage::LastClients if !arrived => false,
-            // Who is let in may not be a client yet, and is served or told.
+            // A connection that is let in may not be a client yet; it is served or told.
             Stage::LastClients | Stage::Draining => {
                 none(&self.let_in) && self.cx.clients.is_empty() && none(answering)
             }

@@ -17,7 +17,7 @@ fn is_any_set(limits: Timeouts) -> bool {
     [idle, idle_inside, query, transaction].iter().any(|limit| !limit.is_zero())
 }
 
-/// Which one has passed for who is in this state for so long, and in its transaction.
+/// Which timeout has passed for a client that has been in this state, and in its transaction, for that long.
 fn passed(limits: Timeouts, (state, age, xact): (ClientState, Duration, Duration)) -> Option<Signal> {
     use ClientState::{Active, Coalescing, Idle, IdleInTransaction, Waiting};
     let over = |age: Duration, limit: Duration| !limit.is_zero() && age >= limit;

@@ -338,7 +338,7 @@ impl Event {
     }
 }
 
-/// JSON in printable ASCII: what a client calls itself must not steer the terminal of who reads the file.
+/// JSON in printable ASCII: a client's name must not steer the terminal of whoever reads the file.
 struct Ascii;
 
 impl serde_json::ser::Formatter for Ascii {

@@ -53,7 +53,7 @@ pub fn server_login_failed(database: &str, user: &str, why: &dyn Display) {
     tracing::warn!(database, user, error = %OneLine(why), "server login failed");
 }
 
-/// Servers turned out not to be as `target_session_attrs` wants them: so many connections to them close.
+/// Servers turned out not to match `target_session_attrs`: this many connections to them close.
 pub fn servers_abandoned(database: &str, user: &str, servers: &str, connections: usize) {
     tracing::warn!(database, user, servers, connections, "servers left for target_session_attrs");
 }
@@ -63,17 +63,17 @@ pub fn host_shunned(database: &str, user: &str, host: &str, why: &dyn Display) {
     tracing::warn!(database, user, host, error = %OneLine(why), "host passed over, and the others first for server_login_retry");
 }
 
-/// A server did not answer the check of an idle connection in time: so many connections to it close.
+/// A server did not answer the check of an idle connection in time: this many connections to it close.
 pub fn server_silent(database: &str, user: &str, server: &dyn Display, connections: usize) {
     tracing::warn!(database, user, server = %server, connections, "server left because it does not answer");
 }
 
-/// The server has closed so many connections that nobody used.
+/// The server has closed this many connections that nobody used.
 pub fn servers_gone(database: &str, user: &str, connections: usize) {
     tracing::info!(database, user, connections, "idle connections were closed by the server");
 }
 
-/// A host's name has not the addresses any more to which so many connections are: they close.
+/// A host's name no longer has the addresses that this many connections go to: they close.
 pub fn addresses_gone(database: &str, user: &str, connections: usize) {
     tracing::info!(database, user, connections, "servers left because their names have other addresses");
 }
@@ -83,7 +83,7 @@ pub fn connect_query_failed(database: &str, why: &str) {
     tracing::warn!(database, error = why, "connect_query failed");
 }
 
-/// `server_reset_query` failed: the connection is no more, and the next client costs a login.
+/// `server_reset_query` failed: the connection is closed, and the next client costs a login.
 pub fn server_reset_query_failed(database: &str, user: &str, why: &str) {
     tracing::warn!(database, user, error = why, "server_reset_query failed: connection closed");
 }
@@ -113,7 +113,7 @@ pub fn cancel_failed(database: &str, user: &str, why: &dyn Display) {
     tracing::warn!(database, user, error = %OneLine(why), "cancel request not sent to the server");
 }
 
-/// A cancel request could not be passed on to a peer; so many could not up to now.
+/// A cancel request could not be passed on to a peer; this is the number of them so far.
 pub fn peer_not_reached(peer_id: u16, why: &dyn Display, times: u64) {
     tracing::warn!(peer_id, error = %OneLine(why), times, "cancel request not passed on");
 }
@@ -135,7 +135,7 @@ pub fn client_login(who: Who<'_>, tls: bool) {
     );
 }
 
-/// Who was not let in: the name and the database are known where its startup packet was read.
+/// A client that was not let in: user and database are known if its startup packet was read.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the fields of the log line")]
 pub struct Stranger<'a> {
@@ -180,7 +180,7 @@ pub fn session_ended(who: Who<'_>, why: &str) {
     );
 }
 
-/// So many lines of the log found no place: what takes them was too slow.
+/// This many lines of the log were lost: what takes them was too slow.
 pub fn log_lines_lost(lines: u64) {
     tracing::warn!(lines, "lines of the log were lost: standard error is not read");
 }
@@ -200,7 +200,7 @@ pub fn learned(file: &Path, count: usize) {
     tracing::info!(file = %file.display(), count, "allow_list learned");
 }
 
-/// So many statements were learned for one allow-list, and what comes is not, until the next reload.
+/// This many statements were learned for one allow-list; no more are, until the next reload.
 pub fn learns_no_more(file: &Path, count: usize) {
     tracing::warn!(file = %file.display(), count, "allow_list learns no more until a reload");
 }
@@ -319,12 +319,12 @@ pub fn draining(clients: usize) {
     tracing::info!(clients, "draining");
 }
 
-/// `shutdown_timeout` is over, and so many clients still have a transaction open.
+/// `shutdown_timeout` is over, and this many clients still have a transaction open.
 pub fn drain_cut_short(clients: usize) {
     tracing::warn!(clients, "drained for shutdown_timeout: what is left is closed");
 }
 
-/// The process ends, and so many clients are cut off with it.
+/// The process ends, and this many clients are cut off with it.
 pub fn ended(clients: usize) {
     tracing::info!(clients, "ended");
 }

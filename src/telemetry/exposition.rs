@@ -74,7 +74,7 @@ impl Exposition {
         self.add_buckets(labels, numbers, ends, |end| (end - 1).to_string(), |sum| sum.to_string())
     }
 
-    /// Of `all` together; `ends` are beyond their buckets, `le` says what is last in them.
+    /// The buckets of `all` together; `ends` are the first values beyond them, `le` the last values in them.
     fn add_buckets<const N: usize>(
         &mut self,
         labels: &[(&str, &str)],

@@ -33,7 +33,7 @@ pub enum Bad {
 /// What was said of the beginning of some bytes, that they are bad or which request they are, is said of all of them.
 ///
 /// # Errors
-/// It is none that is answered.
+/// A request that is not answered with a page.
 pub fn parse(bytes: &[u8]) -> Result<Option<Request<'_>>, Bad> {
     let seen = &bytes[..bytes.len().min(HTTP_REQUEST_BYTES_MAX)];
     let mut request = None;
@@ -84,7 +84,7 @@ fn request_line(line: &[u8]) -> Result<Request<'_>, Bad> {
     }
 }
 
-/// Of the origin form, or of the absolute one, which proxies are sent and every server takes. There only the path is looked at.
+/// In the origin form, or in the absolute form, which clients send to proxies and every server takes. Only its path is looked at.
 fn path(target: &str) -> Option<&str> {
     let target = target.split('?').next()?;
     if target.starts_with('/') {
@@ -96,7 +96,7 @@ fn path(target: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("http") && names_a_host).then_some(path)
 }
 
-/// A name, a colon right behind it, a value. A line that goes on the one before has no name.
+/// A name, a colon right after it, a value. A line that continues the one before has no name.
 fn check_header(line: &[u8]) -> Result<(), Bad> {
     match line.iter().position(|b| *b == b':') {
         Some(colon) if is_token(&line[..colon]) => Ok(()),

@@ -59,7 +59,7 @@ pub const ROW_DESCRIPTION: u8 = b'T';
 
 /// ReadyForQuery.
 ///
-/// Errors: a status that is none, or more than its one byte.
+/// Errors: an unknown status, or more than its one byte.
 pub fn ready_for_query(body: &[u8]) -> Result<TransactionStatus, DecodeError> {
     let mut f = Fields::new(READY_FOR_QUERY, body);
     let byte = f.u8("transaction status")?;
@@ -125,12 +125,12 @@ impl<'a> ErrorFields<'a> {
         self.field(b'C').filter(|c| c.len() == 5).unwrap_or(b"XX000")
     }
 
-    /// Of a warning: the server ends the connection behind it.
+    /// True for a warning after which the server ends the connection.
     pub fn says_farewell(&self) -> bool {
         self.sqlstate().starts_with(b"57P")
     }
 
-    /// The server ends the connection behind it.
+    /// The server ends the connection after it.
     pub fn ends_connection(&self) -> bool {
         matches!(self.field(b'V'), Some(b"FATAL" | b"PANIC"))
     }
@@ -216,7 +216,7 @@ pub fn put_fields<'a>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (u8, &
     out.push(0);
 }
 
-/// Appends what a server reported again, all fields kept, with this severity. FATAL: the connection closes behind it.
+/// Appends what a server reported again, all fields kept, with this severity. FATAL: the connection closes after it.
 pub fn put_again(out: &mut Vec<u8>, tag: u8, severity: &str, body: &[u8]) {
     let severe = |(kind, text)| (kind, if matches!(kind, b'S' | b'V') { severity.as_bytes() } else { text });
     put(out, tag, |out| put_fields(out, ErrorFields::new(body).map(severe)));

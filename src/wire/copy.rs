@@ -40,7 +40,7 @@ fn escape(byte: u8) -> Option<u8> {
     }
 }
 
-/// The byte that this letter stands for behind a backslash.
+/// The byte that this letter stands for after a backslash.
 fn unescape(letter: u8) -> Option<u8> {
     match letter {
         b'\\' => Some(b'\\'),
@@ -90,7 +90,7 @@ pub fn put_text_unquoted(out: &mut Vec<u8>, body: &[u8]) -> bool {
 }
 
 /// Hot path. As [`put_text_unquoted`], for what stands between the quotes of an `E'...'`: COPY reads a backslash and what
-/// stands behind it as such a string does. False, with `out` as it was, when a quote or a backslash stands alone.
+/// follows it as in such a string. False, with `out` as it was, when a quote or a backslash stands alone.
 pub fn put_text_unescaped(out: &mut Vec<u8>, body: &[u8]) -> bool {
     let begin = out.len();
     let (mut from, mut at) = (0, 0);
@@ -352,7 +352,7 @@ fn binary_row_end(buf: &[u8]) -> Option<usize> {
 }
 
 /// Hot path. Appends the fields of rows that the encoders wrote as Bind carries values: a length and the bytes, or -1 for NULL.
-/// Of bytes that they did not write as much as can be read.
+/// As much as can be read of bytes that they did not write.
 pub fn put_values(format: CopyFormat, rows: &[u8], out: &mut Vec<u8>) {
     let mut rest = rows;
     match format {

@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         Self { tag, rest: body }
     }
 
-    /// This field is no such.
+    /// This field is malformed.
     pub(super) fn malformed(&self, what: &'static str, flaw: Flaw) -> DecodeError {
         DecodeError::Malformed { tag: self.tag, what, flaw }
     }

@@ -56,7 +56,7 @@ pub const fn is_known(tag: u8) -> bool {
 
 /// Query: the text, without its zero.
 ///
-/// Errors: no zero, or bytes behind the first.
+/// Errors: no zero byte, or bytes after the first one.
 pub fn query(body: &[u8]) -> Result<&[u8], DecodeError> {
     let mut f = Fields::new(QUERY, body);
     let text = f.cstr("query string")?;

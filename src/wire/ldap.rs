@@ -1,6 +1,6 @@
 //! A directory's messages (LDAP, RFC 4511), as far as a login needs them, and the grammar of search filters (RFC 4515).
 //!
-//! Owns: how they lie in a buffer (BER, definite lengths). Never: what an answer means for who asked, that is [`crate::auth::ldap`].
+//! Owns: how they lie in a buffer (BER, definite lengths). Never: what an answer means for the client that asked (that is [`crate::auth::ldap`]).
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ pub fn unbind(number: i32) -> Packet {
     message(number, &element(UNBIND_REQUEST, &[]))
 }
 
-/// TLS is to begin behind the answer.
+/// TLS is to begin after the answer.
 pub fn start_tls(number: i32) -> Packet {
     message(number, &element(EXTENDED_REQUEST, &[&element(REQUEST_NAME, &[START_TLS])]))
 }

@@ -1,6 +1,6 @@
 //! PROXY protocol, versions 1 and 2: what a balancer says of its client before the client's own first byte.
 //!
-//! Owns: the header. Never: who is believed (that is `proxy_protocol_from`).
+//! Owns: the header. Never: which balancer is believed (that is `proxy_protocol_from`).
 //! See HAProxy's `proxy-protocol.txt`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +23,7 @@ const FIXED_BYTES: usize = 16;
 /// How far a header is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// At least so many bytes are still missing; none of them is behind the header.
+    /// At least this many bytes are still missing; none of them is beyond the header.
     More(usize),
     /// It is whole. The client's address; `None`: the balancer speaks for itself, or does not know.
     Whole(Option<SocketAddr>),
@@ -35,14 +35,14 @@ pub struct Malformed(pub &'static str);
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// Looks at the first bytes of a connection; call again with what [`Step::More`] asks for behind them.
+/// Looks at the first bytes of a connection; call again with what [`Step::More`] asks for appended.
 ///
 /// # Errors
 /// They begin no header, or one that is not understood.
 pub fn step(bytes: &[u8]) -> Result<Step> {
     let same = |start: &[u8]| bytes.iter().zip(start).all(|(have, want)| have == want);
     match bytes.first() {
-        // Said at once: who sends no header would wait for an answer.
+        // Refused at once: a client that sends no header would wait for an answer.
         None => Ok(Step::More(1)),
         Some(b'P') if same(PREFIX) => line(bytes),
         Some(b'\r') if same(SIGNATURE) => binary(bytes),
@@ -54,7 +54,7 @@ pub fn step(bytes: &[u8]) -> Result<Step> {
 fn line(bytes: &[u8]) -> Result<Step> {
     match bytes.iter().position(|byte| *byte == b'\n') {
         Some(end) if end + 1 == bytes.len() => {
-            // No address has what is not UTF-8, and behind `UNKNOWN` it does not matter.
+            // No address has anything but UTF-8, and after `UNKNOWN` it does not matter.
             let text = bytes.strip_suffix(b"\r\n").map(String::from_utf8_lossy);
             text.and_then(|text| fields(&text))
                 .map(Step::Whole)
@@ -66,7 +66,7 @@ fn line(bytes: &[u8]) -> Result<Step> {
     }
 }
 
-/// `PROXY TCP4 source destination port port`; behind `UNKNOWN` anything may stand.
+/// `PROXY TCP4 source destination port port`; after `UNKNOWN` anything may stand.
 fn fields(line: &str) -> Option<Option<SocketAddr>> {
     let mut words = line.split(' ').skip(1);
     let family = words.next()?;
@@ -106,7 +106,7 @@ fn binary(bytes: &[u8]) -> Result<Step> {
     }
 }
 
-/// The client's address in front of the balancer's, both ports behind them, anything behind those.
+/// The client's address before the balancer's, then both ports, then anything.
 fn address(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>> {
     let short = Malformed("the PROXY header is shorter than its addresses");
     match family {

@@ -340,7 +340,7 @@ impl Asked {
             Error::new(Kind::InvalidAuthorization, "no PostgreSQL user name specified in startup packet")
         })?;
         let database = self.database.filter(|name| !name.is_empty()).unwrap_or_else(|| user.clone());
-        // The server cuts them, too: a rule for the name it reads must not be missed by what stands behind.
+        // The server cuts them, too: a rule for the name that it reads must not be missed because of what follows.
         let (user, database) = (as_far_as_it_is_read(user), as_far_as_it_is_read(database));
         let mut params = match self.options.as_deref().map(parse_options).transpose() {
             Err(_) if self.drops_options => Vec::new(),

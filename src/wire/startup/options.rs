@@ -92,7 +92,7 @@ fn split_options(options: &str) -> Vec<String> {
     words
 }
 
-/// One word behind its dash: switches without a value may be followed by more switches.
+/// One word after its dash: switches without a value may be followed by more switches.
 fn read_switches<'a>(
     switches: &'a str,
     words: &mut impl Iterator<Item = &'a str>,
