@@ -40,7 +40,7 @@ use crate::wire::backend as b;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, frontend as f};
 
-/// So often in a row a held message waits for an answer before it is sent, at most: for one about its name, one about how it looks.
+/// How often in a row a held message may wait for an answer before it is sent: about its name, about how its rows look.
 const WAITS_MAX: usize = 4;
 
 /// A block that no server knows of yet.
@@ -67,7 +67,7 @@ pub(super) struct Deferred {
     budget: Budget,
 }
 
-/// COMMIT, and what stands with it in one pipeline.
+/// COMMIT, and what else is in its pipeline.
 #[derive(Debug)]
 struct Commit {
     /// Where it begins.
@@ -128,12 +128,12 @@ impl Deferred {
 enum Step {
     /// It is held, and answered.
     Held,
-    /// Not what is deferred.
+    /// It is not deferred.
     No,
     NeedMore,
-    /// COMMIT, and what the lane says that may take the rows.
+    /// COMMIT, and the answer of the lane that may take the rows.
     Commit(Found, Offer, Arc<Ticket>, Vec<u8>),
-    /// COMMIT of rows that no lane takes; so many bytes.
+    /// COMMIT of rows that no lane takes; its bytes.
     Alone(usize, Names, Vec<u8>),
 }
 
@@ -209,7 +209,7 @@ impl Session {
         scratch.clear();
         let mut walk = Walk::new(self, Tier::Deferred);
         walk.in_block = self.deferred.is_some();
-        // The rules may have changed since its beginning.
+        // The rules may have changed since the block began.
         let rest = if self.may_pour() { walk.stretch(scratch) } else { Rest::Other };
         let (work, names) = (walk.work(0), walk.names.clone());
         match rest {
@@ -249,12 +249,12 @@ impl Session {
         true
     }
 
-    /// The block ends, and there is nothing that a server has to know of.
+    /// The block ends, and no server needs to know.
     fn came_to_nothing(&mut self, work: Work, names: Names, scratch: &Scratch) -> Step {
         let step = self.held(work, names, scratch, false);
         if let Some(deferred) = self.deferred.take() {
             Work { transactions: 1, ..deferred.work }.count(&self.pool.stats);
-            // The next one is not this one, also for who did not see the pause between them.
+            // The next block is another one, also for an observer that did not see the pause between them.
             self.state.xact_turns = self.state.xact_turns.wrapping_add(1);
         }
         self.me.show(ClientState::Idle, self.state.turns, self.state.xact_turns);
@@ -317,7 +317,7 @@ impl Session {
 
     // ----- leaving
 
-    /// It asks something that needs a server, or a batch, since `asked`. What is held has begun its transaction already.
+    /// The client asks something that needs a server, or a batch, since `asked`. What is held has begun its transaction already.
     pub(super) fn asks(&self, state: ClientState, asked: Instant) {
         if self.deferred.is_some() {
             self.me.set_state(state, asked);
@@ -326,7 +326,7 @@ impl Session {
         }
     }
 
-    /// It asks nothing any more.
+    /// The client asks nothing any more.
     pub(super) fn asks_nothing(&self) {
         let held = self.deferred.is_some();
         let state = if held { ClientState::IdleInTransaction } else { ClientState::Idle };
@@ -343,7 +343,7 @@ impl Session {
     pub(super) fn cancel_block(&mut self) {
         let Some(deferred) = self.deferred.take_if(|deferred| deferred.commit.is_some()) else { return };
         let at = deferred.commit.map_or(0, |commit| commit.at);
-        // What was parsed for it, too, was taken for made.
+        // What was parsed for it counted as prepared, too.
         if frames(&deferred.kept[at..]).any(|(head, body)| takes_unnamed_away(head, body)) {
             self.state.names.forget_unnamed();
         }
@@ -352,7 +352,7 @@ impl Session {
         b::put_ready_for_query(&mut self.client.out, TransactionStatus::Idle);
     }
 
-    /// Runs what is held on the server, in one write, and its COMMIT once it is as it was told; then the client is answered.
+    /// Runs what is held on the server, in one write, then its COMMIT if all answers are as the client was told; then answers the client.
     pub(super) async fn leave_block(&mut self, server: &mut Checkout) -> Result<Left, Fault> {
         let Some(deferred) = self.deferred.take() else { return Ok(Left::Open) };
         let Deferred { kept, names, commit, work, told, lanes, rows_fit, .. } = *deferred;
@@ -403,7 +403,7 @@ impl Session {
         Ok(Left::Ended)
     }
 
-    /// What they were planned for is no more. `all`: these are all that the block has rows for.
+    /// The tables are not as planned any more. `all`: these are all that the block has rows for.
     fn tables_are_others(&self, lanes: &[Arc<Lane>], all: bool) {
         if all {
             lanes.iter().for_each(|lane| lane.forget_shapes());
@@ -412,13 +412,13 @@ impl Session {
         }
     }
 
-    /// Sends the client's messages, all of them, and reads their answers, which nobody is told. Of many a part is answered before
+    /// Sends all the client's messages and reads their answers, which are passed to nobody. Of many messages a part is answered before
     /// the next one is sent.
     async fn replay(&mut self, server: &mut Checkout, messages: &[u8]) -> Result<Reply, Fault> {
         let (mut all, mut at, mut waits) = (Reply::default(), 0, 0);
         while at < messages.len() {
             let fed = self.feed_judged(&messages[at..], server)?;
-            // A message may wait for the answer to something that is asked first.
+            // A message may have to wait for the answer to a question that comes first.
             waits = if fed == 0 { waits + 1 } else { 0 };
             if waits > WAITS_MAX || (fed == 0 && server.pipeline.is_empty()) {
                 return Err(Fault::Client(Error::internal("a message that was held can't be sent")));
@@ -467,13 +467,13 @@ impl Session {
         fed
     }
 
-    /// Reads to the end of what is owed, and obeys meanwhile.
+    /// Reads all answers that are owed, and obeys orders meanwhile.
     pub(super) async fn finish(&mut self, server: &mut Checkout, reply: &mut Reply) -> Result<(), Fault> {
         let me = Arc::clone(&self.me);
         let finished = {
             let mut finish = std::pin::pin!(async {
                 server.finish_into(reply).await?;
-                // Behind an error nothing may be owed for what is still to be written.
+                // After an error nothing may be owed for what is still to be written.
                 server.conn.flush().await.map_err(|error| Lost::behind(reply, error.to_string()))
             });
             loop {
@@ -493,7 +493,7 @@ impl Session {
     }
 }
 
-/// The block fails, or ends, though none of its statements did; what is told of it.
+/// The block fails, or ends, though none of its statements failed: what the client is told.
 async fn fail_block(server: &mut Checkout, ends: bool) -> Result<Vec<u8>, Fault> {
     let how = if ends { "ROLLBACK" } else { "ROLLBACK TO SAVEPOINT pgsluice_untrue" };
     let reply = server.simple(how).await?;
@@ -549,7 +549,7 @@ fn frames(bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     })
 }
 
-/// What of the answers to a COMMIT comes before its error: nothing, where INSERTs stand with it behind one Sync.
+/// The answers that come before the error of a COMMIT: none if INSERTs are in one unit with it.
 fn before_commit(answers: &[u8]) -> &[u8] {
     let (mut at, mut ends) = (0, Vec::new());
     while let Ok(Some((head, _))) = frame::whole(&answers[at..], usize::MAX) {

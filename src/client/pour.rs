@@ -38,7 +38,7 @@ pub(super) enum Answers {
     Many(Vec<u8>),
 }
 
-/// Those of a Parse, Bind, Describe, Execute and Sync of one row.
+/// Bytes of the answers to a Parse, Bind, Describe, Execute and Sync of one row.
 const FEW_BYTES: usize = 48;
 
 impl Answers {
@@ -68,9 +68,9 @@ pub(super) struct Pouring {
     pub(super) ticket: Arc<Ticket>,
     /// Bytes of the client's that must go the ordinary way before anything is poured again.
     singly: usize,
-    /// No run inside a block is looked for before this byte of the client's ...
+    /// No run inside a block is looked for before this byte from the client ...
     pub(super) run_from: usize,
-    /// ... nor in so many transactions, this one counted.
+    /// ... nor in this many transactions, the present one included.
     no_runs: u32,
     /// Runs that failed one after the other.
     runs_failed: u32,
@@ -85,13 +85,13 @@ impl Pouring {
         self.took_mark = false;
     }
 
-    /// After one that failed none is tried in this transaction, and after several in a row not in the next ones.
+    /// A run failed: none is tried in this transaction, and after several failures in a row none in the next ones.
     pub(super) fn run_ended(&mut self, well: bool) {
         self.runs_failed = if well { 0 } else { self.runs_failed.saturating_add(1) };
         self.no_runs = if well { 0 } else { 1 << self.runs_failed.saturating_sub(1).min(10) };
     }
 
-    /// May a run that begins at this byte of the client's be looked for?
+    /// May a run be looked for that begins at this byte from the client?
     pub(super) fn may_run(&self, consumed: usize) -> bool {
         self.no_runs == 0 && consumed.wrapping_sub(self.run_from) <= usize::MAX / 2
     }
@@ -118,7 +118,7 @@ pub(super) enum Poured {
     NeedMore,
     /// The ordinary way. Keep what is given until the answer is there.
     No(Option<Single>),
-    /// The ordinary way, as the first bytes tell: nor does it open a block.
+    /// The ordinary way, as the first bytes tell; and it opens no block.
     Plain,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct Found {
     pub(super) bytes: usize,
     /// Transactions of the client's.
     pub(super) units: usize,
-    /// What they are in the counters, but for their answers.
+    /// What they are in the counters, without their answers.
     pub(super) work: Work,
     /// The client's statements after them.
     pub(super) names: Names,
@@ -172,7 +172,7 @@ impl Session {
             };
             let ticket = self.ticket();
             ticket.set_work(Work { sent: scratch.answers.len() as u32, ..found.work });
-            // What is not a COPY gains by sharing a COMMIT alone.
+            // A statement that is no COPY gains only by sharing a COMMIT.
             let alone = if scratch.places.is_empty() { found.statements } else { found.units };
             let offer = found.lane.offer(&scratch.rows, &scratch.cuts, alone, &ticket);
             scratch.lanes.clear();
@@ -222,7 +222,7 @@ impl Session {
         };
         match buf.first() {
             Some(&f::QUERY) => by_text(buf.get(HEADER_BYTES..)),
-            // Of the unnamed statement.
+            // A Bind of the unnamed statement.
             Some(&f::PARSE) if buf.get(HEADER_BYTES) == Some(&0) => by_text(buf.get(HEADER_BYTES + 1..)),
             Some(&f::PARSE) => true,
             Some(&f::BIND) => {
@@ -245,7 +245,7 @@ impl Session {
         }
     }
 
-    /// Does `rest` of a Bind begin with the name of a statement that was noted as not poured, and is it so still?
+    /// Does `rest` of a Bind begin with the name of a statement that was noted as not poured, and is it still so?
     fn names_unpoured(&self, rest: &[u8]) -> bool {
         let refuses = |shape: &Arc<Shape>| shape.refuses(&self.pool, &self.state.vars.want);
         self.state.names.begins_with_unpoured(rest) && self.refused.as_ref().is_none_or(refuses)
@@ -258,7 +258,7 @@ impl Session {
         Poured::No(single)
     }
 
-    /// `n` bytes of the client's were taken by the ordinary way.
+    /// `n` bytes from the client went the ordinary way.
     pub(super) fn went_singly(&mut self, n: usize) {
         if let Some(pouring) = &mut self.pouring {
             pouring.singly = pouring.singly.saturating_sub(n);
@@ -357,7 +357,7 @@ impl Session {
                     Some(notices) if found.places.is_empty() => {
                         self.answered(found, &with_notices(answers.bytes(), &notices), ticket);
                     }
-                    // Those of the rows are in the server's own answers; a warning of the COMMIT has no place in them.
+                    // The rows' notices are in the server's own answers; a warning of the COMMIT has no place in them.
                     Some(notices) => {
                         self.client.prepare_out();
                         notices.iter().for_each(|notice| self.client.out.extend_from_slice(&notice.message));
@@ -371,7 +371,7 @@ impl Session {
             }
             Some(Outcome::RunSingly) => {
                 self.offered_at = Some(now);
-                // Nor as a run: it would fail for what failed here.
+                // Nor as a run: it would fail in the same way.
                 self.let_pass(found.bytes);
                 Ok(self.singly(found.bytes, None))
             }
@@ -427,12 +427,12 @@ impl Session {
         self.names_are(found.names);
     }
 
-    /// Its own, kept from one batch to the next.
+    /// The session's ticket, kept from one batch to the next.
     pub(super) fn ticket(&mut self) -> Arc<Ticket> {
         Arc::clone(&self.pouring().ticket)
     }
 
-    /// What was withdrawn may be in a flight yet ([`Lane::withdraw`]).
+    /// Rows that were withdrawn may still be in a flight ([`Lane::withdraw`]).
     fn renew_ticket(&mut self) {
         let client = self.me.id;
         self.pouring().ticket = Arc::new(Ticket::new(client));
@@ -473,8 +473,8 @@ impl Session {
         self.state.names.set_unnamed(statement);
     }
 
-    /// A block stands at the front with what belongs into it. Were its BEGIN answered as cancelled, the rest would run without
-    /// it, each statement in a transaction of its own: what comes behind the BEGIN is, as where the request finds it at work.
+    /// A block stands at the front with its statements. If its BEGIN were answered as cancelled, the rest would run without
+    /// it, each statement in a transaction of its own. So what comes after the BEGIN is cancelled, as when the request finds it running.
     pub(super) fn cancels_inside_block(&mut self) -> bool {
         if self.state.late.is_some() {
             return true;
@@ -485,7 +485,7 @@ impl Session {
         true
     }
 
-    /// So many messages open the block: a Query, or all up to the Execute. `None`: nothing is here that is behind them.
+    /// The number of messages that open the block: a Query, or all up to the Execute. `None`: nothing after them is here.
     fn opening_messages(&self) -> Option<usize> {
         let (mut buf, mut count) = (self.client.bytes(), 0);
         let mut opened = false;
@@ -503,7 +503,7 @@ impl Session {
         None
     }
 
-    /// Where the first transaction ends, if that is here: behind its Query, FunctionCall or Sync.
+    /// Where the first transaction ends, if that is here: after its Query, FunctionCall or Sync.
     pub(super) fn first_unit_end(&self) -> Option<usize> {
         let (mut rest, mut end) = (self.client.bytes(), 0);
         while let Ok(Some((head, _))) = frame::whole(rest, self.state.bounds.message_max) {
@@ -594,8 +594,8 @@ fn before_tag(answer: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Answers to INSERTs, with the notices of each in front of its CommandComplete, where PostgreSQL sends them; what is nobody's
-/// stands in front of the last one.
+/// Answers to INSERTs, each statement's notices before its CommandComplete, where PostgreSQL sends them; notices of no row
+/// stand before the last one.
 pub(super) fn with_notices(known: &[u8], notices: &[RowNotice]) -> Vec<u8> {
     let (mut tags, mut at) = (Vec::new(), 0);
     while let Ok(Some((head, body))) = frame::whole(&known[at..], usize::MAX) {

@@ -26,13 +26,13 @@ use crate::wire::backend::{self as b, ErrorFields};
 use crate::wire::frame::{self, header};
 use crate::wire::{TransactionStatus, frontend as f};
 
-/// So much of a unit goes before its end is here: while a server stores it the client sends more (bytes).
+/// This much of a unit is poured before its end is here: the client sends more while the server stores it (bytes).
 const PART_BYTES: usize = HELD_BYTES_MAX / 4;
 
-/// As far as is looked for a second INSERT (messages).
+/// How far a second INSERT is looked for (messages).
 const LOOKED_AT: usize = 10;
 
-/// A cancel or a timeout strikes what puts a block back no more often than this.
+/// How often a cancel or a timeout may strike the messages that put a block back.
 const UNDO_TRIES: usize = 3;
 
 /// What stands at the front of the buffer.
@@ -53,7 +53,7 @@ struct Run {
 struct Messages {
     work: Work,
     names: Names,
-    /// They leave an unnamed portal.
+    /// These messages leave an unnamed portal.
     portal: bool,
 }
 
@@ -81,8 +81,8 @@ impl Session {
             && self.begins_block()
     }
 
-    /// Hot path. The same behind a unit that prepared a statement and goes on (asyncpg: Parse, Describe, Flush, and the INSERTs when it
-    /// has heard what they are). Behind a Sync they may be poured.
+    /// Hot path. The same in a unit that prepared a statement and goes on (asyncpg: Parse, Describe, Flush, and the INSERTs when it
+    /// has the answer). Once a Sync follows, they may be poured.
     pub(super) fn holds_run_behind_parse(&self, server: &ServerConn) -> bool {
         self.client.bytes().first() == Some(&f::BIND)
             && server.pipeline.has_only_prepared()
@@ -116,7 +116,7 @@ impl Session {
             && self.pouring.as_ref().is_none_or(|pouring| pouring.may_run(self.client.consumed()))
     }
 
-    /// What is here may be the first of several: who sent no Sync, Flush or Query behind it waits for nothing yet, and some
+    /// What is here may be the first of several: a client that sent no Sync, Flush or Query after it waits for nothing yet, and some
     /// drivers write each statement of a pipeline by itself, or each message.
     fn several_binds(&self) -> bool {
         let (mut buf, mut seen, mut waits) = (self.client.bytes(), 0, true);
@@ -182,11 +182,11 @@ impl Session {
             self.client.out.extend_from_slice(&answers);
             self.client.consume(run.bytes);
             if hold.is_some_and(|hold| hold.is_over()) {
-                // What stands behind it was waited for with it.
+                // What stands after it was waited for with it.
                 self.let_pass(self.client.bytes().len());
             }
             self.names_are(names);
-            // What an unnamed portal is now, the run has left.
+            // An unnamed portal that exists now was left by the run.
             (self.state.shapes.bound, self.state.fold.left) = (None, false);
             self.state.note_no_deallocate(b"");
             self.state.counts.take(Work { sent: answers.len() as u32, received: 0, ..work });
@@ -226,7 +226,7 @@ impl Session {
         walk
     }
 
-    /// Of a unit that is too long to be held, or has something else in it: what stands before `end`. The server is sent nothing that
+    /// The part before `end` of a unit that is too long to be held, or has something else in it. The server is sent nothing that
     /// the client's Sync would have to end, so the rest of the unit goes on as if it began there.
     fn look_at_part(&self, opening: Opening, end: usize, scratch: &mut Scratch) -> Option<Messages> {
         scratch.clear();
@@ -241,7 +241,7 @@ impl Session {
         Some(Messages::of(&walk))
     }
 
-    /// So many bytes go as they were sent.
+    /// This many bytes go as they were sent.
     pub(super) fn let_pass(&mut self, bytes: usize) {
         let until = self.client.consumed().wrapping_add(bytes);
         self.pouring().run_from = until;
@@ -254,7 +254,7 @@ impl Session {
         opening: Opening,
         reply: &Reply,
     ) -> Result<(), Fault> {
-        // Without an error it stored another number of rows.
+        // No error: it stored another number of rows.
         if let Some(error) = &reply.error
             && self.is_cancelled(error)
             && self.fails_here(opening, error)
@@ -280,7 +280,7 @@ impl Session {
         }
     }
 
-    /// By the client, or by an administrator, who is known by his words alone; a timeout has the same SQLSTATE.
+    /// Cancelled by the client, or by an administrator, which only the message tells: a timeout has the same SQLSTATE.
     fn is_cancelled(&self, error: &[u8]) -> bool {
         let told = ErrorFields::new(error).field(b'M');
         let by_user = || told.is_some_and(|text| memchr::memmem::find(text, b"user request").is_some());
@@ -298,7 +298,7 @@ impl Session {
     }
 }
 
-/// The server hears that its client goes on, as it would directly by what is held: it is not ended for having been idle.
+/// Tells the server that its client goes on, as the held messages would directly, so that it is not ended for being idle.
 fn seem_busy(server: &mut Checkout) {
     server.conn.prepare_out();
     f::put_empty(&mut server.conn.out, f::FLUSH);
@@ -322,12 +322,12 @@ fn whole_stretches(walk: &mut Walk<'_>, scratch: &mut Scratch) -> (Option<Messag
     }
 }
 
-/// By a cancel or a timeout.
+/// Was it ended by a cancel or a timeout?
 fn is_cut_short(error: &[u8]) -> bool {
     ErrorFields::new(error).sqlstate() == b::QUERY_CANCELED
 }
 
-/// The error without the lines that say where in a COPY it came up.
+/// The error without the lines that say where in a COPY it happened.
 fn without_context(error: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(error.len());
     b::put_fields(&mut body, ErrorFields::new(error).filter(|(kind, _)| *kind != b'W'));

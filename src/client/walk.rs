@@ -26,7 +26,7 @@ use crate::wire::frame::{self, HEADER_BYTES, header};
 use crate::wire::frontend::Bind;
 use crate::wire::{DecodeError, TransactionStatus, backend as b, frontend as f};
 
-/// Most statements that are given a name in what is poured together.
+/// Most statements that may get a name in what is poured together.
 const NAMES_MADE_MAX: usize = 8;
 
 /// Scratch of one thread: nothing is allocated for a message.
@@ -43,9 +43,9 @@ pub(super) struct Scratch {
     pub(super) answers: Vec<u8>,
     /// Where in the answers those of the server belong.
     pub(super) places: Vec<Place>,
-    /// What the first message binds is not poured, as far as that will be so the next time.
+    /// The first message binds a statement that is not poured, and will not be the next time.
     pub(super) unpoured: Option<Unpoured>,
-    /// Nor is what begins so.
+    /// Nor is a text that begins in this way.
     pub(super) closed: Option<Closed>,
 }
 
@@ -53,16 +53,16 @@ pub(super) struct Scratch {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) at: usize,
-    /// Where its notices do: a Query is run to its end before its rows are described.
+    /// Where its notices belong: a Query is run to its end before its rows are described.
     pub(super) notices: usize,
-    /// The client asked for one row: behind it the portal is suspended.
+    /// The client asked for one row: after it the portal is suspended.
     pub(super) one_row: bool,
 }
 
 /// A statement that is not poured.
 pub(super) struct Unpoured {
     pub(super) name: ShortName,
-    /// As long as this is refused. `None`: it is neither an INSERT nor the border of a block.
+    /// It is not poured as long as this shape is refused. `None`: it is neither an INSERT nor the border of a block.
     pub(super) refused: Option<Arc<Shape>>,
 }
 
@@ -78,7 +78,7 @@ impl Unpoured {
     }
 }
 
-/// What an INSERT is refused for, as far as that was found lately.
+/// The shape for which an INSERT is refused, if it was found recently.
 fn refusal_of(statement: &Statement, recent: &Recent) -> Option<Arc<Shape>> {
     let insert = statement.as_insert().ok()?;
     recent.refusal_of(insert.known_as().map_or(statement, AsRef::as_ref))
@@ -125,7 +125,7 @@ impl Scratch {
         self.cuts.iter().map(|cut| cut.rows).sum()
     }
 
-    /// So many rows of a statement were appended, which go to `lane`. False: too many changes of tables.
+    /// Notes that this many rows of a statement were appended, which go to `lane`. False: too many changes of tables.
     fn push_rows(&mut self, lane: &Arc<Lane>, rows: usize) -> bool {
         self.statements += 1;
         let end = self.rows.len();
@@ -164,7 +164,7 @@ pub(super) enum Unnamed {
     Kept,
     Gone,
     Set(Arc<Statement>),
-    /// The client was told of its parameters, and how its rows look, if it is known that it was.
+    /// The client was told its parameters, and how its rows look, as far as that is known.
     Told(Arc<Statement>, Option<u64>),
 }
 
@@ -182,7 +182,7 @@ impl Names {
     }
 }
 
-/// Do rows take the time of their transaction, and who says so?
+/// Do rows take the time of their transaction, and because of what?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OwnTime {
     No,
@@ -205,15 +205,15 @@ impl OwnTime {
 /// Where a walk came to rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Behind a Query or Sync, outside a block.
+    /// After a Query or Sync, outside a block.
     Whole,
-    /// Behind a Query or Sync, inside a block.
+    /// After a Query or Sync, inside a block.
     Open,
     /// The block was rolled back there.
     RolledBack,
-    /// The buffer ends inside it.
+    /// The buffer ends inside a stretch.
     Cut,
-    /// It holds something that is not poured.
+    /// The stretch holds something that is not poured.
     Other,
 }
 
@@ -261,7 +261,7 @@ pub(super) struct Walk<'a> {
     own_time: OwnTime,
     /// The last message that could leave an unnamed portal or take it away has left one.
     pub(super) leaves_portal: bool,
-    /// Where the last Bind stands, or what was parsed for it, that has whole statements of its unit before it, and no portal of theirs
+    /// Where the last Bind (or the Parse for it) stands that has whole statements of its unit before it, and no portal of theirs
     /// behind it.
     pub(super) border: usize,
 }
@@ -278,9 +278,9 @@ struct Stretch<'a> {
     /// To this, not to an INSERT.
     word: Option<Word>,
     executed: bool,
-    /// Where the first Parse behind the last Execute stands.
+    /// Where the first Parse after the last Execute stands.
     parsed_at: Option<usize>,
-    /// The name of a statement of literals that was parsed and not bound: only by its rows it is known whether the server reads them.
+    /// The name of a statement of literals that was parsed and not bound: only its rows tell whether the server accepts them.
     unread: Option<&'a [u8]>,
     /// A portal of it may be suspended: it is there until the Sync.
     suspended: bool,
@@ -322,12 +322,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Over no more than `end` bytes.
+    /// A walk over at most `end` bytes.
     pub(super) fn up_to(self, end: usize) -> Self {
         Self { buf: &self.buf[..end.min(self.buf.len())], ..self }
     }
 
-    /// What was read is so many transactions, and in the counters this.
+    /// The number of transactions that were read, and what they are in the counters.
     pub(super) fn work(&self, transactions: usize) -> Work {
         Work {
             statements: self.queries,
@@ -339,20 +339,20 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Does what was read share a transaction with nothing before or behind it? Its own would have had a time of its own; and
+    /// Does what was read share a transaction with nothing before or after it? Its own would have had a time of its own; and
     /// those are of one table.
     pub(super) fn is_alone(&self, scratch: &Scratch) -> bool {
         self.own_time != OwnTime::No || scratch.lanes.len() > 1 || self.had_block
     }
 
-    /// Is the pouring of what was read on? One row is one of many clients'; more are a pipeline.
+    /// Is pouring switched on for what was read? One row counts as one of many clients' (`group`); more are a pipeline.
     pub(super) fn may_take(&self, scratch: &Scratch, units_before: usize) -> bool {
         let one = scratch.statements == 1 && units_before == 0;
         let few = scratch.places.is_empty() || scratch.row_count() <= STATEMENT_ROWS_MAX;
         !scratch.cuts.is_empty() && few && (one || self.session.settings.coalesce.pipeline)
     }
 
-    /// Is the pouring of what is read on, as far as that is known? Where it is only thought of (`shadow`), nothing waits for its end.
+    /// Is pouring switched on for what is being read, as far as that is known? With `shadow` nothing waits for its end.
     pub(super) fn may_wait(&self) -> bool {
         let coalesce = &self.session.settings.coalesce;
         let mode = self.bound.as_ref().map_or(coalesce.mode, |bound| bound.ready.mode());
@@ -413,7 +413,7 @@ impl<'a> Walk<'a> {
         Some(ready)
     }
 
-    /// How the rows look of which whoever has this statement was told, if anybody was.
+    /// How the rows look that clients with this statement were told of, if any were.
     fn rows_told(&self, statement: &Statement) -> Option<u64> {
         if statement.is_shared() {
             return statement.shape.get().copied();
@@ -425,7 +425,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Under the settings of now? Its characters are settled when it is parsed, and a COPY's by today's encoding.
+    /// Was it parsed under the present settings? Parse decides what its characters are, and for a COPY the present encoding does.
     fn is_parsed_as_now(&self, statement: &Statement) -> bool {
         let state = &self.session.state;
         statement.class
@@ -439,14 +439,14 @@ impl<'a> Walk<'a> {
     /// May rows of this plan be taken here?
     fn takes(&mut self, ready: &Ready, own_time: OwnTime) -> bool {
         self.own_time = self.own_time.max(own_time);
-        // What is deferred is stored at another time. A table that notes when its rows came may note that one; whoever writes
-        // `'today'` means the day on which he does.
+        // A deferred row is stored at another time. A table that notes when its rows came may note that one; a client that writes
+        // `'today'` means the day on which it does.
         self.tier == Tier::Pipeline || (ready.deferred && own_time != OwnTime::Value)
     }
 
     /// Hot path. Reads up to the next Query or Sync.
     pub(super) fn stretch(&mut self, scratch: &mut Scratch) -> Rest {
-        // What is malformed is the relay's, behind what came before it.
+        // A malformed message is left to the relay, after what came before it.
         self.well_formed(scratch).unwrap_or(Rest::Other)
     }
 
@@ -480,18 +480,18 @@ impl<'a> Walk<'a> {
                     self.pos += head.total();
                     return Ok(self.rest(stretch.ended, scratch));
                 }
-                // It asks for nothing that the Sync, if that is here, does not.
+                // If the Sync is here, a Flush asks for nothing more.
                 f::FLUSH if self.tier == Tier::Pipeline => {
                     stretch.flushed = true;
                     body.is_empty()
                 }
                 _ if stretch.ended.is_some() => false,
-                // What is looked at in between is another statement than the portal's.
+                // The statement that is described in between is not the portal's.
                 f::PARSE if !stretch.open && stretch.unread.is_none() => {
                     stretch.parsed_at.get_or_insert(self.pos);
                     self.parse(body, &mut stretch, scratch)?
                 }
-                // A portal bound over is never executed: its row is none.
+                // A portal that another replaces is never executed: it has no row.
                 f::BIND if !stretch.open && !stretch.suspended => {
                     if stretch.executed && self.in_block && body.first() == Some(&0) {
                         self.border = stretch.parsed_at.unwrap_or(self.pos);
@@ -503,7 +503,7 @@ impl<'a> Walk<'a> {
                 f::CLOSE if !stretch.open => self.close(body, &mut stretch, scratch)?,
                 _ => false,
             };
-            // What is described again and again is answered at greater length than it was asked: the relay waits for its client.
+            // Repeated Describes have answers longer than the requests: the relay waits until its client takes them.
             if !taken || scratch.answers.len() > HELD_BYTES_MAX {
                 return Ok(Rest::Other);
             }
@@ -522,7 +522,7 @@ impl<'a> Walk<'a> {
         rest
     }
 
-    /// A border of a block is crossed. False: not in a way that is plain.
+    /// A border of a block is crossed. False: not in the plain way.
     fn cross(&mut self, word: Word, scratch: &mut Scratch) -> bool {
         // In statement mode there are no blocks: the relay says so.
         if word.opens() == self.in_block || self.session.state.mode == PoolMode::Statement {
@@ -600,8 +600,8 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// Drivers prepare an INSERT that came by several times, in the midst of the pipeline that they are sending. Who is told what
-    /// is parsed in one that is deferred is told by the server.
+    /// Drivers prepare an INSERT that they have sent several times, in the midst of a pipeline. In a deferred
+    /// block the server answers such a Parse.
     fn parse_named(
         &mut self,
         parse: &f::Parse<'a>,
@@ -671,13 +671,13 @@ impl<'a> Walk<'a> {
         Ok(stretch.open)
     }
 
-    /// A portal with a name lives until it is closed or the transaction ends, and nothing else may be called so: inside a block
+    /// A named portal lives until it is closed or the transaction ends, and nothing else may have that name: inside a block
     /// a cursor could be. The server cuts and converts names, but not such.
     fn may_be_portal(&self, name: &[u8]) -> bool {
         name.is_empty() || (!self.in_block && name.len() <= NAME_BYTES_MAX && name.is_ascii())
     }
 
-    /// Of the portal that was executed.
+    /// Execute of the portal.
     fn close(
         &mut self,
         body: &[u8],
@@ -694,12 +694,12 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// In a block its client may wait for the answer, and what it meets there is nobody else's.
+    /// In a block the client may wait for the answer, and what it meets there concerns nobody else.
     fn may_share(&self) -> bool {
         !self.had_block && !self.in_block && self.tier == Tier::Pipeline
     }
 
-    /// Of a statement of literals. The rows that were taken.
+    /// For a statement of literals. Returns the rows that were taken.
     fn bind_literals(&mut self, text: &[u8], bind: &Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
         if bind.params_len > 0 || bind.formats.len() > 2 {
             return None;
@@ -707,7 +707,7 @@ impl<'a> Walk<'a> {
         self.result_formats = bind.result_formats;
         let formats = self.may_share().then_some(bind.result_formats);
         let taken = self.session.literal_rows(text, Sent::Parsed(formats), scratch)?;
-        // What is described is what answers: it may have been looked at anew in between.
+        // The statement that was described must be the one that answers: it may have been planned anew in between.
         let bound = &self.bound.as_ref()?.ready;
         if taken.ready.together().is_some() && !Arc::ptr_eq(bound, &taken.ready) {
             return None;
@@ -715,7 +715,7 @@ impl<'a> Walk<'a> {
         self.takes(&taken.ready, taken.own_time).then_some(taken.rows)
     }
 
-    /// Of the statement looked at last. The rows that were taken.
+    /// For the statement bound last. Returns the rows that were taken.
     fn bind_insert(&mut self, body: &[u8], bind: &Bind<'a>, scratch: &mut Scratch) -> Option<usize> {
         let ready = Arc::clone(&self.bound.as_ref()?.ready);
         let rows = self.bound.as_ref().map_or(1, |bound| bound.rows);
@@ -752,7 +752,7 @@ impl<'a> Walk<'a> {
         let executed = std::mem::replace(&mut stretch.executed, true);
         let Some(word) = stretch.word else {
             if let Some(together) = self.bound.as_ref().and_then(|bound| bound.ready.together()) {
-                // A limit stops rows that are answered, and those alone. It answers as many as it has at most; of several the
+                // A limit stops only rows that are answered. It gives at most that many; if there are several the
                 // portal could go on.
                 let stops = together.row_description.is_some()
                     && usize::try_from(limit).is_ok_and(|limit| (1..=stretch.rows).contains(&limit));
@@ -770,7 +770,7 @@ impl<'a> Walk<'a> {
         if !word.opens() {
             stretch.ended = Some(word);
         }
-        // What stands before BEGIN and not behind a Sync is in its transaction, too, with a warning.
+        // What stands before BEGIN without a Sync between is in its transaction, too, with a warning.
         Ok(self.cross(word, scratch) && !(word.opens() && executed))
     }
 
@@ -798,7 +798,7 @@ impl<'a> Walk<'a> {
             return Ok(true);
         }
         let Some(ready) = self.ready(&statement, scratch) else { return Ok(false) };
-        // Who is told of a name for the first time is told by the server.
+        // A client that is told about a name for the first time is told by the server.
         let told = name.is_empty() || self.session.state.shapes.was_told(statement.id);
         if !told || !ready.tell_params(&statement) {
             return Ok(false);
@@ -847,7 +847,7 @@ fn put_inserted(out: &mut Vec<u8>, rows: usize) {
     }
 }
 
-/// A ParameterDescription, that of `body` so many times over.
+/// A ParameterDescription: the types of `body`, repeated this many times.
 fn put_parameters(out: &mut Vec<u8>, body: &[u8], times: usize) {
     let types = body.get(2..).unwrap_or_default();
     frame::put(out, b::PARAMETER_DESCRIPTION, |out| {
@@ -856,7 +856,7 @@ fn put_parameters(out: &mut Vec<u8>, body: &[u8], times: usize) {
     });
 }
 
-/// How far messages of which a unit may have any number reach, from `pos` on. `None`: there is another one, or none at all.
+/// The end of the messages from `pos` on that a unit may have any number of. `None`: another message follows, or none at all.
 pub(super) fn within_unit(buf: &[u8], mut pos: usize) -> Option<usize> {
     loop {
         let Some(head) = header(buf.get(pos..)?, HELD_BYTES_MAX).ok()? else { return Some(pos) };

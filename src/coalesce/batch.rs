@@ -29,7 +29,7 @@ pub fn put_row_description(out: &mut Vec<u8>, described: &[u8], formats: &[u8]) 
     Some(())
 }
 
-/// About the most rows of one COPY; more are carried by several, in one transaction. Until it has buffered as many as it wants
+/// About the most rows of one COPY; more rows take several, in one transaction. Until it has buffered as many as it wants
 /// to (1000), PostgreSQL holds the table's description once for each row, in a list that it searches: the time grows with the
 /// square of the rows. 1000 rows in one COPY cost it twice what they cost in eight (`make bench-seeds CELLS=plans`).
 pub const COPY_ROWS: usize = 160;

@@ -14,10 +14,10 @@ use crate::telemetry::histogram::Histogram;
 /// Flushes remembered.
 const FLUSHES_KEPT: usize = 256;
 
-/// Clients named of one flush; of more only the number is known.
+/// Clients named for one flush; of further ones only the number is known.
 const CLIENTS_NAMED: usize = 64;
 
-/// Tables (by column list and format) counted apart; more share no counters with anybody and are not shown once
+/// Tables (by column list and format) whose counters are kept; further ones have their own, which are not shown once
 /// their lane has gone.
 const STATS_MAX: usize = 10_000;
 
@@ -40,7 +40,7 @@ pub struct StatsKey {
 }
 
 impl StatsKey {
-    /// Memory for it (bytes), where it is looked up by and in its counters.
+    /// Memory for it (bytes), as a key and in its counters.
     fn bytes(&self) -> usize {
         let Self { database, user, table, columns, format } = self;
         2 * [database, user, table, columns, format].into_iter().map(String::len).sum::<usize>()
@@ -63,7 +63,7 @@ pub struct TableStats {
 pub struct LaneStats {
     /// Whose they are.
     pub key: StatsKey,
-    /// They were the first, the second ... to be counted.
+    /// Their number, in the order in which they were first counted.
     pub number: usize,
     /// Apart for each table that a flush has rows for.
     pub tables: Box<[TableStats]>,
@@ -71,7 +71,7 @@ pub struct LaneStats {
     pub rows: AtomicU64,
     /// Of those, rows that were stored by an INSERT of many VALUES.
     pub values_rows: AtomicU64,
-    /// The others: they went as the lane's format says.
+    /// The others: they went in the lane's format.
     pub whole_rows: AtomicU64,
     /// Flushes that were sent behind another on its connection.
     pub behind: AtomicU64,
@@ -161,7 +161,7 @@ impl Fallback {
         }
     }
 
-    /// What follows from how a COPY ended.
+    /// The reason that follows from how a COPY ended.
     pub fn after(seen: &Seen) -> Self {
         match seen.outcome {
             FlushOutcome::NotSent => Self::NotSent,
@@ -179,7 +179,7 @@ impl Fallback {
 pub enum FlushOutcome {
     /// Its COMMIT was confirmed.
     Committed,
-    /// It is part of a client's own open block, and becomes of it what becomes of that.
+    /// It is part of a client's own open block, which decides what becomes of it.
     InBlock,
     /// Rolled back; the error named a row.
     RowFailed,
@@ -315,7 +315,7 @@ impl Evidence {
         flushes.push_back(flush);
     }
 
-    /// The flushes of late, the last one first.
+    /// The recent flushes, the last one first.
     pub fn flushes(&self) -> Vec<Flush> {
         lock(&self.flushes).iter().rev().cloned().collect()
     }

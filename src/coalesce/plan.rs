@@ -77,7 +77,7 @@ impl ManyValues {
         (VALUES_MAX / self.types.len()).min(VALUES_ROWS_MAX)
     }
 
-    /// The INSERT of so many rows, and its parameters' types as Parse has them.
+    /// The INSERT of this many rows, and its parameters' types as Parse has them.
     pub fn statement(&self, rows: usize) -> (String, Vec<u8>) {
         let columns = self.types.len();
         let mut sql = self.into.clone();
@@ -151,7 +151,7 @@ pub struct InsertPlan {
 }
 
 impl InsertPlan {
-    /// Do rows of one of the two tables look for rows of the other? Then the order of statements over both matters
+    /// Do rows of one of the two tables refer to rows of the other? Then the order of statements over both matters
     /// between clients, too: of two that each need the other's row, neither may be served.
     pub fn is_tied_to(&self, other: &Self) -> bool {
         self.root != other.root
@@ -264,7 +264,7 @@ fn is_one_of(number: u16, param_oids: &[Oid]) -> bool {
     (1..=param_oids.len()).contains(&usize::from(number))
 }
 
-/// A parameter of type `oid` with a cast behind it.
+/// A parameter of type `oid` that is cast.
 fn cast_param(
     index: usize,
     cast: Cast,
@@ -345,8 +345,8 @@ fn may_be_returned(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
     Ok(())
 }
 
-/// May DO UPDATE set these columns? Behind another's statement of the same transaction it must do what it would have done behind that
-/// one's COMMIT: nothing is looked at later than the statement itself.
+/// May DO UPDATE set these columns? After another client's statement in the same transaction it must do what it would have done after that
+/// one's COMMIT: nothing may be checked later than the statement itself.
 fn may_be_updated(table: &Table, target: &InsertTarget) -> Result<(), Reason> {
     target.updates.iter().try_for_each(|update| {
         let column = returned_column(table, &update.column)?;
@@ -440,7 +440,7 @@ fn is_given(table: &Table, target: &InsertTarget, name: &str, number: u16) -> bo
     given.any(|(column, class)| column.name == name && *class == Class::Param(number))
 }
 
-/// Could any name or cast that it computes with be another's than PostgreSQL's own, which has all casts between the types of times?
+/// Could any name or cast in the expression mean another than PostgreSQL's own, which has all casts between the types of times?
 fn relies_on_names(target: &InsertTarget, computed: &[&Column]) -> bool {
     let times = [oid::DATE, oid::TIMESTAMP, oid::TIMESTAMPTZ];
     let own = |column: &&Column| match target.used.source {
@@ -529,7 +529,7 @@ fn build(
     })
 }
 
-/// Does a cast that somebody could make another of read a value? That nobody did is for the full guard to see: it touches no
+/// Is a value read through a cast that a user could replace? Whether one did is for the full guard to see, because that touches no
 /// table. Of numbers PostgreSQL has all casts itself.
 fn reads_texts(items: &[ItemRule]) -> bool {
     let reads = |rule: &ParamRule| rule.as_text && !matches!(rule.print, Print::Int(_));
@@ -551,7 +551,7 @@ pub(super) fn text_array(types: &[OtherType]) -> String {
     format!("{{{}}}", types.iter().map(name).collect::<Vec<_>>().join(","))
 }
 
-/// The names of functions and operators in an array, as its input function takes them, behind one that is nobody's.
+/// The names of functions and operators in an array, as its input function takes them, after a first one that nothing has.
 fn name_array(names: &[String]) -> String {
     names.iter().fold("{\"\"".to_owned(), |all, name| format!("{all},\"{name}\"")) + "}"
 }
@@ -621,7 +621,7 @@ impl LeftOut {
         let mut asked = Self::default();
         for column in &table.columns {
             let is_given = given.iter().any(|g| g.attnum == column.attnum);
-            // With all its columns NULL a key to the table itself is never looked up.
+            // With all its columns NULL a key to the table itself is never checked.
             let has_value = is_given || column.default != DefaultKind::None;
             if has_value && table.self_fk.contains(&column.attnum) {
                 return Err(Reason::SelfForeignKey);

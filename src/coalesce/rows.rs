@@ -44,7 +44,7 @@ pub fn encode_literals(
     row.inspect_err(|_| out.truncate(begin))
 }
 
-/// Do these items mean the same at any time? What a prepared statement has was read when it was parsed, and a COPY reads it again.
+/// Do these items mean the same at any time? The server read those of a prepared statement at Parse, and a COPY reads them again.
 pub fn are_lasting(plan: &InsertPlan, text: &[u8], items: &[Item]) -> bool {
     items.iter().zip(&plan.items).all(|(item, rule)| match rule {
         ItemRule::Literal(rule) => rule.is_lasting(item.class, item.bytes(text)),
@@ -360,12 +360,12 @@ pub fn put_literals_bound(
     info.inspect_err(|_| out.truncate(begin))
 }
 
-/// Is what was proven of a class in the first row proven of this one in a row below it? A cast is a way of its own.
+/// Does the proof for a class in the first row hold for this class in a row below it? A cast is a way of its own.
 fn may_stand_below(first: Class, class: Class) -> bool {
     class == first || class == Class::Null || (class.cast().is_none() && first.cast().is_none())
 }
 
-/// True: it means the transaction's time.
+/// Returns whether it means the transaction's time.
 fn put_literal_bound(
     rule: &ItemRule,
     item: Item,

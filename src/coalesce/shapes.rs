@@ -34,7 +34,7 @@ use ask::{Answer, Asker, Question, Refusal};
 pub use closed::Closed;
 use filed::Filed;
 
-/// Shapes remembered in all; beyond it the oldest goes that did not come by since it was last looked at.
+/// Most shapes remembered; beyond it the oldest goes that has not come by since it was last looked at.
 const SHAPES_MAX: usize = 10_000;
 
 /// Memory for them and for what is known of them (bytes), about: that of tables of usual width is some 18 kB each.
@@ -46,10 +46,10 @@ const SHAPE_BYTES: usize = 512;
 /// And a lane beside its: counters, and INSERTs of a few rows.
 const LANE_BYTES: usize = 8 << 10;
 
-/// As many are looked at for one that can go.
+/// How many are looked at for one that can go.
 const LOOKS_MAX: usize = 32;
 
-/// After so many have gone, or so many bytes, lanes that nothing leads to any more go as well.
+/// After this many shapes have gone, or this many bytes, lanes that nothing leads to any more go as well.
 const SHAPES_A_SWEEP: usize = 256;
 const BYTES_A_SWEEP: usize = SHAPES_BYTES_MAX / 8;
 
@@ -68,7 +68,7 @@ const REFUSAL_KEPT: Duration = Duration::from_secs(60);
 /// A question that could not be answered is asked again after this long.
 const NO_ANSWER_KEPT: Duration = Duration::from_secs(1);
 
-/// The longest that one is thought about.
+/// The longest that the server may think about one.
 const THOUGHT_MAX: &str = "10s";
 
 /// What an INSERT is recognised by.
@@ -105,7 +105,7 @@ impl Source<'_> {
         }
     }
 
-    /// What sessions must agree on to be one for it: more where rows are answered.
+    /// What sessions must agree on to count as one: more if rows are answered.
     fn class(&self, vars: &VarSet) -> u64 {
         let tail = match self {
             Self::Literals { lifted, .. } => lifted.tail,
@@ -151,20 +151,20 @@ pub struct Together {
 
 impl Together {
     fn new(lane: Arc<Lane>, row_description: Option<Vec<u8>>) -> Self {
-        // Another one with the same text, perhaps, than that which was asked about: this one's name is prepared.
+        // The lane's own may be another with the same text than the one asked about: its name is the one that is prepared.
         let statement = Arc::clone(&lane.legs[0].statement);
         let shape = row_description.as_deref().and_then(row_shape).unwrap_or(NO_ROWS);
         Self { lane, statement, row_description, shape }
     }
 
-    /// Do the rows look as whoever prepared `statement`, which has a name, was told, if anybody was? From here on somebody was.
+    /// Do the rows look as clients that prepared `statement`, which has a name, were told, if any were? From here on they were.
     pub fn tell(&self, statement: &Statement) -> bool {
         *statement.shape.get_or_init(|| self.shape) == self.shape
     }
 }
 
 impl Ready {
-    /// Was whoever has `statement` told the types that its parameters have here, if anybody was?
+    /// Were clients with `statement` told the types that its parameters have here, if any were?
     pub fn has_params_of(&self, statement: &Statement) -> bool {
         let Some(types) = self.param_description.as_ref().and_then(|body| body.get(2..)) else { return true };
         // Here they may be those of one row, of several that are alike.
@@ -245,7 +245,7 @@ impl Ready {
     }
 }
 
-/// What is known.
+/// What is known of a shape.
 #[derive(Debug)]
 enum Known {
     /// Nothing; nobody asks.
@@ -296,12 +296,12 @@ pub struct Shape {
     known: ArcSwap<Known>,
     said: Mutex<Said>,
     seen: AtomicU64,
-    /// Counted of it; 0: it is remembered no longer.
+    /// Bytes counted for it; 0: it is remembered no longer.
     bytes: AtomicUsize,
 }
 
 impl Shape {
-    /// Without what is known of it.
+    /// Its memory without what is known of it (bytes).
     fn own_bytes(&self) -> usize {
         SHAPE_BYTES + self.text.len() + self.types.len()
     }
@@ -317,7 +317,7 @@ impl Shape {
         }
     }
 
-    /// Hot path. Is it refused, to a session of this pool with these settings? It came by then.
+    /// Hot path. Is it refused to a session of this pool with these settings? If so, it counts as having come by.
     pub fn refuses(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
         let refused = self.is_known_to(pool, vars) && self.known.load().is_refusal();
         if refused {
@@ -331,13 +331,13 @@ impl Shape {
         self.is_known_to(pool, vars) && self.rules_out_its_table()
     }
 
-    /// What is known of it holds for such a session.
+    /// Does what is known of it hold for such a session?
     fn is_known_to(&self, pool: &Arc<Pool>, vars: &VarSet) -> bool {
         let of_class = [false, true].map(|answers| vars.asked_class(answers)).contains(&self.class);
         of_class && self.pool == Arc::as_ptr(pool) as usize
     }
 
-    /// Is its table refused, whatever the row? It came by then.
+    /// Is its table refused, whatever the row? If so, it counts as having come by.
     fn rules_out_its_table(&self) -> bool {
         let refused = matches!(**self.known.load(), Known::NoTable);
         if refused {
@@ -369,7 +369,7 @@ pub struct Recent {
 const PREPARED_KEPT: usize = 32;
 
 impl Recent {
-    /// Hot path. What [`Lanes::find`] would come to for `text`; `None` says nothing.
+    /// Hot path. The result of [`Lanes::find`] for `text`; `None` says nothing.
     pub fn find(&mut self, pool: &Arc<Pool>, vars: &VarSet, text: &[u8]) -> Option<Lately<'_>> {
         let head = self.literals.head(&(Arc::as_ptr(pool) as usize, vars.asked_class(false)), text)?;
         if let Some(shape) = head.newest().and_then(Weak::upgrade).filter(|shape| shape.rules_out_its_table())
@@ -379,11 +379,11 @@ impl Recent {
         let (shape, items) = head.row()?;
         let shape = shape.upgrade()?;
         let lately = match &**shape.known.load() {
-            // A lane keeps its pool: no other one can be where that was.
+            // A lane keeps its pool, so no other pool can have its address.
             Known::Yes(ready) if Arc::ptr_eq(&ready.lane(CopyFormat::Text)?.pool, pool) => {
                 Lately::Ready(Arc::clone(ready), items)
             }
-            // Were it another pool's, a statement would pass on as it was sent.
+            // If it were another pool's, the statement would only go as it was sent.
             Known::No | Known::NoTable => Lately::Refused,
             Known::Yes(_) | Known::Asking | Known::Nothing => return None,
         };
@@ -391,7 +391,7 @@ impl Recent {
         Some(lately)
     }
 
-    /// Hot path. What [`Lanes::find`] would come to for this statement; `None` says nothing.
+    /// Hot path. The result of [`Lanes::find`] for this statement; `None` says nothing.
     fn find_prepared(
         &self,
         pool: &Arc<Pool>,
@@ -408,7 +408,7 @@ impl Recent {
         Some(known)
     }
 
-    /// The shape of this statement, if that is refused and came by lately.
+    /// The shape of this statement, if it is refused and came by recently.
     pub fn refusal_of(&self, statement: &Statement) -> Option<Arc<Shape>> {
         self.shape_of(statement).filter(|shape| shape.known.load().is_refusal())
     }
@@ -438,7 +438,7 @@ pub enum Lately<'a> {
     Ready(Arc<Ready>, &'a [Item]),
     /// It is not poured.
     Refused,
-    /// Nor is anything else that begins so.
+    /// Nor is anything else that begins in this way.
     Closed(Arc<Shape>),
 }
 
@@ -460,7 +460,7 @@ pub struct ShapeView {
 /// One of them, by its hash.
 type Noted = (u64, Arc<Shape>);
 
-/// Of these one thread counts so many without looking them up.
+/// How many of them one thread counts without looking them up.
 const NOTED_KEPT: usize = 64;
 
 thread_local! {
@@ -475,7 +475,7 @@ type Placed = (Arc<Pool>, Arc<Shape>);
 struct Shapes {
     /// By the hash of what they are recognised by.
     by_hash: HashMap<u64, Vec<Placed>, ahash::RandomState>,
-    /// The oldest first, with its hash and how often it had come by when it was put here.
+    /// The oldest first, each with its hash and how often it had come by when it was put here.
     by_age: VecDeque<(u64, Arc<Shape>, u64)>,
     bytes: usize,
     gone: usize,
@@ -498,14 +498,14 @@ impl Shapes {
         self.lighten(SHAPES_BYTES_MAX);
     }
 
-    /// So many go that what is left is no more than that (bytes).
+    /// Removes as many as needed for no more than that to be left (bytes).
     fn lighten(&mut self, max: usize) {
         while self.bytes > max && !self.by_age.is_empty() {
             self.let_one_go();
         }
     }
 
-    /// What is known of this one takes so many bytes now. Others go where they are more than `max` in all.
+    /// What is known of this one takes this many bytes now. Others go if all together take more than `max`.
     fn weigh(&mut self, shape: &Shape, bytes: usize, max: usize) {
         let before = shape.bytes.load(Ordering::Relaxed);
         if before == 0 {
@@ -543,7 +543,7 @@ impl Shapes {
         }
     }
 
-    /// Those of other pools go.
+    /// Removes those of other pools.
     fn retain(&mut self, keeps: impl Fn(&Pool) -> bool) {
         let mut gone = HashSet::new();
         self.by_hash.retain(|_, slot| {
@@ -574,7 +574,7 @@ pub struct Lanes {
     lanes: Mutex<Filed>,
     /// RELOADs.
     generation: AtomicU64,
-    /// What is counted and remembered.
+    /// Counters, and the recent flushes.
     pub evidence: Evidence,
     /// Bytes waiting in all lanes and sessions.
     waiting_bytes: AtomicUsize,
@@ -602,7 +602,7 @@ impl Lanes {
         self.find_shape(pool, vars, source)?.ready()
     }
 
-    /// As [`Lanes::find`], to be found again by the beginning of its text, or as this statement.
+    /// As [`Lanes::find`]; remembers it by the beginning of its text, or as this statement.
     pub fn find_and_keep(
         self: &Arc<Self>,
         recent: &mut Recent,
@@ -620,7 +620,7 @@ impl Lanes {
         shape.ready()
     }
 
-    /// Asks about it when nothing is known.
+    /// Asks about it if nothing is known.
     fn find_shape(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
@@ -704,7 +704,7 @@ impl Lanes {
         shape
     }
 
-    /// Lanes go that nothing leads to any more.
+    /// Removes lanes that nothing leads to any more.
     fn sweep(&self, shapes: &mut Shapes) {
         if shapes.gone >= SHAPES_A_SWEEP || shapes.gone_bytes >= BYTES_A_SWEEP {
             (shapes.gone, shapes.gone_bytes) = (0, 0);
@@ -712,12 +712,12 @@ impl Lanes {
         }
     }
 
-    /// A lane may keep its buffers: there are few.
+    /// May a lane keep its buffers? Yes, while there are few lanes.
     pub(super) fn keeps_buffers(&self) -> bool {
         lock(&self.lanes).len() <= LANES_WITH_BUFFERS
     }
 
-    /// What is known of a shape is new.
+    /// Sets what is known of a shape.
     fn weigh(&self, shape: &Shape, known: &Known) {
         let known = match known {
             Known::Yes(ready) => ready.bytes(),
@@ -772,7 +772,7 @@ impl Lanes {
         }
     }
 
-    /// The error is the table, which is not to be poured into.
+    /// The error says that it is the table which is not to be poured into.
     fn ready(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
@@ -801,7 +801,7 @@ impl Lanes {
         Ok(Ready { param_description: answer.param_description, way, deferred, wrong: answer.wrong, plan })
     }
 
-    /// The lane that all shapes share which become the same COPY, or are the same statement, for the same settings.
+    /// The lane of all shapes that become the same COPY, or are the same statement, for the same settings.
     fn lane(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
@@ -830,7 +830,7 @@ impl Lanes {
         lock(&self.lanes).convoy(parts, || Lane::together(self, parts))
     }
 
-    /// Takes bytes from what may wait in all lanes and sessions together. False: there are not so many.
+    /// Takes bytes from what may wait in all lanes and sessions together. False: there are not that many left.
     pub fn within_budget(&self, bytes: usize, budget: usize) -> bool {
         let before = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > budget {
@@ -850,7 +850,7 @@ impl Lanes {
         within
     }
 
-    /// It holds them no more.
+    /// The session holds them no more.
     pub fn let_go(&self, bytes: usize) {
         if bytes > 0 {
             let fewer = [1, bytes];
@@ -880,10 +880,10 @@ impl Lanes {
         shapes.by_hash.values().flatten().map(|(pool, shape)| view(pool, shape)).collect()
     }
 
-    /// Everything is asked anew (RELOAD: modes may have changed); what was said before is shown until then. `serves`: the
+    /// Everything is asked again (RELOAD: modes may have changed); until then the earlier answers are shown. `serves`: the
     /// pools that are still there.
     pub fn forget_all(&self, serves: impl Fn(&Pool) -> bool) {
-        // First: who asks from the next generation on must not be told what was asked before.
+        // First: a question of the next generation must not be answered with what was asked before.
         self.tables.forget();
         self.generation.fetch_add(1, Ordering::AcqRel);
         let mut shapes = lock(&self.shapes);
@@ -892,7 +892,7 @@ impl Lanes {
         lock(&self.lanes).retain(|lane| lane.is_busy());
     }
 
-    /// What is known for these pools goes: nobody uses them, and they can be forgotten then.
+    /// Forgets what is known for these pools: nobody uses them, and then they can go themselves.
     pub fn forget(&self, unused: &[Arc<Pool>]) {
         if unused.is_empty() {
             return;

@@ -18,7 +18,7 @@ const TABLES_MAX: usize = 1000;
 /// Memory for what is remembered of them (bytes), about: that of a hundred columns is some 20 kB.
 const TABLES_BYTES_MAX: usize = 64 << 20;
 
-/// What a table is like may have changed in ways that no flush would find: a refusal could be one no longer.
+/// How long an answer is kept: a table may change in a way that no flush notices, so that it need not be refused any more.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// What a session was told of a table.
@@ -31,7 +31,7 @@ pub struct Seen {
     /// The cheap guard works for the role.
     pub has_sentinel: bool,
     at: Instant,
-    /// The table turned out not to be like that any more. Plans hold this of it, and not all that was told.
+    /// The table turned out to have changed. Plans hold this flag, and not the whole answer.
     pub wrong: Arc<AtomicBool>,
     bytes: usize,
 }
@@ -43,7 +43,7 @@ impl Seen {
         Self { table, names_catalog, has_sentinel, at: Instant::now(), wrong: Arc::default(), bytes }
     }
 
-    /// So long it is believed.
+    /// How long it is still believed.
     pub fn left(&self) -> Duration {
         KEPT.saturating_sub(self.at.elapsed())
     }
@@ -56,7 +56,7 @@ impl Seen {
 /// Where the answer about one table stands. Held while it is asked about, so that others wait for the answer.
 #[derive(Debug)]
 pub struct Place {
-    /// Gone, it keeps its address as long as this stands here.
+    /// This keeps the address of a pool that is gone from being used again.
     pool: Weak<Pool>,
     seen: tokio::sync::Mutex<Option<Arc<Seen>>>,
 }
@@ -65,7 +65,7 @@ pub struct Place {
 pub type Turn<'a> = tokio::sync::MutexGuard<'a, Option<Arc<Seen>>>;
 
 impl Place {
-    /// What is known, or the turn to ask. Cancel safety: call it again.
+    /// What is known, or the turn to ask. Cancel safety: nothing is held; call it again.
     ///
     /// Errors: nothing is known, or no longer: the turn, which whoever holds it settles or gives back.
     pub async fn look(&self) -> Result<Arc<Seen>, Turn<'_>> {
@@ -81,14 +81,14 @@ impl Place {
         self.seen.try_lock().ok().and_then(|seen| seen.as_ref().map(|seen| seen.bytes)).unwrap_or_default()
     }
 
-    /// Nothing is known that still holds, and nobody asks.
+    /// Nothing is known that still holds, and nobody is asking.
     fn is_of_no_use(&self) -> bool {
         let nothing = |seen: &Option<Arc<Seen>>| !seen.as_ref().is_some_and(|seen| seen.holds());
         self.pool.strong_count() == 0 || self.seen.try_lock().is_ok_and(|seen| nothing(&seen))
     }
 }
 
-/// Whose question: of a pool (where it lies), with settings of this class, by this name.
+/// The key of a question: the pool (its address), the class of settings, the name.
 type Key = (usize, u64, String);
 
 type Places = HashMap<Key, Arc<Place>, ahash::RandomState>;
@@ -99,7 +99,7 @@ pub struct Tables {
     places: Mutex<Places>,
 }
 
-/// Where there are as many as may be, those go that are of no use, or else all.
+/// At the limit those go that are of no use any more; if there are none, all.
 fn make_room(places: &mut Places, bytes_max: usize) {
     let is_full = |places: &Places| {
         places.len() >= TABLES_MAX || places.values().map(|place| place.bytes()).sum::<usize>() > bytes_max

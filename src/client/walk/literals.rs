@@ -21,12 +21,12 @@ use crate::wire::frame;
 pub(super) enum Sent<'a> {
     /// In a Query: it is read as it is run.
     Query { in_block: bool },
-    /// In a Parse, and bound with these formats for its results; `None`: what answers rows is not taken.
+    /// In a Parse, and bound with these formats for its results; `None`: a statement that answers rows is not taken.
     Parsed(Option<&'a [u8]>),
 }
 
 impl<'a> Sent<'a> {
-    /// The formats in which rows are answered; `None`: it must not be a statement that does.
+    /// The formats in which rows are answered; `None`: the statement must not answer rows.
     fn result_formats(self) -> Option<&'a [u8]> {
         match self {
             Self::Query { in_block: true } => None,
@@ -81,7 +81,7 @@ impl Session {
         sent: Sent<'_>,
         scratch: &mut Scratch,
     ) -> Option<LiteralRows> {
-        // What `lift` and `find` would come to, if it came by lately.
+        // The result of `lift` and `find`, if this text came by recently.
         let lately = scratch.recent.find(&self.pool, &self.state.vars.want, text);
         if let Some(Lately::Refused) = lately {
             return None;

@@ -192,7 +192,7 @@ fn is_number(class: Class, bytes: &[u8]) -> bool {
     dot.is_some_and(|dot| digits(&bytes[..dot]) && digits(&bytes[dot + 1..]))
 }
 
-/// A number has no zeros in front: behind one, PostgreSQL 16 and later read an `oid` of COPY's as octal, and `010` is 10 to INSERT.
+/// A number has no leading zeros: with one, PostgreSQL 16 and later read an `oid` in a COPY as octal, and to an INSERT `010` is 10.
 fn put_number(bytes: &[u8], out: &mut Vec<u8>) {
     let (sign, digits) = bytes.split_at(usize::from(bytes.first() == Some(&b'-')));
     let zeros = digits.windows(2).take_while(|pair| pair[0] == b'0' && pair[1].is_ascii_digit()).count();
@@ -201,11 +201,11 @@ fn put_number(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Digits of a number, and places that an exponent moves its point by, which together are surely fewer than a `numeric` may
-/// have behind its point (`NUMERIC_DSCALE_MAX`).
+/// have after its point (`NUMERIC_DSCALE_MAX`).
 pub(crate) const DIGITS_MAX: usize = 6000;
 const EXPONENT_DIGITS_MAX: usize = 4;
 
-/// Is it a number, or an array of numbers, none of which has more digits than a `numeric` may have? Or it is none at all.
+/// Is it no number, or one (or an array of them) without more digits than a `numeric` may have?
 pub(crate) fn is_of_few_digits(text: &[u8]) -> bool {
     text.split(|b| *b == b',').all(|number| {
         let exponents = memchr::memchr2_iter(b'e', b'E', number);

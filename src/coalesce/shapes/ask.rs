@@ -34,7 +34,7 @@ pub(super) enum Question {
     Prepared(Arc<Statement>),
 }
 
-/// Of what is no COPY: the statement to run, its rows, and the RowDescription of its answer.
+/// For a statement that is no COPY: the statement to run, its rows, and the RowDescription of its answer.
 type Together = Option<(Arc<Statement>, usize, Option<Vec<u8>>)>;
 
 pub(super) struct Answer {
@@ -52,9 +52,9 @@ pub(super) struct Refusal {
     pub(super) table: Option<String>,
     pub(super) why: String,
     pub(super) kept: Duration,
-    /// It is the table, and not the statement.
+    /// The reason is the table, and not the statement.
     pub(super) whole_table: bool,
-    /// The connection that was asked would say the same to everybody, or nothing.
+    /// The connection that was asked would give everybody the same answer, or none.
     spoilt: bool,
 }
 
@@ -82,7 +82,7 @@ impl From<String> for Refusal {
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
         match reason {
-            // Of the connection that was asked, to its end; a client that has such objects is bound to another one.
+            // They belong to the connection that was asked, until it ends; a client that has such objects keeps another one.
             Reason::TemporaryObjects => Self { spoilt: true, ..Self::for_now(reason.to_string()) },
             reason => reason.to_string().into(),
         }
@@ -192,7 +192,7 @@ impl Question {
     }
 }
 
-/// Of a statement that a client prepared: its plan, ParameterDescription, and what is run if it is no COPY.
+/// For a statement that a client prepared: its plan, ParameterDescription, and what is run if it is no COPY.
 async fn plan_prepared(
     statement: &Arc<Statement>,
     asker: &mut Asker<'_>,
@@ -204,7 +204,7 @@ async fn plan_prepared(
     let types = reply.param_description.as_ref().and_then(|body| body.get(2..));
     let types = types.unwrap_or_default().to_vec();
     if statement.params.get().is_some_and(|told| **told != *types) {
-        // Clients were told others; the connection that was asked has these.
+        // Clients were told other types; the connection that was asked has these.
         statement.has_params(&types);
         return Err(Refusal::for_now("its parameters have other types by now"));
     }
@@ -227,11 +227,11 @@ async fn plan_prepared(
 pub(super) struct Asker<'a> {
     pool: &'a Arc<Pool>,
     vars: Arc<VarSet>,
-    /// What sessions agree on that are told the same.
+    /// What sessions agree on that get the same answer.
     class: u64,
     /// The settings that a named statement would be parsed under.
     texts: u64,
-    /// For each answer: nobody waits for it, so nothing else ends the wait for a server that fell silent.
+    /// A timeout for each answer: no client waits for it, so nothing else ends the wait for a server that fell silent.
     limit: Duration,
     server: Option<Checkout>,
 }
@@ -280,8 +280,8 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// A setting of a library's that the client has set: what the library says or does then is about the client's own statement, and
-    /// what it would of a shared one is known to nobody here.
+    /// A library's setting that the client has set: what the library says or does then is about the client's own statement, and
+    /// nobody here knows what it would do with a shared one.
     async fn library_setting(&mut self) -> Result<Option<String>, Refusal> {
         let names: Vec<&str> = self.vars.custom_names().collect();
         if names.is_empty() {

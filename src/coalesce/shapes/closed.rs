@@ -12,7 +12,7 @@ use crate::sql::again::head_end;
 /// Longest beginning that is remembered (bytes).
 const HEAD_BYTES_MAX: usize = 126;
 
-/// How a text begins that writes into such a table, up to the parenthesis behind VALUES.
+/// How a text begins that writes into such a table, up to the parenthesis after VALUES.
 #[derive(Debug)]
 pub struct Closed {
     head: [u8; HEAD_BYTES_MAX],
@@ -32,8 +32,8 @@ impl Closed {
         Some(Self { head, len: text.len() as u8, shape })
     }
 
-    /// Does `text`, with whatever stands behind it, begin so, and is its table closed to a session of this pool with these
-    /// settings? The shape came by then.
+    /// Does `text` begin in this way, whatever follows, and is its table closed to a session of this pool with these
+    /// settings? If so, the shape counts as having come by.
     pub fn holds(&self, text: &[u8], pool: &Arc<Pool>, vars: &VarSet) -> bool {
         text.starts_with(&self.head[..usize::from(self.len)]) && self.shape.rules_out_table_for(pool, vars)
     }

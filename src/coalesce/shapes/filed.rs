@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::coalesce::lane::Lane;
 
-/// Lanes of several tables, above which those that are idle go. Each sequence of tables has its own; programs have few.
+/// Beyond this many lanes of several tables idle ones go. Each sequence of tables has its own; programs have few.
 const CONVOYS_MAX: usize = 256;
 
 /// All lanes of the process.
@@ -20,12 +20,12 @@ pub(super) struct Filed {
 }
 
 impl Filed {
-    /// Those whose leg may be like this.
+    /// Lanes whose leg may be like this one.
     pub(super) fn alike(&self, like: u64) -> &[Arc<Lane>] {
         self.of_one.get(&like).map_or(&[], Vec::as_slice)
     }
 
-    /// One more of one table. A lane whose table changed is of no use to anybody.
+    /// Adds a lane of one table. A lane whose table changed is of no use any more.
     pub(super) fn put(&mut self, like: u64, lane: &Arc<Lane>) {
         let alike = self.of_one.entry(like).or_default();
         let before = alike.len();
@@ -36,7 +36,7 @@ impl Filed {
         self.count_of_one = self.count_of_one - before + alike.len();
     }
 
-    /// That of these together; made where there is none, if it can be.
+    /// The lane of these together; made if there is none and there can be one.
     pub(super) fn convoy(
         &mut self,
         parts: &[Arc<Lane>],
