@@ -834,6 +834,30 @@ fn old_connections_are_replaced() {
 }
 
 #[test]
+fn each_session_has_what_a_trigger_for_logins_sets_where_no_connection_is_used_again() {
+    let server = Postgres::shared();
+    // From there on logins have triggers.
+    if server.major() < 17 {
+        return;
+    }
+    let database = server.fresh_database(
+        "CREATE FUNCTION begins() RETURNS event_trigger LANGUAGE plpgsql AS $f$
+         BEGIN PERFORM set_config('search_path', 'its_own', false), set_config('app.tenant', '7', false); END$f$;
+         CREATE EVENT TRIGGER begins ON login EXECUTE FUNCTION begins()",
+    );
+    let proxy =
+        Proxy::to(server, "pool_mode = \"session\"\ndefault_pool_size = 1\nserver_lifetime = 0", "", "");
+    for _ in 0..3 {
+        let mut raw = Raw::login(proxy.port(), &database);
+        let seen = raw.value("SELECT current_setting('search_path') || current_setting('app.tenant', true)");
+        assert_eq!(seen.as_deref(), Some("its_own7"));
+        raw.rows("RESET search_path");
+        raw.rows("SET app.tenant = '8'");
+        raw.terminate();
+    }
+}
+
+#[test]
 fn a_database_that_no_client_is_in_can_be_dropped_and_copied() {
     let server = Postgres::shared();
     for mode in ["session", "transaction"] {
