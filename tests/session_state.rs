@@ -218,13 +218,14 @@ fn settings_of_functions_and_blocks_stay_with_the_client() {
     stays_with_its_owner(function, "SHOW work_mem", "3MB");
 }
 
-/// Where nested loops are off all plans of ours look costly enough to be compiled, which takes seconds.
+/// Where nested loops are off all plans of ours look costly enough to be compiled, which takes seconds; before 18, where
+/// what is switched off is avoided at any cost.
 #[test]
 fn what_a_session_has_set_is_asked_without_jit() {
     let server = Postgres::start(PgOptions::without_compiler());
     let database = server.fresh_database("");
     let compiled = "SET enable_nestloop = off; SELECT count(*) FROM pg_am a, pg_am b";
-    assert!(server.try_psql(&database, compiled).is_err());
+    assert_eq!(server.try_psql(&database, compiled).is_err(), server.major() < 18);
     server.psql("postgres", &format!("ALTER DATABASE {database} SET enable_nestloop = off"));
     let proxy = Proxy::to(&server, "default_pool_size = 1", "", "");
     let (mut a, mut other) = two(&proxy, &database);
