@@ -552,9 +552,9 @@ impl ServerConn {
     }
 }
 
-/// Lifts a statement_timeout of less than a second for the rest of the transaction, and JIT where the probe would be compiled: a kind of
-/// plan that is switched off is estimated to cost enough for it, which takes seconds. The row is what they were; of `jit`, what the
-/// session itself has set. PostgreSQL shows such timeouts, and no others, in milliseconds.
+/// Lifts a statement_timeout of less than a second for the rest of the transaction, and JIT where the probe would be compiled: before 18 a
+/// kind of plan that is switched off is estimated to cost enough for it, which takes seconds. The row is what they were; of `jit`, what
+/// the session itself has set. PostgreSQL shows such timeouts, and no others, in milliseconds.
 static LIFT: OwnStatement = OwnStatement::new(|| Statement::own(LIFT_SQL));
 
 const LIFT_SQL: &str = "\
