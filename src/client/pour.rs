@@ -85,7 +85,7 @@ impl Pouring {
         self.took_mark = false;
     }
 
-    /// A run failed: none is tried in this transaction, and after several failures in a row none in the next ones.
+    /// After a run that failed none is tried in this transaction, and after several failures in a row none in the next ones.
     pub(super) fn run_ended(&mut self, well: bool) {
         self.runs_failed = if well { 0 } else { self.runs_failed.saturating_add(1) };
         self.no_runs = if well { 0 } else { 1 << self.runs_failed.saturating_sub(1).min(10) };
