@@ -1,6 +1,7 @@
 //! What must hold between keys, and between the file and the machine.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -385,6 +386,7 @@ fn client_tls(draft: &mut Draft) {
         );
     }
     is_in_date(draft, "client_tls_cert_file", &tls);
+    is_private(draft, "client_tls_key_file", &tls);
     usable(draft, |draft| Acceptor::new(&draft.settings.general.client_tls).err());
 }
 
@@ -408,6 +410,7 @@ fn server_tls(draft: &mut Draft) {
         draft.notice(&at, "server_tls_ca_file", message);
     }
     is_in_date(draft, "server_tls_cert_file", &tls);
+    is_private(draft, "server_tls_key_file", &tls);
     usable(draft, |draft| Connector::new(&draft.settings.general.server_tls).err());
 }
 
@@ -432,6 +435,20 @@ fn is_in_date(draft: &mut Draft, key: &str, tls: &Tls) {
     if let Some(valid) = out_of_date(file) {
         let at = draft.place(key);
         let message = format!("{} is valid {valid}, and not now; have it renewed", file.display());
+        draft.notice(&at, key, message);
+    }
+}
+
+/// PostgreSQL refuses a key that others may read or write. Here it is only said: PgBouncer's files have to work.
+fn is_private(draft: &mut Draft, key: &str, tls: &Tls) {
+    let Some(file) = tls.key_file.as_deref().filter(|_| tls.sslmode != SslMode::Disable) else { return };
+    let is_open = std::fs::metadata(file).is_ok_and(|file| file.permissions().mode() & 0o007 != 0);
+    if is_open {
+        let at = draft.place(key);
+        let message = format!(
+            "{} can be read or written by every user of this machine; take that away (chmod o= FILE)",
+            file.display()
+        );
         draft.notice(&at, key, message);
     }
 }

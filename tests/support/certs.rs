@@ -1,6 +1,7 @@
 //! Certificates for one test: an authority, a server's and a client's.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,6 +32,9 @@ impl Certs {
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);
             fs::write(&path, text).expect("write PEM");
+            if name.ends_with(".key") {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its owner's");
+            }
             path
         };
         let ca_key = KeyPair::generate().expect("key");

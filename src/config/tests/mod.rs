@@ -1,5 +1,7 @@
 //! Good files, bad files with what is said of them, and files of noise.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +21,11 @@ const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$\
 fn files(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (name, text) in files {
-        std::fs::write(dir.path().join(name), text).expect("a file");
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        if name.ends_with(".key") {
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its owner's");
+        }
     }
     dir
 }
@@ -829,7 +835,7 @@ fn files_of_tls_that_cannot_be_used_are_said_with_the_reason() {
 }
 
 #[test]
-fn a_key_with_a_passphrase_and_a_certificate_out_of_date_are_said() {
+fn a_key_with_a_passphrase_or_for_all_to_read_and_a_certificate_out_of_date_are_said() {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = |until: i32| {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -868,6 +874,15 @@ fn a_key_with_a_passphrase_and_a_certificate_out_of_date_are_said() {
         assert!(notices("a.crt").is_empty());
         let key = format!("{side}_tls_cert_file");
         assert_one(&notices("old.crt"), ("a.toml", Some(4), &key, "and not now; have it renewed"));
+        for (mode, is_said) in [(0o640, false), (0o644, true), (0o602, true)] {
+            let dir = files(&[&pem[..], &[("a.toml", &*text("a.crt", "a.key"))]].concat());
+            std::fs::set_permissions(dir.path().join("a.key"), Permissions::from_mode(mode)).expect("a mode");
+            let notices = read_in(&dir, "a.toml").expect("it can be used").notices;
+            assert_eq!(notices.len(), usize::from(is_said), "{mode:o}: {notices:?}");
+            let key = format!("{side}_tls_key_file");
+            let says = |notice: &Problem| notice.key == key && notice.message.contains("every user");
+            assert!(notices.iter().all(says), "{notices:?}");
+        }
     }
 }
 
