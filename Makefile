@@ -1,4 +1,4 @@
-# Each target installs what it needs and is missing (Debian 12; as root, or as a user of sudo).
+# Each target installs what it needs and is missing (Debian 12 or 13; as root, or as a user of sudo).
 
 SHELL := /bin/sh
 # Where rustup puts cargo, also before the next login; before Debian's, which is too old.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian 12: `tests/setup.sh base|drivers|bench|seeds|regress|deb|rpm`.
+# Installs what is missing on Debian 12 or 13: `tests/setup.sh base|drivers|bench|seeds|regress|deb|rpm`.
 # Looks for the tools themselves, so what came from elsewhere is left alone. Run as root, or as a user of sudo.
 set -eu
 
