@@ -15,7 +15,7 @@ use crate::limits::METRICS_TABLES_MAX;
 use crate::pool::{Counts, PinnedBy, Pool, PoolKey, Stats};
 use crate::telemetry::exposition::Exposition;
 use crate::telemetry::histogram::Histogram;
-use crate::telemetry::tally::Tally;
+use crate::telemetry::tally::{Tally, load};
 use crate::wire::copy::CopyFormat;
 use crate::wire::startup::Replication;
 
@@ -292,10 +292,6 @@ fn labels<'a>(pool: &'a Pool, more: (&'a str, &'a str)) -> Vec<(&'a str, &'a str
     let mut labels = names(pool);
     labels.push(more);
     labels
-}
-
-fn load(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
 }
 
 fn micros(time: Duration) -> u64 {

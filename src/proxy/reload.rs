@@ -34,7 +34,7 @@ struct Look {
 }
 
 /// What the files of TLS were when they were looked at.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default)]
 struct TlsLook {
     /// Authorities, certificate and key, toward clients and toward servers.
     states: [Option<FileState>; 6],

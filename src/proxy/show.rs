@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::Proxy;
@@ -21,6 +21,7 @@ use crate::server::connect::Address;
 use crate::server::{ServerConn, ServerShared};
 use crate::settings::{CONSOLES, CoalesceMode, Database, LoadBalanceHosts, Peer, Settings};
 use crate::telemetry::audit::Progress;
+use crate::telemetry::tally::load;
 
 /// The pool_mode that PgBouncer shows for its console.
 const CONSOLE_MODE: &str = "statement";
@@ -342,10 +343,6 @@ fn balanced(hosts: usize, by: LoadBalanceHosts) -> Option<String> {
 
 fn count(n: usize) -> u64 {
     n as u64
-}
-
-fn load(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
 }
 
 /// When `instant` was, by the wall's clock.

@@ -36,7 +36,8 @@ impl Tally {
     }
 }
 
-fn load(counter: &AtomicU64) -> u64 {
+/// What a counter for show has: nothing else is ordered by it.
+pub fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
